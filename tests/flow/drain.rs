@@ -1,4 +1,4 @@
-//! SIGTERM, SIGINT, both twice, and a parent's end.
+//! SIGTERM, SIGINT, both twice, twice at once, and a parent's end.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -57,6 +57,20 @@ fn an_idle_sidecar_stops_on_either_signal() {
     }
 }
 
+/// Some supervisors signal a process and then its group.
+#[test]
+fn two_signals_at_once_are_one() {
+    let place = Place::with_volume(1, 4 << 20);
+    for signals in [[Signal::TERM, Signal::TERM], [Signal::TERM, Signal::INT]] {
+        for _ in 0..5 {
+            let mut sidecar = Sidecar::start(&place);
+            signals.into_iter().for_each(|signal| sidecar.signal(signal));
+            let status = sidecar.wait();
+            assert!(status.success(), "{status}: {}", sidecar.said());
+        }
+    }
+}
+
 #[test]
 fn a_second_signal_stops_at_once() {
     let place = Place::with_volume(1, span_bytes(THREADS));
@@ -65,8 +79,8 @@ fn a_second_signal_stops_at_once() {
         let mut actor = Actor::traffic(&sidecar, 0, THREADS, 120.0);
         assert!(actor.wait_until_running());
         sidecar.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(600));
         sidecar.signal(Signal::INT);
-        sidecar.signal(Signal::TERM);
         let status = sidecar.wait();
         // Which of them came first decides how it ends; it does end, and says how.
         let said = sidecar.said();

@@ -2,13 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
 use kvrail_client::{Pages, Request, StatusReport};
 
-use crate::rig::{LONG, Place, Sidecar, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 /// Asks for one path; status and body.
 fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
@@ -86,7 +86,7 @@ fn every_counter_of_a_store_is_exposed() {
 }
 
 #[test]
-fn a_port_in_use_is_said_and_blocks_are_served() {
+fn a_port_in_use_is_a_trouble_until_it_is_free() {
     let place = Place::with_volume(1, 4 << 20);
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
@@ -94,8 +94,43 @@ fn a_port_in_use_is_said_and_blocks_are_served() {
     let words = format!("metrics.listen = \"{address}\": Address already in use");
     assert!(sidecar.said().contains(&words), "{}", sidecar.said());
     let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
-    assert!(status.stdout.contains(&words), "{}", status.stdout);
+    status.expect(9, &[&words]);
+    assert!(status.stdout.contains("metrics_not_listening"), "{}", status.stdout);
+    drop(other);
+    let listens = || TcpStream::connect(address).is_ok();
+    eventually("the port is taken", listens);
+    let (code, text) = exchange(TcpStream::connect(address).unwrap(), "/metrics");
+    assert_eq!(code, 200, "{text}");
+    assert!(!text.contains("metrics_not_listening"), "{text}");
+    let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    status.expect(0, &[]);
+    assert!(sidecar.said().contains(&format!("metrics and page: http://{address}/")));
     sidecar.stop();
+}
+
+/// As above, at a path.
+#[test]
+fn a_socket_in_use_is_taken_once_it_is_free() {
+    let place = Place::with_volume(1, 4 << 20);
+    let socket = place.path("metrics");
+    let other = UnixListener::bind(&socket).unwrap();
+    let sidecar = Sidecar::start_as(&place, serve(&place, &format!("unix:{}", socket.display())));
+    assert!(sidecar.said().contains("already in use"), "{}", sidecar.said());
+    drop(other);
+    eventually("it listens", || UnixStream::connect(&socket).is_ok());
+    assert_eq!(get(&socket, "/healthz").0, 200);
+    sidecar.stop();
+    assert!(!socket.exists(), "it goes with its sidecar");
+}
+
+/// What another process listens at stays when a sidecar ends that never got there.
+#[test]
+fn a_socket_of_somebody_else_is_left() {
+    let place = Place::with_volume(1, 4 << 20);
+    let socket = place.path("metrics");
+    let _other = UnixListener::bind(&socket).unwrap();
+    Sidecar::start_as(&place, serve(&place, &format!("unix:{}", socket.display()))).stop();
+    assert!(UnixStream::connect(&socket).is_ok());
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! SIGHUP: what a running sidecar takes over from a changed configuration.
+//! `kvrail reload` and SIGHUP: what a running sidecar takes over from a changed configuration.
 
 use std::fs;
 
 use kvrail_client::{Pages, Request, Status};
 use rustix::process::Signal;
 
-use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+use crate::rig::{LONG, Outcome, Place, Sidecar, eventually, kvrail, run};
 
 #[test]
 fn a_reload_changes_limits_for_those_who_ask_next_and_names_what_waits() {
@@ -46,6 +46,98 @@ fn a_reload_of_a_broken_configuration_changes_nothing() {
     assert!(sidecar.said().contains("sesions"), "{}", sidecar.said());
     sidecar.assert_alive();
     sidecar.attach();
+    sidecar.stop();
+}
+
+/// `kvrail reload`, with a file of this text.
+fn reload(place: &Place, text: &str) -> Outcome {
+    fs::write(place.path("kvrail.toml"), text).unwrap();
+    run(kvrail().args(["reload", "--config"]).arg(place.path("kvrail.toml")))
+}
+
+#[test]
+fn a_reload_has_a_verdict() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let file = place.configuration();
+    let good = fs::read_to_string(&file).unwrap();
+    let config = || sidecar.status().config;
+    let before = config();
+    assert_eq!(before.file, Some(file.display().to_string()));
+    assert_eq!(Some(&before.running), before.on_disk.as_ref());
+
+    let nothing = reload(&place, &format!("# a comment\n{good}"));
+    nothing.expect(0, &[]);
+    assert_eq!(nothing.stdout.trim(), "nothing has changed");
+    assert_eq!(config().running, before.running, "a comment is no value");
+
+    place.configure("limits.sessions = 7\npollers.heartbeat = \"2s\"");
+    place.configuration();
+    let renewed = fs::read_to_string(&file).unwrap();
+    let taken = reload(&place, &renewed);
+    taken.expect(0, &[]);
+    let words = "in force from now on: limits.sessions\n\
+                 in force after a restart only: pollers.heartbeat";
+    assert_eq!(taken.stdout.trim(), words);
+    assert_eq!(sidecar.status().sidecar.sessions_max, 7, "it holds when the command ends");
+    let now = config();
+    assert_eq!(
+        (now.restart_pending, now.reload_pending),
+        (vec!["pollers.heartbeat".into()], vec![])
+    );
+    assert!(now.running != before.running && Some(&now.running) != now.on_disk.as_ref());
+    let status = run(kvrail().args(["status", "--config"]).arg(&file));
+    status.expect(0, &[]);
+    assert!(status.stdout.contains("restart pending for pollers.heartbeat"), "{}", status.stdout);
+
+    // What would not start is refused, whatever a reload would take over of it.
+    let no_volume = renewed.split("[[volume]]").next().unwrap();
+    let unknown = format!("limits.sesions = 1\n{renewed}");
+    let no_cpu = format!("pollers.cpus = [8191]\n{renewed}");
+    for (text, why) in
+        [(no_volume, "no volume is configured"), (&unknown, "sesions"), (&no_cpu, "CPU 8191")]
+    {
+        reload(&place, text).expect(1, &[why, "reading the configuration again"]);
+        let report = sidecar.status();
+        let [trouble] = &report.troubles[..] else { panic!("{:?}", report.troubles) };
+        assert_eq!(trouble.code.name(), "config_refused");
+        assert!(trouble.words.contains(why) && !trouble.words.contains('\n'), "{trouble:?}");
+        assert!(report.config.reload_refused.is_some() && report.config.on_disk.is_none());
+        assert_eq!(report.sidecar.sessions_max, 7, "the configuration in force stays");
+    }
+    let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    status.expect(9, &["CPU 8191"]);
+
+    reload(&place, &renewed).expect(0, &[]);
+    assert!(sidecar.status().troubles.is_empty(), "all is well again");
+    sidecar.stop();
+}
+
+/// Nobody asked for a reload: the next start would be the first to find out.
+#[test]
+fn a_file_that_would_not_start_is_a_trouble_before_the_restart() {
+    let place = Place::with_volume(1, 8 << 20);
+    let sidecar = Sidecar::start(&place);
+    let file = place.configuration();
+    let good = fs::read_to_string(&file).unwrap();
+    let code = || sidecar.status().troubles.first().map(|trouble| trouble.code.name());
+
+    fs::write(&file, format!("limits.sesions = 1\n{good}")).unwrap();
+    eventually("it is seen", || code() == Some("config_refused"));
+    let report = sidecar.status();
+    assert!(report.troubles[0].words.contains("would not start"), "{:?}", report.troubles);
+    assert_eq!(report.config.reload_refused, None, "nobody has asked");
+    assert!(sidecar.said().contains("the configuration on the disk would not start"));
+
+    fs::write(&file, good.replace("metrics.listen", "limits.sessions = 5\nmetrics.listen"))
+        .unwrap();
+    eventually("it is well again", || code().is_none());
+    let report = sidecar.status();
+    assert_eq!(report.config.reload_pending, ["limits.sessions"]);
+    assert_ne!(report.sidecar.sessions_max, 5, "it is taken over when somebody asks");
+
+    fs::remove_file(&file).unwrap();
+    eventually("it is missed", || code() == Some("config_refused"));
     sidecar.stop();
 }
 

@@ -1,5 +1,6 @@
 //! `kvrail status`, beside a client that is attached.
 
+use std::fs;
 use std::io::{BufReader, Read};
 use std::process::Stdio;
 
@@ -90,6 +91,35 @@ fn status_without_a_sidecar_is_status_4() {
     let place = Place::empty(0);
     let nobody = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     nobody.expect(4, &["no sidecar at", "kvrail serve"]);
+}
+
+/// The file that the next start reads is not what keeps the one that runs from answering.
+#[test]
+fn status_works_beside_a_broken_configuration() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start(&place);
+    let (socket, file) = (place.socket(), place.path("kvrail.toml"));
+    let ask = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = kvrail();
+        command.args(["status", "--config"]).arg(&file);
+        command
+    };
+    // What can be read of it counts.
+    let unknown = run(&mut ask(&format!("no_such_key = 1\n[sidecar]\nsocket = {socket:?}\n")));
+    let line = format!("asking the sidecar at {}", socket.display());
+    assert!(unknown.stderr.contains(&line), "{unknown:#?}");
+    assert!(unknown.stdout.contains("Serving"), "{unknown:#?}");
+    // The environment and --set are stronger, also where the file is no TOML at all.
+    let no_toml = "[[[\n";
+    let named = run(ask(no_toml).env("KVRAIL_SIDECAR__SOCKET", &socket));
+    assert!(named.stdout.contains("Serving"), "{named:#?}");
+    let set = format!("sidecar.socket={}", socket.display());
+    let set = run(ask(no_toml).args(["--set", &set]));
+    assert!(set.stdout.contains("Serving"), "{set:#?}");
+    let default = run(&mut ask(no_toml));
+    default.expect(4, &["asking the sidecar at /run/kvrail/kvrail.sock"]);
+    sidecar.stop();
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Topology(command::topology::TopologyArgs),
     /// Show what a running sidecar is doing
     Status(command::status::StatusArgs),
+    /// Have a running sidecar read its configuration again
+    Reload(command::reload::ReloadArgs),
     /// Show what a running sidecar does, live: pollers, devices, stores, sessions
     Top(command::top::TopArgs),
     /// Show which requests of a running sidecar are slow, and where their time goes

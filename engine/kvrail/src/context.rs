@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::config::{Layers, Loaded, load};
+use crate::config::{Config, Layers, Loaded, load};
 use crate::failure::Failure;
 use crate::output::{Format, say};
 
@@ -71,6 +71,24 @@ impl Context {
     /// `Failure` with status 2 names key, value, origin and remedy.
     pub(crate) fn config(&self) -> Result<Loaded, Failure> {
         Ok(load(&self.layers)?)
+    }
+
+    /// The socket of this host's sidecar. Who looks at a sidecar must not fail because the file of
+    /// its next start is broken: what can be read of it counts then, and one line says so.
+    pub(crate) fn socket(&self) -> PathBuf {
+        match self.config() {
+            Ok(loaded) => loaded.config.sidecar.socket,
+            Err(_) => {
+                let socket = self.layers.socket();
+                let socket = socket.unwrap_or_else(|| Config::default().sidecar.socket);
+                self.note(&format!(
+                    "the configuration is broken, `kvrail config check` says where; asking the \
+                     sidecar at {}",
+                    socket.display()
+                ));
+                socket
+            }
+        }
     }
 
     /// The layers, as a command line names them: for another process of this program.

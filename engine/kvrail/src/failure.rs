@@ -154,6 +154,17 @@ impl Failure {
         format!("{}{}", self.message, remedy.unwrap_or_default())
     }
 
+    /// The same in one line: without the text that a parser quotes.
+    pub(crate) fn line(&self) -> String {
+        let quoted = |line: &&str| {
+            let line = line.trim_start().trim_start_matches(|it: char| it.is_ascii_digit());
+            line.trim_start().starts_with('|')
+        };
+        let text = self.log_text();
+        let lines = text.lines().filter(|line| !quoted(line)).map(str::trim);
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
     fn json(&self) -> String {
         let error = JsonError {
             kind: self.exit,
@@ -292,6 +303,16 @@ mod tests {
             let line = format!("\n{:>5}  ", exit.status());
             assert!(EXIT_HELP.contains(&line), "{exit:?}");
         }
+    }
+
+    #[test]
+    fn a_line_quotes_no_file() {
+        let parser = "/k.toml: TOML parse error at line 12, column 1\n   |\n12 | a | b\n   | ^\n\
+                      unknown field `a`";
+        let line = Failure::new(Exit::Usage, parser).with_remedy("remove it").line();
+        let right = "/k.toml: TOML parse error at line 12, column 1; unknown field `a`; remedy: \
+                     remove it";
+        assert_eq!(line, right);
     }
 
     #[test]

@@ -2,11 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::hosts::Hosts;
 use crate::listen::Listen;
+use crate::place::{Name, Place, Socket};
 use crate::routes::Site;
 use crate::snapshot::{Life, Snapshots};
 
@@ -39,13 +36,16 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long is waited when the kernel has no descriptor for a connection.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
+/// How long is waited before a place that is not free is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
 /// Below all that moves bytes.
 const NICENESS: i32 = 19;
 
 /// Why there is no endpoint.
 #[derive(Debug, Error)]
 pub enum EndpointError {
-    /// Somebody else listens there, or nobody may.
+    /// There can be no socket for this place.
     #[error("metrics.listen = \"{listen}\": {cause}")]
     Listen {
         /// Where.
@@ -58,65 +58,67 @@ pub enum EndpointError {
     Start(#[from] io::Error),
 }
 
-/// A running endpoint; it ends when this is dropped.
+/// Is told where the endpoint listens now, or why it does not yet; once for each change, on the
+/// endpoint's thread but for the first time.
+pub type Listening = Box<dyn Fn(Result<&Listen, &str>) + Send>;
+
+/// An endpoint; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Endpoint {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    place: Listen,
-    /// Removed at the end.
-    path: Option<PathBuf>,
+}
+
+/// A place that is listened at as soon as it is free, and who wants to know.
+struct Entrance {
+    place: Place,
+    listen: Listen,
+    listening: Listening,
+    /// What was told last.
+    told: Option<String>,
 }
 
 /// A door with a kernel's queue before it.
 enum Door {
     Tcp(tokio::net::TcpListener),
-    Unix(tokio::net::UnixListener),
+    /// With its name, which goes with it.
+    Unix {
+        socket: tokio::net::UnixListener,
+        _name: Name,
+    },
 }
 
 impl Endpoint {
-    /// Listens from now on; a Unix socket gets this mode, and no browser gets there. `None` where
-    /// nothing is listened to.
+    /// Listens from now on, or tries again until it can; a Unix socket gets this mode, and no
+    /// browser gets there. `None` where nothing is to be listened at.
     ///
     /// # Errors
-    /// `EndpointError` names the place and the cause.
+    /// `EndpointError` where trying again would not help.
     pub fn start(
         listen: &Listen,
         mode: u32,
         hosts: Hosts,
         life: Life,
+        listening: Listening,
     ) -> Result<Option<Self>, EndpointError> {
+        let place = Place::new(listen, mode).map_err(|cause| cannot(listen, cause))?;
+        let Some(place) = place else { return Ok(None) };
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        let cannot = |cause| EndpointError::Listen { listen: listen.to_string(), cause };
-        let entered = runtime.enter();
-        let (door, place, path) = match listen {
-            Listen::Off => return Ok(None),
-            Listen::Tcp(address) => {
-                let socket = std::net::TcpListener::bind(address).map_err(cannot)?;
-                let place = Listen::Tcp(socket.local_addr()?);
-                socket.set_nonblocking(true)?;
-                (Door::Tcp(tokio::net::TcpListener::from_std(socket)?), place, None)
-            }
-            Listen::Unix(path) => {
-                let socket = bind(path, mode).map_err(cannot)?;
-                let door = Door::Unix(tokio::net::UnixListener::from_std(socket)?);
-                (door, listen.clone(), Some(path.clone()))
-            }
-        };
-        drop(entered);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("kvrail-metrics".into());
-        let hosts = path.is_none().then_some(hosts);
+        let hosts = (!matches!(listen, Listen::Unix(_))).then_some(hosts);
         let site = Site { snapshots: Snapshots::new(life), hosts };
-        let thread = thread.spawn(move || serve(&runtime, door, site, stopped))?;
-        Ok(Some(Self { stop: Some(stop), thread: Some(thread), place, path }))
+        let mut entrance = Entrance { place, listen: listen.clone(), listening, told: None };
+        let entered = runtime.enter();
+        let first = entrance.take();
+        drop(entered);
+        let thread = thread.spawn(move || serve(&runtime, (entrance, first), site, stopped))?;
+        Ok(Some(Self { stop: Some(stop), thread: Some(thread) }))
     }
+}
 
-    /// Where it listens: with the port that was free where any would do.
-    #[must_use]
-    pub fn place(&self) -> &Listen {
-        &self.place
-    }
+fn cannot(listen: &Listen, cause: io::Error) -> EndpointError {
+    EndpointError::Listen { listen: listen.to_string(), cause }
 }
 
 impl Drop for Endpoint {
@@ -125,34 +127,69 @@ impl Drop for Endpoint {
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join(); // a panic there was reported by the thread itself
         }
-        if let Some(path) = &self.path {
-            let _gone = fs::remove_file(path); // somebody may have been quicker
+    }
+}
+
+impl Entrance {
+    /// Listens if that can be now.
+    fn take(&mut self) -> Option<Door> {
+        match self.place.take().and_then(|(socket, at)| Ok((Door::new(socket)?, at))) {
+            Ok((door, at)) => {
+                (self.listening)(Ok(&at));
+                Some(door)
+            }
+            Err(cause) => {
+                let why = cannot(&self.listen, cause).to_string();
+                if self.told.as_ref() != Some(&why) {
+                    (self.listening)(Err(&why));
+                    self.told = Some(why);
+                }
+                None
+            }
+        }
+    }
+
+    /// Tries again until it listens.
+    async fn wait(mut self) -> Door {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            if let Some(door) = self.take() {
+                return door;
+            }
         }
     }
 }
 
-/// Takes the place of a socket that nobody listens at any more, and of nothing else.
-fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if is_socket && UnixStream::connect(path).as_ref().is_err_and(refused) {
-        fs::remove_file(path)?;
-    }
-    let socket = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 /// The whole life of the thread. What is still open at its end is cut off.
-fn serve(runtime: &Runtime, door: Door, site: Site, stopped: oneshot::Receiver<()>) {
+fn serve(
+    runtime: &Runtime,
+    (entrance, first): (Entrance, Option<Door>),
+    site: Site,
+    stopped: oneshot::Receiver<()>,
+) {
     // Of this thread alone; where that is not allowed it is as important as others.
     let _lowered = setpriority_process(None, NICENESS);
-    runtime.spawn(door.listen(Arc::new(site)));
+    runtime.spawn(async move {
+        let door = match first {
+            Some(door) => door,
+            None => entrance.wait().await,
+        };
+        door.listen(Arc::new(site)).await;
+    });
     let _dropped = runtime.block_on(stopped); // it is never sent anything
 }
 
 impl Door {
+    fn new(socket: Socket) -> io::Result<Self> {
+        Ok(match socket {
+            Socket::Tcp(socket) => Self::Tcp(tokio::net::TcpListener::from_std(socket)?),
+            Socket::Unix(socket, name) => {
+                let socket = tokio::net::UnixListener::from_std(socket)?;
+                Self::Unix { socket, _name: name }
+            }
+        })
+    }
+
     /// Takes connections, without end.
     async fn listen(self, site: Arc<Site>) {
         let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -173,7 +210,7 @@ impl Door {
     async fn admit(&self, site: &Arc<Site>) -> io::Result<AbortHandle> {
         Ok(match self {
             Self::Tcp(socket) => begin(socket.accept().await?.0, site),
-            Self::Unix(socket) => begin(socket.accept().await?.0, site),
+            Self::Unix { socket, .. } => begin(socket.accept().await?.0, site),
         })
     }
 }

@@ -11,11 +11,12 @@ mod families;
 mod health;
 mod hosts;
 mod listen;
+mod place;
 mod routes;
 mod snapshot;
 mod table;
 
-pub use endpoint::{Endpoint, EndpointError};
+pub use endpoint::{Endpoint, EndpointError, Listening};
 pub use exposition::Dialect;
 pub use families::{STORE_COUNTERS, expose};
 pub use hosts::Hosts;

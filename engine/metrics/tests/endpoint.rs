@@ -6,14 +6,41 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
 use support::{busy, with_troubles};
+
+/// What an endpoint has told so far: where it listens, or why it does not.
+type Told = Arc<Mutex<Vec<Result<Listen, String>>>>;
+
+fn start(listen: &Listen, mode: u32, life: Life) -> (Option<Endpoint>, Told) {
+    let told = Told::default();
+    let tell = Arc::clone(&told);
+    let listening = move |outcome: Result<&Listen, &str>| {
+        tell.lock().unwrap().push(outcome.cloned().map_err(str::to_owned));
+    };
+    let started = Endpoint::start(listen, mode, Hosts::default(), life, Box::new(listening));
+    (started.unwrap(), told)
+}
+
+fn last(told: &Told) -> Result<Listen, String> {
+    told.lock().unwrap().last().cloned().expect("it tells at once")
+}
+
+/// Waits until it listens.
+fn eventually_listens(told: &Told) -> Listen {
+    let begun = Instant::now();
+    while last(told).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{told:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    last(told).unwrap()
+}
 
 /// An endpoint of a sidecar that has this to say, and how often it was asked.
 struct Served {
@@ -23,11 +50,9 @@ struct Served {
 }
 
 fn listen(life: Life) -> (SocketAddr, Endpoint) {
-    let endpoint = Endpoint::start(&"127.0.0.1:0".parse().unwrap(), 0o600, Hosts::default(), life)
-        .unwrap()
-        .unwrap();
-    let Listen::Tcp(address) = *endpoint.place() else { panic!("it is TCP") };
-    (address, endpoint)
+    let (endpoint, told) = start(&"127.0.0.1:0".parse().unwrap(), 0o600, life);
+    let Ok(Listen::Tcp(address)) = last(&told) else { panic!("{told:?}") };
+    (address, endpoint.unwrap())
 }
 
 fn serve(report: StatusReport) -> Served {
@@ -199,18 +224,20 @@ fn a_head_without_end_is_refused() {
 }
 
 #[test]
-fn a_port_in_use_is_one_clear_error() {
+fn a_port_in_use_is_said_once_and_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = Listen::Tcp(other.local_addr().unwrap());
-    let error =
-        Endpoint::start(&listen, 0o600, Hosts::default(), Life::default()).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        format!("metrics.listen = \"{listen}\": Address already in use (os error 98)")
-    );
-    assert!(
-        Endpoint::start(&Listen::Off, 0o600, Hosts::default(), Life::default()).unwrap().is_none()
-    );
+    let address = other.local_addr().unwrap();
+    let listen = Listen::Tcp(address);
+    let life = Life::default();
+    life.serve(Box::new(|tell| tell(busy())));
+    let (_endpoint, told) = start(&listen, 0o600, life);
+    let why = format!("metrics.listen = \"{listen}\": Address already in use (os error 98)");
+    assert_eq!(last(&told), Err(why.clone()));
+    drop(other);
+    assert_eq!(eventually_listens(&told), listen);
+    assert_eq!(*told.lock().unwrap(), [Err(why), Ok(listen)]);
+    assert_eq!(get(address, "/healthz").0, 200);
+    assert!(start(&Listen::Off, 0o600, Life::default()).0.is_none());
 }
 
 #[test]
@@ -221,18 +248,20 @@ fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
     drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
     let life = Life::default();
     life.serve(Box::new(|tell| tell(busy())));
-    let endpoint =
-        Endpoint::start(&listen, 0o640, Hosts::default(), life.clone()).unwrap().unwrap();
+    let (endpoint, _told) = start(&listen, 0o640, life.clone());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     let asks = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_eq!(exchange(UnixStream::connect(&path).unwrap(), asks).0, 200);
-    let second =
-        Endpoint::start(&listen, 0o600, Hosts::default(), life.clone()).unwrap_err().to_string();
-    assert!(second.contains("in use"), "{second}");
+    let (second, told) = start(&listen, 0o600, life.clone());
+    assert!(last(&told).unwrap_err().contains("in use"), "{told:?}");
+    drop(second);
+    assert!(path.exists(), "the first one listens there");
     drop(endpoint);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    assert!(Endpoint::start(&listen, 0o600, Hosts::default(), life).is_err());
+    let (third, told) = start(&listen, 0o600, life);
+    assert!(last(&told).is_err());
+    drop(third);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
 }
 

@@ -12,6 +12,7 @@
 
 mod block;
 mod channel;
+mod config;
 mod document;
 mod error;
 #[cfg(fuzzing)]
@@ -33,6 +34,7 @@ pub use block::{
     ListCursor,
 };
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
+pub use config::{ConfigReport, Reloaded};
 pub use document::{DocumentError, read_document};
 pub use error::{ChannelError, PACKET_BYTES_MAX};
 pub use gpu::{

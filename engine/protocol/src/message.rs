@@ -4,6 +4,7 @@ use kvrail_ring::Status;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{BlockPage, EventPage, KeyReport, ListCursor, key_text};
+use crate::config::Reloaded;
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
@@ -154,6 +155,9 @@ pub enum ControlRequest {
         /// From how many nanoseconds on; the same in every ask.
         slow_ns: u64,
     },
+    /// Read the configuration again. Root and the sidecar's user may ask. Reply: `Reloaded`, or an
+    /// error that says why the configuration in force stays.
+    Reload,
     /// I leave. Reply: none; the sidecar closes the socket.
     Bye,
     /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
@@ -190,6 +194,7 @@ impl ControlRequest {
             | Self::ExplainKey { .. }
             | Self::ShowPresence { .. }
             | Self::Trace { .. } => 1,
+            Self::Reload => 3,
         }
     }
 
@@ -329,6 +334,8 @@ pub enum ControlReply {
     Status(Box<StatusReport>),
     /// What was slow.
     Trace(TracePage),
+    /// The configuration was read again.
+    Reloaded(Reloaded),
     /// The ask failed; the session goes on.
     Error {
         /// Which kind.

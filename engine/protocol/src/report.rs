@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::config::ConfigReport;
 use crate::gpu::GpuReport;
 use crate::store::ShardReport;
 use crate::trouble::Trouble;
@@ -32,6 +33,12 @@ pub struct StatusReport {
     /// What it has taken away from itself.
     #[serde(default)]
     pub sandbox: SandboxReport,
+    /// Its configuration.
+    #[serde(default)]
+    pub config: ConfigReport,
+    /// Why the metrics endpoint does not listen; nothing while it does, or is not to.
+    #[serde(default)]
+    pub endpoint_problem: Option<String>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.

@@ -48,6 +48,10 @@ pub enum TroubleCode {
     GpuFailed,
     /// The NVMe-oF target is not as configured.
     TargetNotAsPlanned,
+    /// The configuration on the disk, or the last reload, was refused.
+    ConfigRefused,
+    /// The metrics endpoint does not listen.
+    MetricsNotListening,
 }
 
 impl TroubleCode {
@@ -64,6 +68,8 @@ impl TroubleCode {
             Self::MemberOutOfService => "member_out_of_service",
             Self::GpuFailed => "gpu_failed",
             Self::TargetNotAsPlanned => "target_not_as_planned",
+            Self::ConfigRefused => "config_refused",
+            Self::MetricsNotListening => "metrics_not_listening",
         }
     }
 
@@ -78,7 +84,9 @@ impl TroubleCode {
             | Self::DeviceSilent
             | Self::MemberOutOfService
             | Self::GpuFailed
-            | Self::TargetNotAsPlanned => Severity::Degraded,
+            | Self::TargetNotAsPlanned
+            | Self::ConfigRefused
+            | Self::MetricsNotListening => Severity::Degraded,
         }
     }
 
@@ -97,6 +105,13 @@ impl TroubleCode {
             Self::DeviceSilent => "see dmesg for timeouts and resets of the device",
             Self::GpuFailed => "restart the sidecar once the GPU is well; see nvidia-smi and dmesg",
             Self::TargetNotAsPlanned => "`kvrail target status` shows what differs",
+            Self::ConfigRefused => {
+                "correct the file until `kvrail config check` takes it, then `kvrail reload`"
+            }
+            Self::MetricsNotListening => {
+                "free the place (`ss -ltnp`), and it is taken within seconds; or restart with \
+                 another metrics.listen, or \"off\""
+            }
         }
     }
 }
@@ -142,6 +157,8 @@ mod tests {
             TroubleCode::MemberOutOfService,
             TroubleCode::GpuFailed,
             TroubleCode::TargetNotAsPlanned,
+            TroubleCode::ConfigRefused,
+            TroubleCode::MetricsNotListening,
         ] {
             assert_eq!(json!(code), json!(code.name()));
             assert_eq!(json!(code.severity()), json!(code.severity().name()));

@@ -19,6 +19,8 @@ pub fn troubles(report: &StatusReport) -> Vec<Trouble> {
     all.extend(members(report));
     all.extend(gpus(report));
     all.extend(target(report));
+    all.extend(config(report));
+    all.extend(endpoint(report));
     all
 }
 
@@ -108,4 +110,22 @@ fn target(report: &StatusReport) -> Option<Trouble> {
     let problem = report.target.as_ref()?.problem.as_ref()?;
     let words = format!("the NVMe-oF target is not as configured: {problem}");
     Some(Trouble::new(TroubleCode::TargetNotAsPlanned, "target", words))
+}
+
+/// A file that the next start refuses is named before a reload that was refused: it may be the
+/// reason, and it is what is to be corrected.
+fn config(report: &StatusReport) -> Option<Trouble> {
+    let config = &report.config;
+    let words = match (&config.refused, &config.reload_refused) {
+        (Some(why), _) => format!("the configuration on the disk would not start: {why}"),
+        (None, Some(why)) => format!("the last reload was refused: {why}"),
+        (None, None) => return None,
+    };
+    Some(Trouble::new(TroubleCode::ConfigRefused, "configuration", words))
+}
+
+fn endpoint(report: &StatusReport) -> Option<Trouble> {
+    let problem = report.endpoint_problem.as_ref()?;
+    let words = format!("no metrics, no health and no page: {problem}");
+    Some(Trouble::new(TroubleCode::MetricsNotListening, "metrics", words))
 }

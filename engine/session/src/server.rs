@@ -14,10 +14,10 @@ use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hardware, Hello, Incoming,
-    LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport,
-    SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo, Waker, Welcome, troubles,
-    unspill_ask,
+    Channel, ChannelError, ClientMessage, ConfigReport, ControlReply, ControlRequest, Hardware,
+    Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
+    SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo,
+    Waker, Welcome, troubles, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -37,6 +37,7 @@ use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
 use crate::queues::{Queues, segment_bytes};
 use crate::regions::{Granted, Regions};
+use crate::reload::{Reader, ReloadAsk};
 use crate::reply::Reply;
 use crate::report::{self, BusyShares, narrow};
 use crate::server_handle::HandleReceiver;
@@ -82,6 +83,7 @@ pub struct Server {
     started: Instant,
     started_unix_s: u64,
     annex: Annex,
+    reader: Option<Reader>,
 }
 
 /// Adds to a report what others know.
@@ -153,6 +155,7 @@ impl Server {
             to_control,
             buffer: PacketBuffer::default(),
             annex: Annex(Box::new(|_| {})),
+            reader: None,
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -164,6 +167,12 @@ impl Server {
     /// control thread, so it must be quick.
     pub fn annotate(&mut self, annex: impl Fn(&mut StatusReport) + Send + 'static) {
         self.annex = Annex(Box::new(annex));
+    }
+
+    /// Has the configuration read again by `read` when a client asks for that. It is called on the
+    /// control thread, so it must only pass the ask on.
+    pub fn read_again_by(&mut self, read: impl Fn(ReloadAsk) + Send + 'static) {
+        self.reader = Some(Reader(Box::new(read)));
     }
 
     /// Serves until a stop is asked for and done. The socket goes away when the server is dropped.
@@ -199,6 +208,9 @@ impl Server {
             }
             if let Some(policy) = handle.policy() {
                 self.renew(policy);
+            }
+            for (ask, verdict) in handle.verdicts() {
+                self.reply(ask.reply(verdict));
             }
             handle.answer(|| self.report());
             if let Some(stopped) = self.advance_stop() {
@@ -526,20 +538,38 @@ impl Server {
             | ControlRequest::Events { .. }
             | ControlRequest::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
             ControlRequest::Trace { slow_ns } => {
-                let uid = self.sessions.get(id).map(|session| session.peer().uid);
-                if !uid.is_some_and(|uid| self.config.policy.access.operates(uid)) {
-                    let message = "only root and the sidecar's own user may trace: it shows what \
-                                   all sessions ask, and costs pollers time";
-                    return Err((Status::Unsupported, message.into()));
-                }
+                let why = "trace: it shows what all sessions ask, and costs pollers time";
+                self.check_operator(id, why)?;
                 let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
                 Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
             }
+            ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
             }
             _ => Err((Status::Internal, "heard before".into())),
         }
+    }
+
+    /// Root and the sidecar's own user may do what others may not.
+    fn check_operator(&self, id: u64, what: &str) -> Result<(), Failure> {
+        let uid = self.sessions.get(id).map(|session| session.peer().uid);
+        if uid.is_some_and(|uid| self.config.policy.access.operates(uid)) {
+            return Ok(());
+        }
+        let message = format!("only root and the sidecar's own user may {what}");
+        Err((Status::Unsupported, message))
+    }
+
+    /// Passes the ask on; the answer comes through the handle.
+    fn read_again(&self, id: u64, seq: u64) -> Result<(), Failure> {
+        self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
+        let Some(Reader(read)) = &self.reader else {
+            return Err((Status::Unsupported, "this sidecar has no configuration to read".into()));
+        };
+        let peer = self.sessions.get(id).expect("an asking session lives").peer();
+        read(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
+        Ok(())
     }
 
     fn ask_store(
@@ -784,6 +814,8 @@ impl Server {
             paths: Vec::new(),
             target: None,
             sandbox: SandboxReport::default(),
+            config: ConfigReport::default(),
+            endpoint_problem: None,
             pollers: handles.iter().enumerate().map(poller).collect(),
             devices: report::devices(handles),
             volumes: self.volumes.iter().map(report::volume).collect(),

@@ -5,12 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvrail_protocol::StatusReport;
+use kvrail_protocol::{Reloaded, StatusReport};
 use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
 use crate::policy::Policy;
+use crate::reload::ReloadAsk;
 
 /// Who waits for a report at once. More than that are told nothing: the server does not turn.
 const ASKERS_MAX: usize = 64;
@@ -23,7 +24,12 @@ struct Shared {
     policy: Mutex<Option<Policy>>,
     /// Who wants to know how everything is.
     askers: Mutex<Vec<Asker>>,
+    /// Answers to clients that had the configuration read again.
+    verdicts: Mutex<Vec<Verdict>>,
 }
+
+/// Who asked, and what came of it.
+type Verdict = (ReloadAsk, Result<Reloaded, String>);
 
 /// What is called with a report.
 struct Asker(Box<dyn FnOnce(StatusReport) + Send>);
@@ -53,7 +59,8 @@ pub struct HandleReceiver(Arc<Shared>);
 /// The kernel's, when descriptors run out.
 pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
     let (stops, policy, askers) = (AtomicU32::new(0), Mutex::new(None), Mutex::default());
-    let shared = Arc::new(Shared { bell: Doorbell::eventfd()?, stops, policy, askers });
+    let (bell, verdicts) = (Doorbell::eventfd()?, Mutex::default());
+    let shared = Arc::new(Shared { bell, stops, policy, askers, verdicts });
     Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 
@@ -69,6 +76,13 @@ impl ServerHandle {
     /// more than the new limits allow.
     pub fn renew(&self, policy: Policy) {
         *lock(&self.0.policy) = Some(policy);
+        self.0.bell.ring();
+    }
+
+    /// Answers a client that had the configuration read again. What was renewed before holds when
+    /// the client hears of it.
+    pub fn reloaded(&self, ask: ReloadAsk, verdict: Result<Reloaded, String>) {
+        lock(&self.0.verdicts).push((ask, verdict));
         self.0.bell.ring();
     }
 
@@ -99,6 +113,11 @@ impl HandleReceiver {
     /// The newest policy, once.
     pub(crate) fn policy(&self) -> Option<Policy> {
         lock(&self.0.policy).take()
+    }
+
+    /// Answers to clients, once.
+    pub(crate) fn verdicts(&self) -> Vec<Verdict> {
+        std::mem::take(&mut *lock(&self.0.verdicts))
     }
 
     /// Tells whoever has asked.

@@ -10,6 +10,10 @@ use crate::pollers::PollerSet;
 /// the drain timeout is left.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
+/// Within so long, a second request to stop is the first one once more: some supervisors signal a
+/// process, and then its group.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
+
 /// How often the end of a thread is looked for: nobody rings for it.
 const THREAD_LOOK: Duration = Duration::from_millis(2);
 
@@ -33,7 +37,7 @@ pub enum StoppedHow {
     Drained,
     /// The drain timeout ended before the last request did.
     TimedOut,
-    /// A second request asked not to wait.
+    /// A later request asked not to wait.
     Forced,
 }
 
@@ -68,13 +72,15 @@ pub(crate) struct Shutdown {
     stage: Stage,
     /// Steps that `advance` has not handed out.
     next: Option<Step>,
+    /// When a stop was asked for first.
+    asked: Option<Instant>,
     /// The end of the drain timeout: a store writes its last records until then.
     drain_deadline: Instant,
 }
 
 impl Shutdown {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Serving, next: None, drain_deadline: Instant::now() }
+        Self { stage: Stage::Serving, next: None, asked: None, drain_deadline: Instant::now() }
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -114,6 +120,11 @@ impl Shutdown {
 
     /// Somebody asked for a stop: the first time these pollers drain for so long, then stop now.
     pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration, now: Instant) {
+        let first = *self.asked.get_or_insert(now);
+        if !self.is_serving() && now.saturating_duration_since(first) < SAME_REQUEST {
+            tracing::info!("asked to stop twice at once: a later request does not wait");
+            return;
+        }
         if self.is_serving() {
             self.drain_deadline = now + drain;
             self.stage = Stage::Draining { deadline: self.drain_deadline, waiting: pollers };
@@ -171,7 +182,7 @@ impl Shutdown {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{LAST_STEPS, Shutdown, Step, StoppedHow};
+    use super::{LAST_STEPS, SAME_REQUEST, Shutdown, Step, StoppedHow};
     use crate::pollers::PollerSet;
 
     const DRAIN: Duration = Duration::from_secs(30);
@@ -196,6 +207,35 @@ mod tests {
             panic!("no poller is left");
         };
         assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::Drained, 0));
+    }
+
+    #[test]
+    fn a_stop_that_is_asked_for_twice_at_once_drains() {
+        let now = Instant::now();
+        let mut shutdown = Shutdown::new();
+        shutdown.ask(PollerSet::all(1), DRAIN, now);
+        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        let same = now + SAME_REQUEST / 2;
+        shutdown.ask(PollerSet::all(1), DRAIN, same);
+        assert!(shutdown.advance(1, 1, same).is_none(), "the poller drains");
+        shutdown.drained(0);
+        assert!(matches!(shutdown.advance(1, 1, same), Some(Step::Dismiss(..))));
+        assert!(matches!(shutdown.advance(0, 1, same), Some(Step::StopPollers)));
+        let done = shutdown.advance(0, 0, same);
+        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.how == StoppedHow::Drained));
+    }
+
+    #[test]
+    fn a_later_request_does_not_wait() {
+        let now = Instant::now();
+        let mut shutdown = Shutdown::new();
+        shutdown.ask(PollerSet::all(1), DRAIN, now);
+        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        let later = now + SAME_REQUEST;
+        shutdown.ask(PollerSet::all(1), DRAIN, later);
+        assert!(matches!(shutdown.advance(1, 1, later), Some(Step::StopPollers)));
+        let done = shutdown.advance(1, 1, later);
+        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.how == StoppedHow::Forced));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Channel, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, StatusReport, TracePage,
-    Welcome,
+    Channel, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, Reloaded, StatusReport,
+    TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
@@ -159,6 +159,19 @@ impl Client {
         match self.session.control().call("asking for slow requests", ask, &[])?.message {
             ControlReply::Trace(page) => Ok(page),
             other => Err(ClientError::protocol(format!("answer to a trace: {other:?}"))),
+        }
+    }
+
+    /// Has the sidecar read its configuration again; what can change while it serves does.
+    ///
+    /// # Errors
+    /// `Denied` says why the configuration in force stays, or that only root and the sidecar's own
+    /// user may ask.
+    pub fn reload(&self) -> Result<Reloaded, ClientError> {
+        let ask = ControlRequest::Reload;
+        match self.session.control().call("reading the configuration again", ask, &[])?.message {
+            ControlReply::Reloaded(reloaded) => Ok(reloaded),
+            other => Err(ClientError::protocol(format!("answer to a reload: {other:?}"))),
         }
     }
 

@@ -55,7 +55,9 @@ impl Place {
         let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
         let members = members.collect();
         // Flows run side by side: no two may have one port.
-        let extra = "device.direct = \"optional\"\nmetrics.listen = \"off\"\n".into();
+        let extra = "device.direct = \"optional\"\nmetrics.listen = \"off\"\n\
+                     sidecar.wait_for_drives = \"0s\"\n"
+            .into();
         Self { run, data, members, extra, of_volume: String::new() }
     }
 

@@ -87,7 +87,7 @@ pub(crate) fn run(args: EnginesArgs, context: &Context) -> Result<(), Failure> {
     let socket = match (&action, place.socket) {
         (_, Some(socket)) => Some(socket),
         (Some(_), None) => None,
-        (None, None) => Some(context.config()?.config.sidecar.socket),
+        (None, None) => Some(context.socket()),
     };
     asked.args(socket.iter().flat_map(|socket| ["--socket".as_ref(), socket.as_os_str()]));
     if let Some(Action::Try { engine }) = &action {

@@ -9,6 +9,7 @@ pub(crate) mod devices;
 pub(crate) mod engines;
 pub(crate) mod host;
 pub(crate) mod man;
+pub(crate) mod reload;
 pub(crate) mod serve;
 mod silent;
 pub(crate) mod status;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Engines(args) => engines::run(args, context),
         Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(&args, context),
+        Command::Reload(args) => reload::run(&args, context),
         Command::Top(args) => top::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
         Command::SupportBundle(args) => support_bundle::run(&args, context),

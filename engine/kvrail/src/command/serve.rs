@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_session::StoppedHow;
+use sd_notify::NotifyState;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
@@ -15,7 +16,7 @@ use crate::config::{Config, LogFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json};
-use crate::serve::{Parent, Reload, SetLog, Sidecar, confine, temporary};
+use crate::serve::{EarlyStop, Parent, Reload, SetLog, Sidecar, await_drives, confine, temporary};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +25,12 @@ Examples:
                --set sidecar.socket=/tmp/kvrail.sock
 
 SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
-A second signal stops at once. SIGHUP reads the configuration again: what may be attached, limits,
-pages, the drain timeout, the log and the target change at once, the log names keys that need a
-restart. A [target] that was emptied is taken down; a change that cannot be made leaves what is.
+A second signal stops at once; within half a second it is taken for the first. SIGHUP and
+`kvrail reload` read the configuration again: what may be attached, limits, pages, the drain
+timeout, the log and the target change at once, the log names keys that need a restart. A [target]
+that was emptied is taken down; a change that cannot be made leaves what is.
+
+While the host boots (sidecar.wait_for_drives), members that are not there are waited for.
 
 With --format json a sidecar that is ready prints one document, that of `kvrail status`.";
 
@@ -61,17 +65,23 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
 
 fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Result<(), Failure> {
     let loaded = context.config()?;
+    let stop = EarlyStop::register(parent)?;
+    await_drives(&loaded.config, context, &stop);
+    if stop.is_asked() {
+        context.note("stopped before it served");
+        return Ok(());
+    }
     let entered = confine(&loaded.config, context.config_file(), remove)?;
     let (set_log, lost_lines, _log) = log_to_stderr(&loaded.config)?;
     let reload = Reload::new(loaded.config.clone(), context.clone(), set_log);
-    let sidecar = Sidecar::start(&loaded.config, reload, lost_lines, entered, parent)?;
+    let sidecar = Sidecar::start(&loaded.config, reload, lost_lines, entered, &stop)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
     match context.format {
         Format::Human => context.note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,
     }
     // A supervisor that is not there is told nothing.
-    let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let _told = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
     let stopped = sidecar.run()?;
     if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {
         context.note("drained and stopped");

@@ -82,7 +82,7 @@ struct Share {
 /// # Errors
 /// `Failure` with status 4 when no sidecar answers, with 1 when another one traces.
 pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<(), Failure> {
-    let mut looker = args.sidecar.looker(context)?;
+    let mut looker = args.sidecar.looker(context);
     let found = collect(&mut looker, args, context)?;
     match context.format {
         Format::Json => print_json(&found),

@@ -49,6 +49,20 @@ impl Layers {
         let variables = variables.into_iter().map(|(name, value)| from_variable(name, value));
         variables.chain(self.sets.iter().map(|argument| from_argument(argument))).collect()
     }
+
+    /// `sidecar.socket` of layers that are broken elsewhere: as the strongest of them names it, by
+    /// an absolute path.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        let overrides = self.overrides().unwrap_or_default();
+        let named = overrides.iter().rev().find(|it| it.path == ["sidecar", "socket"]);
+        let named = named.and_then(|it| it.meanings().first()?.as_str().map(PathBuf::from));
+        let in_file = || {
+            let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
+            let table: Table = toml::from_str(&text).ok()?;
+            table.get("sidecar")?.get("socket")?.as_str().map(PathBuf::from)
+        };
+        named.or_else(in_file).filter(|path| path.is_absolute())
+    }
 }
 
 /// `KVRAIL_SECTION__KEY`.

@@ -1,12 +1,13 @@
 //! What other threads than the server's know of the sidecar: which drives its devices are, paths to
-//! them, its target, lines of the log that were lost. The server's report carries it.
+//! them, its target, its configuration, its metrics endpoint, lines of the log that were lost. The
+//! server's report carries it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvrail_fabrics::{Path, Subsystem, subsystems};
 use kvrail_memory::Root;
-use kvrail_protocol::{DriveReport, PathReport, StatusReport, TargetReport};
+use kvrail_protocol::{ConfigReport, DriveReport, PathReport, StatusReport, TargetReport};
 use tracing_appender::non_blocking::ErrorCounter;
 
 /// Where they write it down. Cheap to clone.
@@ -19,6 +20,9 @@ struct Known {
     drives: BTreeMap<u16, DriveReport>,
     paths: Vec<PathReport>,
     target: Option<TargetReport>,
+    config: ConfigReport,
+    /// Where the metrics endpoint listens, or why it does not.
+    endpoint: Option<Result<String, String>>,
 }
 
 impl Annex {
@@ -46,6 +50,24 @@ impl Annex {
         self.lock().target = target;
     }
 
+    /// What is in force, and what is on the disk.
+    pub(super) fn set_config(&self, config: ConfigReport) {
+        self.lock().config = config;
+    }
+
+    /// Where the metrics endpoint listens, or why it does not; returns what was known before.
+    pub(super) fn set_endpoint(
+        &self,
+        outcome: Result<String, String>,
+    ) -> Option<Result<String, String>> {
+        self.lock().endpoint.replace(outcome)
+    }
+
+    /// The same; nothing where there is to be no endpoint.
+    pub(super) fn endpoint(&self) -> Option<Result<String, String>> {
+        self.lock().endpoint.clone()
+    }
+
     /// Adds it to a report.
     pub(super) fn add_to(&self, report: &mut StatusReport, lost: &ErrorCounter) {
         let known = self.lock();
@@ -54,6 +76,8 @@ impl Annex {
         }
         report.paths.clone_from(&known.paths);
         report.target.clone_from(&known.target);
+        report.config.clone_from(&known.config);
+        report.endpoint_problem = known.endpoint.clone().and_then(Result::err);
         report.sidecar.log_lines_lost = lost.dropped_lines() as u64;
     }
 }

@@ -1,37 +1,37 @@
 //! The HTTP endpoint of this sidecar. It is not essential: where it cannot be, that is said, and
-//! the sidecar serves.
+//! the sidecar serves; where its place is taken, it is tried again.
 
 use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_session::ServerHandle;
 
+use super::annex::Annex;
 use crate::config::Config;
 
 /// The endpoint, if there is one.
 #[derive(Debug)]
 pub(super) struct Metrics {
-    endpoint: Option<Endpoint>,
+    _endpoint: Option<Endpoint>,
     life: Life,
-    /// Why there is none although there should be.
-    pub(super) note: Option<String>,
+    annex: Annex,
 }
 
 impl Metrics {
-    /// Listens, and says that the sidecar is opening until `serve`.
-    pub(super) fn open(config: &Config) -> Self {
+    /// Listens as soon as that can be, and says that the sidecar is opening until `serve`.
+    pub(super) fn open(config: &Config, annex: Annex) -> Self {
         let life = Life::default();
         let mode = config.sidecar.socket_mode.bits();
         let hosts = Hosts::new(&config.metrics.hosts);
-        match Endpoint::start(&config.metrics.listen, mode, hosts, life.clone()) {
-            Ok(endpoint) => Self { endpoint, life, note: None },
-            Err(error) => {
-                let note = format!(
-                    "no metrics, no health and no page: {error}; restart with another \
-                     metrics.listen, or \"off\""
-                );
-                tracing::warn!("{note}");
-                Self { endpoint: None, life, note: Some(note) }
-            }
-        }
+        let known = annex.clone();
+        let listening = move |outcome: Result<&Listen, &str>| {
+            note(&known, outcome.map(address).map_err(str::to_owned));
+        };
+        let listen = &config.metrics.listen;
+        let started = Endpoint::start(listen, mode, hosts, life.clone(), Box::new(listening));
+        let endpoint = started.unwrap_or_else(|error| {
+            note(&annex, Err(error.to_string()));
+            None
+        });
+        Self { _endpoint: endpoint, life, annex }
     }
 
     /// From now on the server says how everything is.
@@ -41,10 +41,28 @@ impl Metrics {
 
     /// Where it is, a line for the start report.
     pub(super) fn line(&self) -> String {
-        match self.endpoint.as_ref().map(Endpoint::place) {
-            None | Some(Listen::Off) => String::new(),
-            Some(Listen::Tcp(address)) => format!("  metrics and page: http://{address}/\n"),
-            Some(Listen::Unix(path)) => format!("  metrics and page: {}\n", path.display()),
+        match self.annex.endpoint() {
+            None => String::new(),
+            Some(Ok(place)) => format!("  metrics and page: {place}\n"),
+            Some(Err(why)) => format!("  metrics and page: none yet: {why}\n"),
         }
+    }
+}
+
+fn address(listen: &Listen) -> String {
+    match listen {
+        Listen::Off => String::new(),
+        Listen::Tcp(address) => format!("http://{address}/"),
+        Listen::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// The start report has where it is from the start on.
+fn note(annex: &Annex, outcome: Result<String, String>) {
+    let before = annex.set_endpoint(outcome.clone());
+    match outcome {
+        Ok(place) if before.is_some() => tracing::info!("metrics and page: {place}"),
+        Ok(_) => {}
+        Err(why) => tracing::warn!("no metrics, no health and no page: {why}"),
     }
 }

@@ -55,7 +55,7 @@ impl Parent {
         }
     }
 
-    fn has_ended(self) -> bool {
+    pub(super) fn has_ended(self) -> bool {
         self.pid.is_some() && getppid() != self.pid
     }
 }

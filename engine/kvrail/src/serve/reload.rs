@@ -1,24 +1,44 @@
-//! SIGHUP: the configuration is read again; what can change while serving does.
+//! The configuration while it is served, on a thread of its own: read again when a signal or a
+//! client asks for that, and looked at on the disk, so that a file which would not start is known
+//! before the next start.
 
-use kvrail_session::ServerHandle;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::memory;
+use kvrail_protocol::{ConfigReport, Reloaded};
+use kvrail_session::{ReloadAsk, ServerHandle};
+use uuid::Uuid;
+
+use super::annex::Annex;
 use super::policy::policy;
-use super::sandbox;
-use super::target::Door;
+use super::target::Door as TargetDoor;
+use super::{check_host, memory, sandbox, volumes};
 use crate::config::Config;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, no_thread};
+
+/// How often the file is looked at; what has not changed since the look before is read.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Digits of a hash.
+const HASH_DIGITS: usize = 16;
 
 /// Sets what is logged from now on.
 pub(crate) type SetLog = Box<dyn Fn(&str) -> Result<(), Failure> + Send>;
 
-/// Reads the configuration again, from where it came from at start.
+/// The configuration in force, and where it comes from.
 pub(crate) struct Reload {
     in_force: Config,
     context: Context,
     set_log: SetLog,
     target: Reach,
+    report: ConfigReport,
+    /// The file that was read last, and the one of the look before.
+    read: Option<Stamp>,
+    seen: Option<Stamp>,
 }
 
 /// Whether this process can get to the kernel's target.
@@ -29,49 +49,211 @@ enum Reach {
     Closed,
 }
 
+/// Which file it is, and in which state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Word {
+    /// SIGHUP came.
+    Signal,
+    /// A client asks.
+    Client(ReloadAsk),
+}
+
+/// The way to the thread.
+#[derive(Clone, Debug)]
+pub(super) struct Door(Sender<Word>);
+
+impl Door {
+    /// SIGHUP came.
+    pub(super) fn signal(&self) {
+        self.tell(Word::Signal);
+    }
+
+    /// A client asks, and is answered through the server's handle.
+    pub(super) fn ask(&self, ask: ReloadAsk) {
+        self.tell(Word::Client(ask));
+    }
+
+    fn tell(&self, word: Word) {
+        // The thread lives as long as the process.
+        let _told = self.0.send(word);
+    }
+}
+
+/// Who takes over what was read.
+pub(super) struct Takers {
+    pub(super) server: ServerHandle,
+    pub(super) target: TargetDoor,
+    pub(super) annex: Annex,
+}
+
 impl Reload {
     pub(crate) fn new(in_force: Config, context: Context, set_log: SetLog) -> Self {
         let is_open = sandbox::reaches_target(&in_force);
         let target = if is_open { Reach::Open } else { Reach::Closed };
-        Self { in_force, context, set_log, target }
+        let file = context.config_file().map(|path| path.display().to_string());
+        let running = hash(&in_force);
+        let on_disk = Some(running.clone());
+        let since_unix_s = now_unix_s();
+        let report = ConfigReport { file, running, on_disk, since_unix_s, ..Default::default() };
+        let mut it = Self { in_force, context, set_log, target, report, read: None, seen: None };
+        it.read = it.stamp();
+        it.seen = it.read;
+        it
+    }
+
+    /// Begins the thread, which lives as long as the process.
+    pub(super) fn watch(self, takers: Takers) -> Result<Door, Failure> {
+        let (sender, inbox) = channel();
+        takers.annex.set_config(self.report.clone());
+        let thread = thread::Builder::new().name("kvrail-config".into());
+        let thread = thread.spawn(move || self.live(&inbox, &takers));
+        thread.map_err(|error| no_thread("the configuration's", &error))?;
+        Ok(Door(sender))
+    }
+
+    fn live(mut self, inbox: &Receiver<Word>, takers: &Takers) {
+        loop {
+            match inbox.recv_timeout(LOOK) {
+                Ok(Word::Signal) => {
+                    let _logged = self.run("SIGHUP", takers);
+                }
+                Ok(Word::Client(ask)) => {
+                    let verdict = self.run(&format!("reload by {ask}"), takers);
+                    takers.server.reloaded(ask, verdict);
+                }
+                Err(RecvTimeoutError::Timeout) => self.look(&takers.annex),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
     }
 
     /// Reads and applies; a configuration with an error changes nothing.
-    pub(super) fn run(&mut self, handle: &ServerHandle, target: &Door) {
-        if let Err(failure) = self.apply(handle, target) {
-            let why = failure.log_text();
-            tracing::error!("SIGHUP: the configuration in force stays: {why}");
+    fn run(&mut self, by: &str, takers: &Takers) -> Result<Reloaded, String> {
+        self.read = self.stamp();
+        let found = self.read_all();
+        let verdict = match &found {
+            Ok(new) => self.apply(by, new, takers).map_err(|failure| failure.line()),
+            Err(why) => Err(why.clone()),
+        };
+        if let Err(why) = &verdict {
+            tracing::error!("{by}: the configuration in force stays: {why}");
         }
+        self.report.reload_refused = verdict.as_ref().err().cloned();
+        self.compare(found);
+        takers.annex.set_config(self.report.clone());
+        verdict
     }
 
-    fn apply(&mut self, handle: &ServerHandle, target: &Door) -> Result<(), Failure> {
-        let new = self.context.config()?.config;
-        let mut renewed = self.in_force.apply_reload(&new);
-        if self.target == Reach::Closed {
-            renewed.target = self.in_force.target.clone();
+    /// Reads a file that has changed, and takes over nothing.
+    fn look(&mut self, annex: &Annex) {
+        let before = self.seen;
+        self.seen = self.stamp();
+        // Somebody may be just writing it.
+        if self.seen == self.read || self.seen != before {
+            return;
         }
-        let (now, later) = (self.in_force.differing_keys(&renewed), renewed.differing_keys(&new));
+        self.read = self.seen;
+        let found = self.read_all();
+        match (&found, &self.report.refused) {
+            (Err(why), before) if before.as_ref() != Some(why) => {
+                tracing::error!("the configuration on the disk would not start: {why}");
+            }
+            (Ok(_), Some(_)) => tracing::info!("the configuration on the disk would start again"),
+            _ => {}
+        }
+        self.compare(found);
+        annex.set_config(self.report.clone());
+    }
+
+    /// What the next start would read, if it does not refuse it before it touches a device.
+    fn read_all(&self) -> Result<Config, String> {
+        let read = || {
+            let new = self.context.config()?.config;
+            check_host(&new)?;
+            volumes::check_some(&new)?;
+            Ok(new)
+        };
+        read().map_err(|failure: Failure| failure.line())
+    }
+
+    /// This file and what is in force.
+    fn compare(&mut self, found: Result<Config, String>) {
+        let report = &mut self.report;
+        report.running = hash(&self.in_force);
+        report.on_disk = found.as_ref().ok().map(hash);
+        report.refused = found.as_ref().err().cloned();
+        let (mut reload, mut restart) = (Vec::new(), Vec::new());
+        if let Ok(new) = found {
+            let renewed = renewed(&self.in_force, &new, self.target);
+            reload = self.in_force.differing_keys(&renewed);
+            restart = renewed.differing_keys(&new);
+        }
+        (report.reload_pending, report.restart_pending) = (reload, restart);
+    }
+
+    fn apply(&mut self, by: &str, new: &Config, takers: &Takers) -> Result<Reloaded, Failure> {
+        let renewed = renewed(&self.in_force, new, self.target);
+        let now = self.in_force.differing_keys(&renewed);
+        let restart = renewed.differing_keys(new);
         // The target's own thread takes these over, or says why not; it is asked each time.
-        let exported = |key: &String| {
+        let exported = |key: &&String| {
             ["target.host", "target.subsystem", "target.port"].iter().any(|it| key.starts_with(it))
         };
-        let (exported, now): (Vec<_>, Vec<_>) = now.into_iter().partition(exported);
-        if now.iter().any(|key| key == "memory.pages") {
+        let own: Vec<_> = now.iter().filter(|key| !exported(key)).cloned().collect();
+        if own.iter().any(|key| key == "memory.pages") {
             memory::probe(&renewed)?;
         }
         (self.set_log)(&renewed.sidecar.log)?;
-        if exported.is_empty() && now.is_empty() && later.is_empty() {
-            tracing::info!("SIGHUP: nothing has changed");
+        if now.is_empty() && restart.is_empty() {
+            tracing::info!("{by}: nothing has changed");
         }
+        if !own.is_empty() {
+            tracing::info!("{by}: in force from now on: {}", own.join(", "));
+            takers.server.renew(policy(&renewed));
+        }
+        if !restart.is_empty() {
+            tracing::warn!("{by}: in force after a restart only: {}", restart.join(", "));
+        }
+        takers.target.renew(&renewed.target);
         if !now.is_empty() {
-            tracing::info!("SIGHUP: in force from now on: {}", now.join(", "));
-            handle.renew(policy(&renewed));
+            self.report.since_unix_s = now_unix_s();
         }
-        if !later.is_empty() {
-            tracing::warn!("SIGHUP: in force after a restart only: {}", later.join(", "));
-        }
-        target.renew(&renewed.target);
         self.in_force = renewed;
-        Ok(())
+        Ok(Reloaded { now, restart })
     }
+
+    fn stamp(&self) -> Option<Stamp> {
+        let about = fs::metadata(self.context.config_file()?).ok()?;
+        let inode = (about.dev(), about.ino());
+        Some(Stamp { inode, bytes: about.size(), changed: (about.ctime(), about.ctime_nsec()) })
+    }
+}
+
+/// What would be in force after a reload.
+fn renewed(in_force: &Config, new: &Config, target: Reach) -> Config {
+    let mut renewed = in_force.apply_reload(new);
+    if target == Reach::Closed {
+        renewed.target = in_force.target.clone();
+    }
+    renewed
+}
+
+/// Of values, so that comments and the order of keys do not matter.
+fn hash(config: &Config) -> String {
+    let text = toml::to_string(config).expect("a configuration can be written as TOML");
+    let mut digits = Uuid::new_v5(&Uuid::nil(), text.as_bytes()).simple().to_string();
+    digits.truncate(HASH_DIGITS);
+    digits
+}
+
+fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -8,19 +8,21 @@ use kvrail_poller::{Mailbox, PollerHandle, Route, Setup};
 use kvrail_protocol::StatusReport;
 use kvrail_ring::{Doorbell, Epoch};
 use kvrail_sandbox::Entered;
-use kvrail_session::{HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped};
+use kvrail_session::{
+    HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped, server_handle,
+};
 use tracing_appender::non_blocking::ErrorCounter;
 
 use super::annex::Annex;
 use super::device_recovery::DeviceRecovery;
+use super::early_stop::EarlyStop;
 use super::gpus::Gpus;
 use super::host::check_host;
 use super::membership::Membership;
 use super::metrics::Metrics;
-use super::parent::Parent;
 use super::plan::Plan;
 use super::policy::policy;
-use super::reload::Reload;
+use super::reload::{Reload, Takers};
 use super::stores::Stores;
 use super::takeover::Takeover;
 use super::target::Export;
@@ -59,20 +61,22 @@ impl Sidecar {
         reload: Reload,
         lost_lines: ErrorCounter,
         entered: Entered,
-        parent: Option<Parent>,
+        early: &EarlyStop,
     ) -> Result<Self, Failure> {
         let annex = Annex::default();
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         file_sizes::provide(config)?;
         let (door, inbox) = target::door();
-        let (asker, handle) = signals::listen(reload, door.clone(), parent)?;
-        let metrics = Metrics::open(config);
+        let (asker, handle) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
+        let (target, known) = (door.clone(), annex.clone());
+        let reload = reload.watch(Takers { server: asker.clone(), target, annex: known })?;
+        signals::listen(asker.clone(), reload.clone(), early)?;
+        let metrics = Metrics::open(config, annex.clone());
         let probe = memory::probe(config)?;
         let served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
-        let mut plan = Plan::make(config, &served, &opened.gpus, &topology)?;
-        plan.notes.extend(metrics.note.clone());
+        let plan = Plan::make(config, &served, &opened.gpus, &topology)?;
         let target = Export::start(&config.target, annex.clone(), door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
@@ -100,6 +104,7 @@ impl Sidecar {
             annex.add_to(report, &lost_lines);
             sandbox::add_to(report, &sandboxed);
         });
+        server.read_again_by(move |ask| reload.ask(ask));
         metrics.serve(asker);
         Ok(Self {
             server,

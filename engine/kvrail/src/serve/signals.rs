@@ -1,44 +1,42 @@
-//! Signals: the first SIGTERM, SIGINT or SIGUSR1 (of a parent that ended) drains, the second stops
+//! Signals: the first SIGTERM, SIGINT or SIGUSR1 (of a parent that ended) drains, a later one stops
 //! at once; SIGHUP reads the configuration again.
 
 use std::thread;
 
-use kvrail_session::{HandleReceiver, ServerHandle, server_handle};
+use kvrail_session::ServerHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::early_stop::EarlyStop;
 use super::parent::Parent;
-use super::reload::Reload;
-use super::target::Door;
-use crate::failure::{Exit, Failure, exhausted, no_thread};
+use super::reload::Door;
+use crate::failure::{Exit, Failure, no_thread};
 
-/// Both ends of a server's handle.
-type Handle = (ServerHandle, HandleReceiver);
-
-/// Listens on a thread of its own until the process ends; the server gets its handle.
+/// Listens on a thread of its own until the process ends. What came before is not forgotten.
 pub(super) fn listen(
-    mut reload: Reload,
-    target: Door,
-    parent: Option<Parent>,
-) -> Result<Handle, Failure> {
-    let (sender, receiver) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
-    let handle = sender.clone();
+    server: ServerHandle,
+    configuration: Door,
+    early: &EarlyStop,
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Failed, format!("signals cannot be received: {error}"))
     };
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(failed)?;
+    if early.is_asked() {
+        server.stop();
+    }
+    let parent = early.parent();
     let life = move || {
         for signal in signals.forever() {
             if signal == SIGHUP {
-                reload.run(&sender, &target);
+                configuration.signal();
             } else if signal != SIGUSR1 || parent.is_none_or(Parent::signals_its_end) {
                 // A supervisor that is not there is told nothing.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-                sender.stop();
+                server.stop();
             }
         }
     };
     let thread = thread::Builder::new().name("kvrail-signals".into()).spawn(life);
-    thread.map_err(|error| no_thread("the signals'", &error))?;
-    Ok((handle, receiver))
+    thread.map(drop).map_err(|error| no_thread("the signals'", &error))
 }

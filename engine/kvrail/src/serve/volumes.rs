@@ -48,13 +48,18 @@ pub(crate) struct Served {
     pub(crate) notes: Vec<String>,
 }
 
+/// There must be something to serve.
+pub(super) fn check_some(config: &Config) -> Result<(), Failure> {
+    if !config.volume.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Usage, "no volume is configured")
+        .with_remedy("add a [[volume]] with name and members; `kvrail volume create` makes one"))
+}
+
 /// Opens all configured volumes.
 pub(super) fn open_all(config: &Config) -> Result<Vec<Served>, Failure> {
-    if config.volume.is_empty() {
-        return Err(Failure::new(Exit::Usage, "no volume is configured").with_remedy(
-            "add a [[volume]] with name and members; `kvrail volume create` makes one",
-        ));
-    }
+    check_some(config)?;
     let opened = |volume| {
         let served = open(config, volume)?;
         match served.purpose {

@@ -1,5 +1,6 @@
 //! Every family of metrics, in the order in which they are exposed.
 
+mod config;
 mod devices;
 mod gpus;
 mod paths;
@@ -18,9 +19,10 @@ pub use stores::COUNTERS as STORE_COUNTERS;
 use crate::exposition::{Dialect, Family};
 
 /// All families, by what they are about.
-pub(crate) const ALL: [&[Family]; 10] = [
+pub(crate) const ALL: [&[Family]; 11] = [
     &sidecar::FAMILIES,
     &troubles::FAMILIES,
+    &config::FAMILIES,
     &pollers::FAMILIES,
     &devices::FAMILIES,
     &paths::FAMILIES,

@@ -209,6 +209,8 @@ fn a_stop_gives_up_at_the_timeout_and_at_a_second_request() {
             eventually("draining", || {
                 client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
             });
+            // Half a second apart, they are two requests.
+            std::thread::sleep(Duration::from_millis(600));
             sidecar.handle.stop();
         }
         assert_eq!(sidecar.join().unwrap().how, how);

@@ -302,7 +302,6 @@ impl Drop for Sidecar {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.handle.stop();
-            self.handle.stop();
             let _ended = thread.join();
         }
     }

@@ -31,10 +31,11 @@ Examples:
   kvrail status --socket /tmp/kvrail.sock --format json
 
 Exit status: 0 all is well; 9 degraded (a poller is stalled, a device gone or silent, a member of a
-store missing or out of service, a GPU failed, the target not as planned, or it drains): standard
-error says what; 4 no sidecar answers.";
+store missing or out of service, a GPU failed, the target not as planned, the configuration on the
+disk or a reload refused, the metrics endpoint without its place, or it drains): standard error says
+what; 4 no sidecar answers.";
 
-/// Longest wait for a sidecar, which answers within milliseconds.
+/// Longest wait for a report, which answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Clears a terminal and begins at its top.
@@ -72,6 +73,7 @@ pub(crate) struct SidecarArgs {
 #[derive(Debug)]
 pub(crate) struct Looker {
     socket: PathBuf,
+    patience: Duration,
     client: Option<Client>,
 }
 
@@ -82,19 +84,18 @@ impl SidecarArgs {
     }
 
     /// The sidecar that is meant.
-    ///
-    /// # Errors
-    /// `Failure` with status 2 where the configuration would have to say and is broken.
-    pub(crate) fn looker(&self, context: &Context) -> Result<Looker, Failure> {
-        let socket = match &self.socket {
-            Some(socket) => socket.clone(),
-            None => context.config()?.config.sidecar.socket,
-        };
-        Ok(Looker { socket, client: None })
+    pub(crate) fn looker(&self, context: &Context) -> Looker {
+        let socket = self.socket.clone().unwrap_or_else(|| context.socket());
+        Looker { socket, patience: PATIENCE, client: None }
     }
 }
 
 impl Looker {
+    /// Waits so long for an answer.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// How everything is now. Who looks is no session of it.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl Looker {
 
     fn client(&mut self) -> Result<&Client, ClientError> {
         if self.client.is_none() {
-            let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
+            let options = AttachOptions { timeout: self.patience, ..AttachOptions::default() };
             self.client = Some(Client::attach_with(&self.socket, &options)?);
         }
         Ok(self.client.as_ref().expect("just attached"))
@@ -138,7 +139,7 @@ impl Looker {
 /// `Failure` with status 4 when no sidecar answers, with 9 when not all is well.
 pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
     let detail = if args.verbose { Detail::Verbose } else { Detail::Screen };
-    let mut looker = args.sidecar.looker(context)?;
+    let mut looker = args.sidecar.looker(context);
     if let Some(seconds) = args.watch {
         return watch(&mut looker, Duration::from_secs(seconds), detail, context.format);
     }

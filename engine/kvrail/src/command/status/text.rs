@@ -190,6 +190,21 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
     if it.refused > 0 {
         text += &format!("\n{} connections were refused", it.refused);
     }
+    text + &configuration(report, detail)
+}
+
+/// What of the file is not in force; and when it is asked for, which file and values are.
+fn configuration(report: &StatusReport, detail: Detail) -> String {
+    let config = &report.config;
+    let mut text = String::new();
+    if detail == Verbose {
+        let file = config.file.as_deref().unwrap_or("no file");
+        let on_disk = config.on_disk.as_deref().unwrap_or("refused");
+        text += &format!("\nconfiguration {file}: {} runs, {on_disk} on disk", config.running);
+    }
+    for line in config.pending() {
+        text += &format!("\nconfiguration: {line}");
+    }
     text
 }
 

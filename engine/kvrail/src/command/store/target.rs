@@ -47,10 +47,7 @@ impl TargetArgs {
     /// # Errors
     /// `Failure` with status 4 when no sidecar answers.
     pub(super) fn attach(&self, context: &Context) -> Result<Session, Failure> {
-        let socket = match &self.socket {
-            Some(socket) => socket.clone(),
-            None => context.config()?.config.sidecar.socket,
-        };
+        let socket = self.socket.clone().unwrap_or_else(|| context.socket());
         let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
         let client = Client::attach_with(&socket, &options);
         let client = client.map_err(|error| explain(&error, &socket))?;

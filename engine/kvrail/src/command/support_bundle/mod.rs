@@ -129,7 +129,7 @@ fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
         parts.push(said(file, &mut command));
     }
     parts.push(log(args.log.as_deref()));
-    let exposed = args.sidecar.looker(context).and_then(|mut looker| looker.report());
+    let exposed = args.sidecar.looker(context).report();
     parts.push(match exposed {
         Ok(report) => part("metrics.txt", expose(&report, Dialect::OpenMetrics)),
         Err(failure) => absent("metrics.txt", failure.log_text()),

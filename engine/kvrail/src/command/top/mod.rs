@@ -52,7 +52,7 @@ pub(crate) struct TopArgs {
 /// `Failure` with status 4 when no sidecar answers at first, with 2 without a terminal.
 pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<(), Failure> {
     let every = Duration::from_secs(args.interval);
-    let mut looker = args.sidecar.looker(context)?;
+    let mut looker = args.sidecar.looker(context);
     if args.once {
         return once(&mut looker, every, context.format);
     }
