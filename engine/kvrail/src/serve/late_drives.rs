@@ -32,7 +32,8 @@ pub(crate) fn await_drives(config: &Config, context: &Context, stop: &EarlyStop)
         }
         if late.is_empty() || up >= limit {
             if !said.is_empty() {
-                let what = if late.is_empty() { "all members are there" } else { "waited in vain" };
+                let what =
+                    if late.is_empty() { "all members are there" } else { "no longer waiting" };
                 say(context, what);
             }
             return;
