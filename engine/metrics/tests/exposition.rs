@@ -161,6 +161,14 @@ fn numbers_are_those_of_the_report() {
         "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-live\"} 1",
         "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-connecting\"} 0",
         "kvrail_target_as_planned 1",
+        "kvrail_config_info{path=\"/etc/kvrail/kvrail.toml\",running=\"abc\",on_disk=\"\"} 1",
+        "kvrail_config_last_reload_successful 1",
+        "kvrail_config_on_disk_valid 0",
+        "kvrail_config_reload_pending 0",
+        "kvrail_config_restart_pending 1",
+        "kvrail_config_in_force_since_seconds 1770000001",
+        "kvrail_trouble{code=\"config_refused\",severity=\"degraded\",\
+         subject=\"configuration\"} 1",
         "kvrail_gpu_staging_slots_taken{gpu=\"0\"} 3",
         "kvrail_session_requests_completed_total{session=\"64\"} 123456789",
         "kvrail_device_latency_seconds_count{device=\"pci:0000:00:00.0\",operation=\"read\",\

@@ -7,7 +7,7 @@ pub(super) const FAMILIES: [Family; 6] = [
         name: "kvrail_config_info",
         kind: Kind::Gauge,
         unit: Unit::None,
-        labels: &["file", "running", "on_disk"],
+        labels: &["path", "running", "on_disk"],
         help: "Always 1; its labels are the file, and hashes of the values in force and of those \
                that the next start would read: empty where it would be refused.",
         samples: |report, to| {

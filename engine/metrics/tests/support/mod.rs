@@ -21,6 +21,10 @@ pub(crate) fn busy() -> StatusReport {
         },
         "notes": [],
         "paths": [path("live", "optimized"), path("connecting", "inaccessible")],
+        "config": {
+            "file": "/etc/kvrail/kvrail.toml", "running": "abc", "since_unix_s": 1_770_000_001,
+            "refused": "no volume", "restart_pending": ["pollers.count"],
+        },
         "target": {"problem": null, "ana_states": [[1, 2, "non-optimized"]]},
     });
     with_troubles(serde_json::from_value(report).expect("a report"))
