@@ -1,16 +1,70 @@
-//! The log's reader stops reading: clients and operators see nothing of it.
+//! The log as the journal and collectors take it. Its reader stops reading: clients and operators
+//! see nothing of it.
 
+use std::fs::{self, File};
 use std::io::pipe;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Instant;
 
 use kvrail_client::{Client, Pages, Request};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
-use crate::rig::{LONG, Place, eventually};
+use crate::rig::{LONG, Place, Sidecar, eventually, run};
 
 /// Sessions that come and go, each of which is logged: more than a pipe of 64 KiB takes.
 const SESSIONS: usize = 600;
+
+/// Collectors parse every line.
+#[test]
+fn a_log_in_json_has_no_other_line() {
+    let place = Place::with_volume(1, 4 << 20);
+    let json = || {
+        let mut command = place.serve();
+        command.args(["--set", "sidecar.log_format=json"]);
+        command
+    };
+    let sidecar = Sidecar::start_as(&place, json());
+    drop(sidecar.attach());
+    let refused = run(json().args(["--set", "memory.node=4095"]));
+    let said = sidecar.stop();
+    for line in said.lines().chain(refused.stderr.lines()) {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        assert!(value.is_object(), "{line}");
+    }
+    assert!(said.contains("drained and stopped") && said.contains("kv"), "{said}");
+    assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{refused:?}");
+}
+
+/// The journal has priorities, and the time.
+#[test]
+fn the_journal_gets_priorities_and_no_time() {
+    let place = Place::with_volume(1, 4 << 20);
+    let log = File::create(place.path("log")).unwrap().metadata().unwrap();
+    let journal = format!("{}:{}", log.dev(), log.ino());
+    let mut command = place.serve();
+    let sidecar = Sidecar::start_as(&place, {
+        command.env("JOURNAL_STREAM", &journal);
+        command
+    });
+    drop(sidecar.attach());
+    fs::write(place.path("kvrail.toml"), "[[[\n").unwrap();
+    sidecar.signal(Signal::HUP);
+    eventually("an error", || sidecar.said().contains("<3>"));
+    let said = sidecar.stop();
+    let logged: Vec<_> = said.lines().filter(|line| line.contains("kvrail_session")).collect();
+    assert!(!logged.is_empty() && logged.iter().all(|line| line.starts_with("<6>")), "{said}");
+    let error = said.lines().find(|line| line.contains("in force stays")).unwrap();
+    assert!(error.starts_with("<3>"), "{error}");
+    let dated = |line: &str| line.starts_with("20") || line.starts_with("<6>20");
+    assert!(!said.lines().any(dated), "the journal has the time: {said}");
+    // Elsewhere there are no priorities: the stream is another one's.
+    let mut other = place.serve();
+    other.env("JOURNAL_STREAM", "1:1");
+    let said = Sidecar::start_as(&place, other).stop();
+    assert!(!said.lines().last().unwrap().starts_with('<'), "{said}");
+}
 
 #[test]
 fn a_log_that_nobody_reads_keeps_nobody_waiting() {

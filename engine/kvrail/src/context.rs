@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde_json::json;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use crate::config::{Config, Layers, Loaded, load};
+use crate::config::{Config, Layers, Loaded, LogFormat, load};
 use crate::failure::Failure;
 use crate::output::{Format, say};
 
@@ -49,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) format: Format,
     /// What is said beside it.
     pub(crate) verbosity: Verbosity,
+    /// How notes are written.
+    notes: LogFormat,
     layers: Layers,
 }
 
@@ -61,7 +66,7 @@ impl Context {
             sets: globals.set,
         };
         let verbosity = if globals.quiet { Verbosity::Quiet } else { Verbosity::Normal };
-        Self { format: globals.format, verbosity, layers }
+        Self { format: globals.format, verbosity, notes: LogFormat::Text, layers }
     }
 
     /// The configuration, layered and checked. Read when asked for: a command that needs none must
@@ -108,10 +113,28 @@ impl Context {
         self.layers.file.as_deref()
     }
 
+    /// The same, with notes as lines of this kind of log.
+    pub(crate) fn with_notes(self, notes: LogFormat) -> Self {
+        Self { notes, ..self }
+    }
+
     /// A note for people, on standard error.
     pub(crate) fn note(&self, text: &str) {
-        if self.verbosity == Verbosity::Normal && self.format == Format::Human {
-            say(&format!("kvrail: {text}"));
+        if self.verbosity != Verbosity::Normal || self.format != Format::Human {
+            return;
+        }
+        match self.notes {
+            LogFormat::Text => say(&format!("kvrail: {text}")),
+            LogFormat::Json => say(&json_line(text)),
         }
     }
+}
+
+/// As the log writes it.
+fn json_line(text: &str) -> String {
+    let mut time = String::new();
+    // Where the clock cannot be read, a line without its time is better than none.
+    let _written = SystemTime.format_time(&mut Writer::new(&mut time));
+    let (fields, target) = (json!({"message": text}), "kvrail");
+    json!({"timestamp": time, "level": "INFO", "fields": fields, "target": target}).to_string()
 }

@@ -89,6 +89,8 @@ pub(crate) struct Failure {
     message: String,
     remedy: Option<String>,
     closed_pipe: Pipe,
+    /// How it is shown, whatever the format of the output.
+    shown_as: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +114,13 @@ struct JsonError<'a> {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), remedy: None, closed_pipe: Pipe::Open }
+        Self {
+            exit,
+            message: message.into(),
+            remedy: None,
+            closed_pipe: Pipe::Open,
+            shown_as: None,
+        }
     }
 
     /// Adds what to do about it.
@@ -128,6 +136,11 @@ impl Failure {
         Self { closed_pipe: if closed { Pipe::Closed } else { Pipe::Open }, ..failure }
     }
 
+    /// Shown so, whatever the format of the output.
+    pub(crate) fn shown_as(self, format: Format) -> Self {
+        Self { shown_as: Some(format), ..self }
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
@@ -138,7 +151,7 @@ impl Failure {
 
     /// What goes to standard error.
     pub(crate) fn text(&self, format: Format) -> String {
-        match format {
+        match self.shown_as.unwrap_or(format) {
             Format::Human => {
                 let remedy = self.remedy.as_ref().map(|remedy| format!("\n  remedy: {remedy}"));
                 let word = if self.exit == Exit::Warnings { "" } else { "error: " };

@@ -25,7 +25,7 @@ use kvrail_memory::CountingAllocator;
 use crate::cli::Cli;
 use crate::context::{Context, PORTER};
 use crate::failure::Failure;
-use crate::output::{Format, say};
+use crate::output::{Format, say_failure};
 
 /// Pollers must not touch the heap after start; `kvrail status` and `kvrail bench` show whether
 /// they do.
@@ -54,6 +54,6 @@ fn report(failure: &Failure, format: Format) -> ExitCode {
     if failure.is_closed_pipe() {
         return ExitCode::SUCCESS;
     }
-    say(&failure.text(format));
+    say_failure(&failure.text(format));
     failure.exit().into()
 }

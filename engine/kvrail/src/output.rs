@@ -37,6 +37,22 @@ pub(crate) fn say(text: &str) {
     }
 }
 
+/// Says a failure. The journal is told which it is (sd-daemon(3)): it has no other way to know.
+pub(crate) fn say_failure(text: &str) {
+    if !is_journal() {
+        return say(text);
+    }
+    let lines: Vec<_> = text.lines().map(|line| format!("<3>{line}")).collect();
+    say(&lines.join("\n"));
+}
+
+/// Whether standard error is a stream of the journal (systemd.exec(5)).
+pub(crate) fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let own = rustix::fs::fstat(std::io::stderr());
+    own.is_ok_and(|it| stream == format!("{}:{}", it.st_dev, it.st_ino))
+}
+
 /// Prints a value as one indented JSON document.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
