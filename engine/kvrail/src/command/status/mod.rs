@@ -20,7 +20,7 @@ use super::silent::explain;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_text, say};
-use text::{Area, screen, verbose};
+use text::{Area, head, screen, verbose};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -165,6 +165,8 @@ fn watch(
             print_text(CLEAR)?;
         }
         match looker.report() {
+            // What scrolls away is the head: state, uptime, troubles.
+            Ok(report) if clears => print_text(&head(&text(&report, detail), area()))?,
             Ok(report) => show(&report, detail, format)?,
             Err(failure) => say(&failure.text(format)),
         }
@@ -175,8 +177,14 @@ fn watch(
 fn show(report: &StatusReport, detail: Detail, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(report),
-        Format::Human if detail == Detail::Verbose => print_text(&verbose(report)),
-        Format::Human => print_text(&screen(report, area())),
+        Format::Human => print_text(&text(report, detail)),
+    }
+}
+
+fn text(report: &StatusReport, detail: Detail) -> String {
+    match detail {
+        Detail::Verbose => verbose(report),
+        Detail::Screen => screen(report, area()),
     }
 }
 

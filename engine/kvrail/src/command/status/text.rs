@@ -72,6 +72,12 @@ pub(crate) fn screen(report: &StatusReport, (columns, lines): Area) -> String {
     text
 }
 
+/// The beginning of a text, as much of it as fits a screen.
+pub(crate) fn head(text: &str, (columns, lines): Area) -> String {
+    let cut = |line: &str| line.chars().take(columns).collect::<String>();
+    text.lines().take(lines).map(cut).collect::<Vec<_>>().join("\n")
+}
+
 fn sections(report: &StatusReport, most: usize) -> [String; 11] {
     let stores = stores(report);
     [
@@ -494,7 +500,7 @@ mod tests {
     use kvrail_protocol::{StatusReport, troubles};
     use serde_json::{Value, json};
 
-    use super::{ranges, screen, short, verbose};
+    use super::{head, ranges, screen, short, verbose};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
     fn report() -> StatusReport {
@@ -568,6 +574,19 @@ mod tests {
         let roomy = screen(&report(), (200, 100));
         assert!(roomy.contains("\n\n") && roomy.contains("nvme7n1"), "{roomy}");
         assert!(roomy.contains("and 52 more"), "{roomy}");
+    }
+
+    #[test]
+    fn a_watch_keeps_its_head() {
+        let mut report = report();
+        report.notes = (0..40).map(|it| format!("{it} {}", "wide ".repeat(40))).collect();
+        for text in [screen(&report, (80, 23)), verbose(&report)] {
+            let shown = head(&text, (80, 23));
+            let (lines, width) = lines_and_width(&shown);
+            assert!(lines <= 23 && width <= 80, "{lines} {width}");
+            assert!(shown.starts_with("kvrail 0.1.0 pid 4000000"), "{shown}");
+        }
+        assert_eq!(head("ab\nc", (1, 9)), "a\nc");
     }
 
     #[test]
