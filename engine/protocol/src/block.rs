@@ -151,8 +151,6 @@ pub struct KeyBlock {
     pub check: u64,
     /// Gets and puts of it since it was put or moved, counted up to 3.
     pub hits: u8,
-    /// How deep in its chain it is, counted up to 15.
-    pub depth: u8,
     /// Milliseconds until its last hold ends.
     pub held_ms: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.

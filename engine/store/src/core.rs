@@ -11,11 +11,12 @@ use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
+use crate::ledger::Ledger;
 use crate::payers::Payers;
 use crate::placed::Placed;
 use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
 use crate::refusal::{Refusal, Try};
-use crate::request::{Answer, DeclineReason, Reply};
+use crate::request::{Answer, Chain, DeclineReason, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
@@ -23,6 +24,7 @@ use crate::standing::Standing;
 use crate::stats::Stats;
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
+use crate::worth::Worth;
 
 /// The time as the caller tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,10 +130,13 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     pub(crate) feed: Feed,
     pub(crate) admission: Admission,
+    pub(crate) worth: Worth,
     payers: Payers,
     witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
     standing: Standing,
+    /// Of each pool: numbers of drops without a record.
+    pub(crate) ledgers: Box<[Ledger; POOLS_MAX]>,
     pools: Pools,
     /// The store has pools with names, now or once.
     pooled: bool,
@@ -147,11 +152,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A store with an index of so many buckets, and admission of its own.
+    /// A store with an index of so many buckets for so many blocks.
     pub(crate) fn new(
         config: &Config,
         geometry: Geometry,
-        buckets: u64,
+        (buckets, blocks): (u64, u64),
         admission: Admission,
     ) -> Self {
         // The last buffer is for listings.
@@ -172,6 +177,7 @@ impl Core {
             stats: Stats::default(),
             feed: Feed::new(),
             admission,
+            worth: Worth::new(blocks),
             payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
             recovery: Recovery {
@@ -183,6 +189,7 @@ impl Core {
                 unread_of: [0; POOLS_MAX],
             },
             standing: Standing::ALONE,
+            ledgers: Box::new([Ledger::EMPTY; POOLS_MAX]),
             pools: Pools::default(),
             pooled: false,
             shared: 0,
@@ -336,12 +343,11 @@ impl Core {
     }
 
     /// Remembers that a key was dropped, where there is no entry of it, until recovery has read
-    /// every older record. `place` is 0, or lies in the segment with the record of the drop.
-    pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, number: u16, place: u64) {
-        let entry = Entry::new(key, number, Kind::Dropped).with_place(place);
+    /// every older record.
+    pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, entry: Entry) {
         let taken = self.index.insert(hash, key, entry);
         self.recovery.dropped += u64::from(taken);
-        self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(number);
+        self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(entry.number());
     }
 
     fn count_in(&mut self, entry: &Entry) {
@@ -351,7 +357,8 @@ impl Core {
         if !entry.is_there() {
             return;
         }
-        self.segments.gain(self.geometry.segment_of(entry.place()));
+        let tick = self.worth.clock.tick_of(entry.stamp());
+        self.segments.gain(self.geometry.segment_of(entry.place()), tick);
         self.spaces.gain(entry.number(), entry.length());
     }
 
@@ -362,7 +369,8 @@ impl Core {
         if !entry.is_there() {
             return;
         }
-        self.segments.lose(self.geometry.segment_of(entry.place()));
+        let tick = self.worth.clock.tick_of(entry.stamp());
+        self.segments.lose(self.geometry.segment_of(entry.place()), tick);
         self.spaces.lose(entry.number(), entry.length());
     }
 
@@ -383,6 +391,34 @@ impl Core {
         let entry = self.index.remove(position);
         self.count_out(&entry);
         self.tell(&entry, |witness, uid, lo| witness.go(uid, lo));
+    }
+
+    /// A block that is there is used.
+    #[inline(always)]
+    pub(crate) fn use_block(&mut self, position: Position, entry: &Entry, segment: u32) {
+        self.worth.clock.count();
+        let age = self.worth.clock.age(entry.stamp());
+        self.worth.used(self.segments.pool(segment), age);
+        self.set_age(position, entry, segment, 0);
+    }
+
+    /// A block that is there is put again. Behind a hole that stays it is worth no more than before.
+    pub(crate) fn offered_again(&mut self, position: Position, entry: &Entry, chain: Chain) {
+        let segment = self.geometry.segment_of(entry.place());
+        let pool = self.segments.pool(segment);
+        if chain == Chain::Extends || self.worth.takes_newcomers(pool) {
+            self.use_block(position, entry, segment);
+        }
+    }
+
+    /// A block that is there counts as used so many ticks ago.
+    #[inline(always)]
+    pub(crate) fn set_age(&mut self, position: Position, entry: &Entry, segment: u32, age: u64) {
+        let clock = &self.worth.clock;
+        let (before, stamp) = (clock.tick_of(entry.stamp()), clock.stamp(age));
+        self.segments.use_again(segment, before, clock.tick_of(stamp));
+        let hits = if age == 0 { entry.hits().saturating_add(1) } else { entry.hits() };
+        self.index.update(position, entry.with_stamp(stamp).with_hits(hits));
     }
 
     /// Removes the entry of a block that is given up for space.
@@ -407,10 +443,22 @@ impl Core {
         known.then_some(segment)
     }
 
-    /// Whether later records of the segment that the entry comes from may say otherwise.
+    /// Whether records that are not read yet may say otherwise: later ones of the segment that the
+    /// entry comes from, and puts above a drop's epoch.
     pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
-        let found = entry.is_there() || entry.kind() == Kind::Dropped && entry.place() != 0;
-        found && self.segments.state(self.geometry.segment_of(entry.place())) == State::Reading
+        let dropped = entry.kind() == Kind::Dropped;
+        let found = entry.is_there() || dropped && entry.place() != 0;
+        let segment = || self.geometry.segment_of(entry.place());
+        let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
+        let above = newest.is_some_and(|newest| self.segments.epoch(newest) > entry.bound());
+        found && self.segments.state(segment()) == State::Reading || dropped && above
+    }
+
+    /// Whether a drop up to this epoch is still needed once a segment is gone: others of its pool
+    /// may have an older put of the key.
+    pub(crate) fn needs_drop(&self, victim: u32, bound: u64) -> bool {
+        let oldest = self.segments.oldest(self.segments.pool(victim));
+        oldest.is_some_and(|it| it != victim && self.segments.epoch(it) <= bound)
     }
 
     /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop:
@@ -420,8 +468,7 @@ impl Core {
         let ours = |entry: &Entry| entry.kind() == Kind::Writing && entry.put() == put;
         let Some((position, entry)) = found.filter(|(_, entry)| ours(entry)) else { return };
         if self.recovery.knowledge == Knowledge::Partial {
-            let dropped = Entry::new(key, number, Kind::Dropped).with_place(0);
-            self.replace(position, &entry, dropped);
+            self.replace(position, &entry, Entry::dropped(key, number, u64::MAX, 0));
         } else {
             self.remove(position);
         }
@@ -475,9 +522,19 @@ impl Core {
     }
 
     /// Whether a block may be put into a pool.
-    pub(crate) fn admit(&mut self, pool: u8, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
+    pub(crate) fn admit(
+        &mut self,
+        pool: u8,
+        hash: Hash,
+        (chain, depth): (Chain, u16),
+    ) -> Result<(), DeclineReason> {
+        self.worth.clock.count();
         if self.segments.is_full(pool) {
             self.admission.end_filling(pool);
+        }
+        let newcomer = chain == Chain::Begins && !self.admission.is_filling(pool);
+        if newcomer && !self.worth.takes_newcomers(pool) {
+            return Err(DeclineReason::Colder);
         }
         if self.pooled {
             if self.shared != self.segments.version() {

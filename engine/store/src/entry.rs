@@ -3,7 +3,7 @@
 use crate::key::Key;
 
 /// Bits of the key's upper half that an entry holds; `Rest` has the others.
-const HI_BITS: u32 = 40;
+const HI_BITS: u32 = 32;
 const PLACE_BITS: u32 = 40;
 const LENGTH_BITS: u32 = 27;
 const NUMBER_BITS: u32 = 12;
@@ -12,8 +12,6 @@ const NUMBER_BITS: u32 = 12;
 pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
 /// Hits are counted up to this.
 pub(crate) const HITS_MAX: u8 = 3;
-/// Depths are told apart up to this.
-pub(crate) const DEPTH_MAX: u8 = 15;
 
 /// A run of bits in one of the words.
 #[derive(Clone, Copy)]
@@ -35,9 +33,12 @@ const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
 const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
 const NUMBER: Field = Field { word: 3, at: 27, bits: NUMBER_BITS };
 const HITS: Field = Field { word: 3, at: 39, bits: 2 };
-const DEPTH: Field = Field { word: 3, at: 41, bits: 4 };
-const KIND: Field = Field { word: 3, at: 45, bits: 3 };
-const HI_HIGH: Field = Field { word: 3, at: 48, bits: 16 };
+const KIND: Field = Field { word: 3, at: 41, bits: 3 };
+const STAMP: Field = Field { word: 3, at: 44, bits: 12 };
+const HI_HIGH: Field = Field { word: 3, at: 56, bits: 8 };
+
+/// The greatest stamp.
+pub(crate) const STAMP_MASK: u16 = (1 << STAMP.bits) - 1;
 
 const _: () = assert!(HI_LOW.bits + HI_HIGH.bits == HI_BITS && LENGTH_BITS == 27);
 
@@ -54,7 +55,7 @@ pub(crate) enum Kind {
     Dropped,
 }
 
-/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, depth 4, kind 3, hi 16.
+/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, kind 3, stamp 12, hi 8.
 /// Aligned, so that none lies in two lines of the cache: half of them did, and the second line was
 /// a miss of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,15 +66,15 @@ const _: () = assert!(size_of::<Entry>() == 32);
 
 /// The bits of a key that its entry has no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest([u8; 3]);
+pub(crate) struct Rest([u8; 4]);
 
-const _: () = assert!(u64::BITS - HI_BITS == 24);
+const _: () = assert!(u64::BITS - HI_BITS == 32);
 
 impl Rest {
     #[inline(always)]
     pub(crate) fn of(key: Key) -> Self {
-        let [.., a, b, c] = key.hi().to_le_bytes();
-        Self([a, b, c])
+        let [.., a, b, c, d] = key.hi().to_le_bytes();
+        Self([a, b, c, d])
     }
 }
 
@@ -83,9 +84,15 @@ impl Entry {
     pub(crate) fn new(key: Key, number: u16, kind: Kind) -> Self {
         let mut entry = Self([key.lo(), 0, 0, 0]);
         entry.set(HI_LOW, key.hi() & 0xff_ffff);
-        entry.set(HI_HIGH, (key.hi() >> 24) & 0xffff);
+        entry.set(HI_HIGH, (key.hi() >> 24) & 0xff);
         entry.set(NUMBER, u64::from(number));
         entry.with_kind(kind)
+    }
+
+    /// A key whose puts in segments up to this epoch do not count; the place is 0, or in the
+    /// segment with the record.
+    pub(crate) fn dropped(key: Key, number: u16, bound: u64, place: u64) -> Self {
+        Self::new(key, number, Kind::Dropped).with_place(place).with_check(bound)
     }
 
     fn get(&self, field: Field) -> u64 {
@@ -142,6 +149,11 @@ impl Entry {
         self.0[0]
     }
 
+    /// Of a key that was dropped: the last epoch whose puts do not count.
+    pub(crate) fn bound(&self) -> u64 {
+        self.0[1]
+    }
+
     pub(crate) fn check(&self) -> u64 {
         self.0[1]
     }
@@ -168,8 +180,9 @@ impl Entry {
         self.small(HITS).to_le_bytes()[0]
     }
 
-    pub(crate) fn depth(&self) -> u8 {
-        self.small(DEPTH).to_le_bytes()[0]
+    /// When it was used last, as the clock gives stamps.
+    pub(crate) fn stamp(&self) -> u16 {
+        self.small(STAMP)
     }
 
     pub(crate) fn with_kind(mut self, kind: Kind) -> Self {
@@ -204,15 +217,15 @@ impl Entry {
         self
     }
 
-    pub(crate) fn with_depth(mut self, depth: u32) -> Self {
-        self.set(DEPTH, u64::from(depth.min(u32::from(DEPTH_MAX))));
+    pub(crate) fn with_stamp(mut self, stamp: u16) -> Self {
+        self.set(STAMP, stamp.into());
         self
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Kind};
+    use super::{Entry, Kind, STAMP_MASK};
     use crate::config::BLOCK_BYTES_MAX;
     use crate::key::Key;
 
@@ -223,15 +236,16 @@ mod tests {
             .with_place((1 << 40) - 1)
             .with_length(BLOCK_BYTES_MAX)
             .with_hits(9)
-            .with_depth(900)
+            .with_stamp(STAMP_MASK)
             .with_check(5);
         assert!(
-            entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 25, u64::MAX), 4095)
+            entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 33, u64::MAX), 4095)
         );
         assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
-        assert_eq!((entry.hits(), entry.depth(), entry.check()), (3, 15, 5));
+        assert_eq!((entry.hits(), entry.check()), (3, 5));
         let entry = entry.with_place(0).with_hits(0).with_kind(Kind::Live).with_length(1);
         assert_eq!((entry.place(), entry.length(), entry.hits()), (0, 1, 0));
+        assert_eq!((entry.stamp(), entry.with_stamp(0).stamp()), (STAMP_MASK, 0));
         assert!(entry.is_like(key, 4095) && entry.is_there() && !entry.is_empty());
     }
 }

@@ -52,8 +52,6 @@ pub struct Block {
     pub check: u64,
     /// Gets and puts of it since it was put or moved, counted up to 3.
     pub hits: u8,
-    /// How deep in its chain it is, counted up to 15.
-    pub depth: u8,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
@@ -91,7 +89,8 @@ impl Explained {
 impl Block {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
-        let least_hits = core.admission.hits_to_move(core.segments.pool(segment));
+        let pool = core.segments.pool(segment);
+        let most = core.admission.age_to_move(pool, core.worth.age_to_move(pool));
         Self {
             segment,
             epoch: core.segments.epoch(segment),
@@ -100,11 +99,10 @@ impl Block {
             length: entry.length(),
             check: entry.check(),
             hits: entry.hits(),
-            depth: entry.depth(),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
             ahead: core.segments.before(segment),
-            would_move: Reclaim::rank(core, holds, entry, entry.lo(), least_hits).is_some(),
+            would_move: Reclaim::rank(core, holds, entry, entry.lo(), most).is_some(),
         }
     }
 }

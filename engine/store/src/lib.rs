@@ -23,7 +23,9 @@ mod flush;
 mod format;
 mod holds;
 mod index;
+mod kept;
 mod key;
+mod ledger;
 mod lines;
 mod list;
 mod log;
@@ -51,6 +53,7 @@ mod store;
 mod sweep;
 mod task;
 mod witness;
+mod worth;
 mod writes;
 
 pub use config::{
@@ -63,8 +66,8 @@ pub use feed::{Evicted, Gone};
 #[cfg(fuzzing)]
 pub use format::fuzzing;
 pub use format::{
-    CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
-    POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,
+    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
+    PoolNames, SUPER_AT, Super, SuperError,
 };
 pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
@@ -74,8 +77,8 @@ pub use pools::{
 };
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Place, Put,
-    ReadId, Reading, Reply, SpaceId, Status,
+    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
+    Place, Put, ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;

@@ -56,10 +56,10 @@ impl Prepare {
         if let Stage::Flushing { ticket, pool, floors } = self.stage
             && core.flush.is_durable(ticket)
             && core.has_image()
-            && let Some(segment) = core.segments.prepare(pool, core.now().unix)
+            && let Some((segment, before)) = core.segments.prepare(pool, core.now().unix)
         {
             let epoch = core.segments.epoch(segment);
-            let head = log.head(core, segment, floors.map(|floor| floor.min(epoch)));
+            let head = log.head(core, (segment, before), floors.map(|floor| floor.min(epoch)));
             self.write(core, segment, head, 0);
         }
     }

@@ -1,8 +1,13 @@
-//! Reclaim: the oldest segment's blocks are evicted, those that were hit or are held are moved.
-//! Which pool's oldest it is, `quota.rs` says; what is moved stays in its pool.
+//! Reclaim: the coldest segment's blocks are evicted; those that were used lately or are held are
+//! moved. Which pool it is taken from, `quota.rs` says; what is moved stays in its pool.
+//!
+//! Segments go in any order. A drop in one that is not its pool's oldest is written again as long
+//! as an older segment may have a put of its key, and the drops' numbers go into the pool's ledger.
+//! A pool is reclaimed in the order of epochs while recovery goes on, while its ledger is nearly
+//! full, and while drops take much of it.
 //!
 //! The victim's pages are read twice: to weigh what should move, and to move or evict it. As much
-//! as was put may move because it was hit, so that at most twice that is written, and at most 7/8
+//! as was put may move because it was used, so that at most twice that is written, and at most 3/4
 //! of a segment, so each segment gains space. A hold is no reason to wait: a held block is moved
 //! first of all, and evicted when there is no room.
 
@@ -12,14 +17,24 @@ use crate::entry::Entry;
 use crate::format::{PAGE, POOLS_MAX, Page, Record, RecordKind};
 use crate::holds::Holds;
 use crate::index::Position;
+use crate::kept::Kept;
 use crate::log::{Claim, Log};
 use crate::moves::Moves;
 use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool, Verb};
 
-/// Ranks of blocks: held, then hits, then shallow before deep.
+/// Ranks of blocks: held, then the lately used before the others.
 const RANKS: usize = 64;
 const HELD: u8 = 63;
+/// Eighths of a segment that may move, and sixteenths that drops may take to be written again.
+const MOVED_EIGHTHS: u64 = 6;
+const DROPS_SIXTEENTHS: u64 = 1;
+/// Bytes that a drop takes when it is written again.
+const DROP_BYTES: u64 = 64;
+/// Drops in a pool beyond which it is reclaimed in order: those of one in so many of its bytes.
+const DROPS_SHARE: u64 = 64;
+/// Ranges that one victim adds to its pool's ledger at most: its drops, and gaps.
+const RANGES: usize = 16;
 /// The buffer that pages are read into, and its first cell; the others are for moves.
 const SCAN: u16 = 0;
 /// Moves that were not used are saved up to this part of the pool, as hits come in bursts.
@@ -71,8 +86,9 @@ pub(crate) struct Reclaim {
     /// Bytes that may move because of hits, by pool, and the bytes put that they were earned by.
     saved: [u64; POOLS_MAX],
     earned_by: [u64; POOLS_MAX],
-    /// Hits that a block needs to be moved.
-    least_hits: u8,
+    /// The age up to which a block is worth a move.
+    age: u64,
+    kept: Kept,
     moves: Moves,
 }
 
@@ -95,7 +111,8 @@ impl Reclaim {
             room: 0,
             saved: [0; POOLS_MAX],
             earned_by: [0; POOLS_MAX],
-            least_hits: 1,
+            age: 0,
+            kept: Kept::default(),
             moves: Moves::new(config),
         }
     }
@@ -136,15 +153,28 @@ impl Reclaim {
             Stage::Drain => self.drain(core, log),
             Stage::Settle => {
                 log.hurry();
-                if log.unwritten(core) > self.moves.last_serial() {
-                    self.release(core, self.pool);
+                if log.unwritten(core) > self.moves.last_serial().max(self.kept.serial()) {
+                    self.settled(core);
                 }
             }
         }
     }
 
-    fn release(&mut self, core: &mut Core, pool: u8) {
-        core.segments.release_oldest(pool);
+    /// The victim's content does not count any more, unless older segments need its drops.
+    fn settled(&mut self, core: &mut Core) {
+        let accounted = core.segments.state(self.victim) == State::Victim;
+        if accounted || Self::is_oldest(core, self.victim) {
+            self.release(core, self.victim);
+        } else {
+            self.stage = Stage::Idle;
+        }
+    }
+
+    fn release(&mut self, core: &mut Core, segment: u32) {
+        let pool = core.segments.pool(segment);
+        core.segments.release(segment);
+        let floor = core.segments.oldest(pool).map_or(u64::MAX, |it| core.segments.drops(it).0);
+        core.ledgers[usize::from(pool)].forget_below(floor);
         core.payers().settle();
         core.stats.reclaimed += 1;
         let given = pool != self.taker;
@@ -154,8 +184,26 @@ impl Reclaim {
         self.stage = Stage::Idle;
     }
 
-    /// Whether a pool's oldest segment can be reclaimed now.
+    /// Whether a pool's segments go in the order of their epochs.
+    fn is_in_order(core: &Core, pool: u8) -> bool {
+        let drops = core.segments.drops_of(pool) * DROP_BYTES * DROPS_SHARE;
+        let bytes = u64::from(core.segments.held(pool)) * core.geometry().segment_bytes;
+        core.recovery.knowledge == Knowledge::Partial
+            || !core.ledgers[usize::from(pool)].has_room(RANGES)
+            || core.segments.has_dead()
+            || drops > bytes
+    }
+
+    /// Whether a segment is the one of its pool that may go at any time: nothing is older.
+    fn is_oldest(core: &Core, segment: u32) -> bool {
+        core.segments.oldest(core.segments.pool(segment)) == Some(segment)
+    }
+
+    /// Whether a segment of a pool can be reclaimed now.
     fn can_go(core: &Core, pool: u8) -> bool {
+        if !Self::is_in_order(core, pool) {
+            return core.segments.sealed(pool) > 0;
+        }
         let Some(oldest) = core.segments.oldest(pool) else { return false };
         match core.segments.state(oldest) {
             // After a restart nothing is known of its hits: nothing of it would move.
@@ -166,6 +214,23 @@ impl Reclaim {
             }
             _ => false,
         }
+    }
+
+    /// The segment of a pool that goes next; nothing: the next survey says it.
+    fn next(core: &mut Core, pool: u8) -> Option<u32> {
+        if Self::is_in_order(core, pool) {
+            return core.segments.oldest(pool);
+        }
+        if let Some(stale) = core.segments.stale(pool) {
+            return Some(stale);
+        }
+        let coldest = core.worth.coldest(pool, &core.segments)?;
+        let (from, to) = core.segments.drops(coldest);
+        let most = core.geometry().segment_bytes / 16 * DROPS_SIXTEENTHS;
+        let few = Self::is_oldest(core, coldest) || (to - from) * DROP_BYTES <= most;
+        let oldest = core.segments.oldest(pool);
+        let sealed = oldest.filter(|it| core.segments.state(*it) == State::Sealed);
+        if few { Some(coldest) } else { sealed }
     }
 
     /// The pool that a segment is taken from, and the pool that it is taken for.
@@ -194,38 +259,49 @@ impl Reclaim {
     }
 
     fn choose(&mut self, core: &mut Core) {
-        if core.segments.has_dead() {
-            let dead = bits(core.segments.holding()).find(|pool| {
-                let oldest = core.segments.oldest(*pool);
-                oldest.is_some_and(|segment| {
-                    core.segments.state(segment) == State::Dead && core.segments.live(segment) == 0
-                })
-            });
-            if let Some(pool) = dead {
-                self.taker = pool;
-                return self.release(core, pool);
-            }
+        if core.segments.has_dead()
+            && let Some(dead) =
+                bits(core.segments.holding()).find_map(|pool| Self::dead(core, pool))
+        {
+            self.taker = core.segments.pool(dead);
+            return self.release(core, dead);
         }
         let Some((pool, taker)) = self.victim(core) else { return };
-        self.taker = taker;
         // Also where it is the index that has no more room: small blocks never fill the ring.
         core.admission.end_filling(taker);
-        let oldest = core.segments.oldest(pool).expect("it can go");
-        match core.segments.state(oldest) {
+        let Some(victim) = Self::next(core, pool) else { return };
+        self.taker = taker;
+        match core.segments.state(victim) {
             State::Unread => {
                 core.recovery.seen(pool);
-                self.release(core, pool);
+                self.release(core, victim);
             }
-            _ if core.segments.live(oldest) == 0 => self.release(core, pool),
+            _ if core.segments.live(victim) == 0
+                && (Self::is_oldest(core, victim) || !core.segments.has_plain(victim)) =>
+            {
+                self.release(core, victim);
+            }
             _ => {
-                core.segments.set(oldest, State::Victim);
-                (self.victim, self.pool) = (oldest, pool);
+                core.segments.set(victim, State::Victim);
+                (self.victim, self.pool) = (victim, pool);
+                self.kept.begin(victim);
                 self.weights = [0; RANKS];
                 core.admission.earn(core.now().ns);
-                self.least_hits = core.admission.hits_to_move(pool);
+                self.age = core.admission.age_to_move(pool, core.worth.age_to_move(pool));
                 self.begin(Stage::Weigh);
             }
         }
+    }
+
+    /// A segment of a pool that is not to be trusted, and that no entry points to any more. One
+    /// whose drops could not all be read stays until nothing older is left.
+    fn dead(core: &Core, pool: u8) -> Option<u32> {
+        core.segments.find(pool, |segment| {
+            let (from, to) = core.segments.drops(segment);
+            core.segments.state(segment) == State::Dead
+                && core.segments.live(segment) == 0
+                && (from == to || Self::is_oldest(core, segment))
+        })
     }
 
     fn begin(&mut self, stage: Stage) {
@@ -304,8 +380,11 @@ impl Reclaim {
                 return true;
             };
             *left -= 1;
+            if self.stage == Stage::Empty && !self.kept.keep(core, log, &record) {
+                return false;
+            }
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
-                let rank = Self::rank(core, holds, &entry, record.key.lo(), self.least_hits);
+                let rank = Self::rank(core, holds, &entry, record.key.lo(), self.age);
                 let padded = core.geometry().padded(entry.length());
                 if self.stage == Stage::Weigh {
                     if let Some(rank) = rank {
@@ -346,19 +425,20 @@ impl Reclaim {
         found.filter(|(_, entry)| entry.is_there() && entry.place() == place)
     }
 
-    /// How much a block should be kept; nothing: not at all.
+    /// How much a block should be kept, if it is not older than `most`; nothing: not at all.
     pub(crate) fn rank(
         core: &Core,
         holds: &Holds,
         entry: &Entry,
         lo: u64,
-        least_hits: u8,
+        most: u64,
     ) -> Option<u8> {
         if holds.is_held(entry.number(), lo, core.now().ns) {
             return Some(HELD);
         }
-        let hits = entry.hits();
-        (hits >= least_hits).then(|| (hits - 1) * 16 + (15 - entry.depth()))
+        let age = core.worth.clock.age(entry.stamp());
+        let rank = u64::from(HELD - 1) * (most.saturating_sub(age)) / most.max(1);
+        (age < most).then(|| u8::try_from(rank).expect("below HELD"))
     }
 
     fn is_chosen(&self, rank: u8, bytes: u32) -> bool {
@@ -374,10 +454,11 @@ impl Reclaim {
     /// All pages were read.
     fn scanned(&mut self, core: &mut Core) {
         if self.stage == Stage::Empty {
+            self.kept.account(core);
             self.stage = Stage::Drain;
             return;
         }
-        self.room = core.geometry().segment_bytes / 8 * 7;
+        self.room = core.geometry().segment_bytes / 8 * MOVED_EIGHTHS;
         let most = self.earn(core).min(self.room);
         let mut sum = 0;
         self.threshold = 0;
@@ -392,7 +473,7 @@ impl Reclaim {
         self.begin(Stage::Empty);
     }
 
-    /// The bytes that may move of the victim's pool because they were hit.
+    /// The bytes that may move of the victim's pool because they were used.
     fn earn(&mut self, core: &mut Core) -> u64 {
         let pool = usize::from(self.pool);
         let put = core.pool_stats(self.pool).put_bytes;
@@ -408,8 +489,11 @@ impl Reclaim {
         if !self.moves.is_idle() {
             return;
         }
-        if core.segments.live(self.victim) > 0 {
+        let (from, to) = core.segments.drops(self.victim);
+        if core.segments.live(self.victim) > 0 || from != to {
             core.segments.set(self.victim, State::Dead);
+        }
+        if core.segments.live(self.victim) > 0 {
             return;
         }
         log.hurry();

@@ -32,6 +32,16 @@ pub enum Durability {
     Durable,
 }
 
+/// What the store has of the chain of blocks that a put belongs to: of one request's prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Chain {
+    /// At least half, or nobody knows: the block is taken as far as the write budget goes.
+    #[default]
+    Extends,
+    /// Less than half: the chain is taken if it is worth more than the coldest blocks there are.
+    Begins,
+}
+
 /// What a request needs a place for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -65,6 +75,8 @@ pub struct Put<'a> {
     pub bytes: u32,
     /// The block's check, the same in each part.
     pub check: u64,
+    /// What of its chain the store has.
+    pub chain: Chain,
     /// How deep in its chain the block is: 0 is the head of a prompt.
     pub depth: u16,
     /// When it is answered.
@@ -165,6 +177,9 @@ pub enum DeclineReason {
     FirstSight,
     /// Nothing is left of the write budget.
     Budget,
+    /// The store has little of the block's chain, and what is there is used too often to make room
+    /// for it.
+    Colder,
 }
 
 /// What is wrong with a request.

@@ -9,16 +9,18 @@ use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
+use crate::ledger::LEDGERS_BYTES;
 use crate::log::LOG_BYTES;
 use crate::moves::MOVE_BYTES;
 use crate::payers::PAYER_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
+use crate::worth::TALLIES_BYTES;
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES, WRITER_RAM_BYTES};
 
 /// Ways of a bucket.
 const WAYS: u64 = 8;
 /// Bytes of RAM of a segment, with its places in the queues.
-const SEGMENT_BYTES: u64 = 48;
+const SEGMENT_BYTES: u64 = 72;
 
 /// Bytes of RAM of a cell of the buffers, in the start and in recovery.
 const CELL_RAM_BYTES: u64 = 48;
@@ -72,6 +74,7 @@ impl Sizing {
             (1, images),
             (1, FEED_BYTES),
             (1, LOG_BYTES),
+            (1, TALLIES_BYTES + LEDGERS_BYTES),
             (1, seen_bytes(blocks)),
         ];
         Self {

@@ -17,6 +17,8 @@ pub struct Stats {
     pub pending: u64,
     /// Puts that were declined, for whatever reason.
     pub declined: u64,
+    /// Those of them declined as `DeclineReason::Colder`.
+    pub declined_colder: u64,
     /// Those of them declined as `DeclineReason::FirstSight`.
     pub declined_first_sight: u64,
     /// As `DeclineReason::Budget`.
@@ -81,6 +83,7 @@ impl Stats {
         self.declined += 1;
         let counter = match why {
             DeclineReason::FirstSight => &mut self.declined_first_sight,
+            DeclineReason::Colder => &mut self.declined_colder,
             DeclineReason::Budget => &mut self.declined_budget,
             DeclineReason::IndexFull => &mut self.declined_index_full,
             DeclineReason::Broken => &mut self.declined_broken,

@@ -93,7 +93,7 @@ impl Store {
         let sizing = Sizing::with(config, &geometry);
         let admission = Admission::new(config.budget, &geometry, sizing.blocks);
         Ok(Self {
-            core: Core::new(config, geometry, sizing.buckets, admission),
+            core: Core::new(config, geometry, (sizing.buckets, sizing.blocks), admission),
             log: Log::new(),
             writes: Writes::new(config.puts, config.writes, config.owners),
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
@@ -364,7 +364,9 @@ impl Store {
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
             if let Some(place) = place.filter(|_| hold == Hold::Touch) {
-                self.core.index.hit(place);
+                let entry = self.core.index.get(place);
+                let segment = self.core.geometry().segment_of(entry.place());
+                self.core.use_block(place, &entry, segment);
             }
             if there && let Hold::For(time) = hold {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
@@ -485,7 +487,7 @@ impl Store {
     /// Whether there is more to look at than one step does.
     #[must_use]
     pub fn is_walking(&self) -> bool {
-        self.sweep.is_walking() || self.reclaim.is_walking()
+        self.sweep.is_walking() || self.reclaim.is_walking() || self.core.worth.is_wanted()
     }
 
     /// Has the records of all that was acknowledged written in the next step, due or not.
@@ -527,6 +529,7 @@ impl Store {
         if !self.recovery.is_reading() || core.recovery.unread > 0 {
             self.reclaim.step(core, log, &self.holds, pool, budget);
         }
+        core.worth.step(&core.segments);
         self.sweep.step(core, &self.writes, budget);
         self.lister.step(core, pool);
         self.writes.step(core, log);

@@ -258,6 +258,7 @@ pub(crate) fn reason_number(reason: DeclineReason) -> u32 {
         DeclineReason::FirstSight => 6,
         DeclineReason::Budget => 7,
         DeclineReason::Refused => 8,
+        DeclineReason::Colder => 9,
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Place, Put,
+    Begun, Budget, Chain, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Place, Put,
     RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
@@ -318,6 +318,7 @@ impl Shard {
                     at,
                     bytes,
                     check,
+                    chain: Chain::Extends,
                     depth,
                     durability,
                     metadata,

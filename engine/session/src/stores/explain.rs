@@ -32,7 +32,6 @@ fn there(block: &kvrail_store::Block, now_ns: u64) -> KeyBlock {
         length: block.length,
         check: block.check,
         hits: block.hits,
-        depth: block.depth,
         held_ms: block.held_until.map(|until| until.saturating_sub(now_ns) / 1_000_000),
         suspect: block.suspect,
         next: if block.would_move { KeyFate::Moved } else { KeyFate::Evicted },

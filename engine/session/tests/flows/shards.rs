@@ -129,6 +129,7 @@ impl Shard {
     pub(crate) fn put(&mut self, name: &str) {
         let space = self.store.spaces().find(|space| space.name == name.as_bytes()).unwrap().id;
         let put = Put {
+            chain: kvrail_store::Chain::Extends,
             user: 0,
             owner: 0,
             space,

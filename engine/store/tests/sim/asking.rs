@@ -2,8 +2,8 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Place, Put, Reply,
-    Status, check,
+    Begun, Chain, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Place, Put,
+    Reply, Status, check,
 };
 
 use crate::model::Now;
@@ -70,6 +70,7 @@ impl World {
                 at,
                 bytes: size,
                 check,
+                chain: Chain::Extends,
                 depth: u16::try_from(key % 20).unwrap(),
                 durability: if durable { Durability::Durable } else { Durability::Soon },
                 metadata: &Self::metadata(key),

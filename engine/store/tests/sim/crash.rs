@@ -142,8 +142,7 @@ fn a_put_does_not_overtake_a_drop() {
     });
 }
 
-/// A store without pools is on the medium as it was before there were any: these are lives of the
-/// program of that time. A change of what is written when, which is no change of the format, gets
+/// A store without pools is on the medium as these lives left it in version 4. A change of what is written when, which is no change of the format, gets
 /// new numbers here.
 #[test]
 fn a_store_without_pools_is_written_as_ever() {

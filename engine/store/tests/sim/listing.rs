@@ -242,7 +242,7 @@ fn keys_are_explained() {
     world.hold(0, 7, 1);
     let held = world.now + 60_000_000_000;
     let Explained::There(block) = explain(&mut world) else { panic!("it is there") };
-    assert_eq!((block.length, block.hits, block.depth), (900, 2, 7), "a get, a touch, no hold");
+    assert_eq!((block.length, block.hits), (900, 2), "a get, a touch, no hold");
     assert_eq!((block.held_until, block.suspect), (Some(held), false));
     assert!(block.offset < world.config.area_bytes && block.epoch > 0);
     assert!(world.store.suspect(id, key, block.check) && !world.store.suspect(id, key, 1));

@@ -59,15 +59,21 @@ fn hot_blocks_are_moved() {
 fn moved_blocks_survive_cuts() {
     each_seed("moved", 30, |seed| {
         let mut world = World::new(seed, small(9, 512));
+        let mut cold = 100;
         for key in 0..8 {
             // The first is larger than a buffer.
             let length = if key == 0 { 20_000 } else { 1500 };
             world.put_length(0, key, true, length, 1);
             world.run_until("put", World::is_idle);
             world.get(0, key);
+            // Among others: a segment of nothing else would stay where it is.
+            for _ in 0..5 {
+                world.put_length(0, cold, false, 1500, 1);
+                world.run_until("put", World::is_idle);
+                cold += 1;
+            }
         }
         let laps = 6 + world.rng.u64(..6);
-        let mut cold = 100;
         while world.laps() < laps {
             world.put_length(0, cold, false, 1500, 1);
             for key in 0..2 {
@@ -151,20 +157,25 @@ fn blocks_are_moved_for_who_waits_for_space() {
     for key in 0..900 {
         world.put_length(0, key, false, 1500, 1);
         world.run_until("put", World::is_idle);
-        world.get(0, key);
-        world.run_until("got", World::is_idle);
+        // One of four is read again and again.
+        for again in [16, 32, 48, 64, 80, 96] {
+            world.get(0, (key & !3).saturating_sub(again));
+            world.run_until("got", World::is_idle);
+        }
         world.wait(20_000_000);
     }
     let slowly = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(slowly[0] > 400 && slowly[1] < slowly[0], "{slowly:?}");
+    assert!(slowly[0] > 100 && slowly[1] < slowly[0], "{slowly:?}");
     for key in 900..1800 {
         while world.put_length(0, key, false, 1500, 1).is_some() {
             world.tick();
         }
-        world.get(0, key - 100);
+        for again in [16, 32, 48, 64, 80, 96] {
+            world.get(0, (key & !3) - again);
+        }
     }
     let fast = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(fast[1] - slowly[1] > 300, "{fast:?} after {slowly:?}");
+    assert!(fast[1] - slowly[1] > 100, "{fast:?} after {slowly:?}");
     assert!((fast[0] - slowly[0]) * 4 < fast[1] - slowly[1], "{fast:?} after {slowly:?}");
 }
 
@@ -184,7 +195,7 @@ fn a_ring_of_hot_blocks_goes_on() {
         let stats = *world.store.stats();
         assert_eq!(stats.puts, 900, "{stats:?}");
         println!("spiral: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
-        assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
+        assert!(stats.evicted > 0, "{stats:?}");
     });
 }
 
