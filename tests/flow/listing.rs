@@ -310,7 +310,7 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
         (&Value::from(5007), &Value::from(0), &Value::from("evicted"))
     );
     let said = store(&place, &["explain", "main", &text]).stdout;
-    assert!(said.contains("is there") && said.contains("hits     0"), "{said}");
+    assert!(said.contains("is there") && said.contains("worth    as that of others"), "{said}");
     let said = store(&place, &["explain", "main", "--text", "nobody"]).stdout;
     assert!(said.contains("never put"), "{said}");
     store(&place, &["explain", "main", "77"]).expect(2, &["32 hexadecimal digits"]);

@@ -1,9 +1,9 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Chain, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Identity,
-    Key, Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start,
-    Stats, Status, Store, Times,
+    Begun, Budget, Chain, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Hint,
+    Identity, Key, Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN,
+    SpaceId, Start, Stats, Status, Store, Times,
 };
 
 use crate::member::Member;
@@ -152,6 +152,7 @@ impl Replayed {
             check: 0,
             chain,
             depth: u16::try_from(depth).unwrap_or(u16::MAX),
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

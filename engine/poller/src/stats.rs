@@ -235,6 +235,10 @@ pub struct StoreStats {
     /// See there.
     pub holds_broken: Counter,
     /// See there.
+    pub holds_refused: Counter,
+    /// See there.
+    pub hints_refused: Counter,
+    /// See there.
     pub moved: Counter,
     /// See there.
     pub moved_bytes: Counter,
@@ -382,6 +386,8 @@ impl StoreStats {
             (&self.drops, counted.drops),
             (&self.evicted, counted.evicted),
             (&self.holds_broken, counted.holds_broken),
+            (&self.holds_refused, counted.holds_refused),
+            (&self.hints_refused, counted.hints_refused),
             (&self.moved, counted.moved),
             (&self.moved_bytes, counted.moved_bytes),
             (&self.reclaimed, counted.reclaimed),

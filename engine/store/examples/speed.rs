@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Budget, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hold, Identity,
-    Key, Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times,
-    Verb,
+    Begun, Budget, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold,
+    Identity, Key, Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store,
+    Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -107,6 +107,7 @@ impl Bench {
             check: number,
             chain: Chain::Extends,
             depth: 0,
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

@@ -1,5 +1,6 @@
 //! One entry of the index: 32 bytes for a block.
 
+use crate::hint::{Class, Priority};
 use crate::key::Key;
 
 /// Bits of the key's upper half that an entry holds; `Rest` has the others.
@@ -10,8 +11,6 @@ const NUMBER_BITS: u32 = 12;
 
 /// Namespace numbers there are.
 pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
-/// Hits are counted up to this.
-pub(crate) const HITS_MAX: u8 = 3;
 
 /// A run of bits in one of the words.
 #[derive(Clone, Copy)]
@@ -32,7 +31,7 @@ const PLACE: Field = Field { word: 2, at: 0, bits: PLACE_BITS };
 const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
 const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
 const NUMBER: Field = Field { word: 3, at: 27, bits: NUMBER_BITS };
-const HITS: Field = Field { word: 3, at: 39, bits: 2 };
+const CLASS: Field = Field { word: 3, at: 39, bits: 2 };
 const KIND: Field = Field { word: 3, at: 41, bits: 3 };
 const STAMP: Field = Field { word: 3, at: 44, bits: 12 };
 const HI_HIGH: Field = Field { word: 3, at: 56, bits: 8 };
@@ -55,7 +54,7 @@ pub(crate) enum Kind {
     Dropped,
 }
 
-/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, kind 3, stamp 12, hi 8.
+/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, class 2, kind 3, stamp 12, hi 8.
 /// Aligned, so that none lies in two lines of the cache: half of them did, and the second line was
 /// a miss of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,8 +175,13 @@ impl Entry {
         self.small(NUMBER)
     }
 
-    pub(crate) fn hits(&self) -> u8 {
-        self.small(HITS).to_le_bytes()[0]
+    pub(crate) fn class(&self) -> Class {
+        match self.get(CLASS) {
+            0 => Class::Of(Priority::Normal),
+            1 => Class::Of(Priority::Low),
+            2 => Class::Of(Priority::High),
+            _ => Class::Over,
+        }
     }
 
     /// When it was used last, as the clock gives stamps.
@@ -212,8 +216,14 @@ impl Entry {
         self
     }
 
-    pub(crate) fn with_hits(mut self, hits: u8) -> Self {
-        self.set(HITS, u64::from(hits.min(HITS_MAX)));
+    pub(crate) fn with_class(mut self, class: Class) -> Self {
+        let code = match class {
+            Class::Of(Priority::Normal) => 0,
+            Class::Of(Priority::Low) => 1,
+            Class::Of(Priority::High) => 2,
+            Class::Over => 3,
+        };
+        self.set(CLASS, code);
         self
     }
 
@@ -225,7 +235,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Kind, STAMP_MASK};
+    use super::{Class, Entry, Kind, Priority, STAMP_MASK};
     use crate::config::BLOCK_BYTES_MAX;
     use crate::key::Key;
 
@@ -235,16 +245,17 @@ mod tests {
         let entry = Entry::new(key, 4095, Kind::Suspect)
             .with_place((1 << 40) - 1)
             .with_length(BLOCK_BYTES_MAX)
-            .with_hits(9)
+            .with_class(Class::Over)
             .with_stamp(STAMP_MASK)
             .with_check(5);
         assert!(
             entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 33, u64::MAX), 4095)
         );
         assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
-        assert_eq!((entry.hits(), entry.check()), (3, 5));
-        let entry = entry.with_place(0).with_hits(0).with_kind(Kind::Live).with_length(1);
-        assert_eq!((entry.place(), entry.length(), entry.hits()), (0, 1, 0));
+        assert_eq!((entry.class(), entry.check()), (Class::Over, 5));
+        let normal = Class::Of(Priority::Normal);
+        let entry = entry.with_place(0).with_class(normal).with_kind(Kind::Live).with_length(1);
+        assert_eq!((entry.place(), entry.length(), entry.class()), (0, 1, normal));
         assert_eq!((entry.stamp(), entry.with_stamp(0).stamp()), (STAMP_MASK, 0));
         assert!(entry.is_like(key, 4095) && entry.is_there() && !entry.is_empty());
     }

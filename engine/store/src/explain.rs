@@ -3,6 +3,7 @@
 use crate::config::Geometry;
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
+use crate::hint::Class;
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::reclaim::Reclaim;
@@ -50,8 +51,8 @@ pub struct Block {
     pub length: u32,
     /// Its check.
     pub check: u64,
-    /// Gets and puts of it since it was put or moved, counted up to 3.
-    pub hits: u8,
+    /// How much it is worth beside others.
+    pub class: Class,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
@@ -98,7 +99,7 @@ impl Block {
             offset: Geometry::place_at(entry.place()),
             length: entry.length(),
             check: entry.check(),
-            hits: entry.hits(),
+            class: entry.class(),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
             ahead: core.segments.before(segment),

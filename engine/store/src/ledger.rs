@@ -105,7 +105,8 @@ mod tests {
                 if random.u8(..20) == 0 {
                     let below = random.usize(..400);
                     ledger.forget_below(below as u64);
-                    let kept = ledger.ranges().first().map_or(400, |(begin, _)| *begin as usize);
+                    let kept = ledger.ranges().first().map_or(400, |(begin, _)| *begin);
+                    let kept = usize::try_from(kept).unwrap();
                     plain[..kept.min(400)].fill(false);
                 }
             }

@@ -21,6 +21,7 @@ mod feed;
 mod fifo;
 mod flush;
 mod format;
+mod hint;
 mod holds;
 mod index;
 mod kept;
@@ -52,6 +53,7 @@ mod stats;
 mod store;
 mod sweep;
 mod task;
+mod victims;
 mod witness;
 mod worth;
 mod writes;
@@ -69,6 +71,7 @@ pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
     PoolNames, SUPER_AT, Super, SuperError,
 };
+pub use hint::{Class, Hint, Priority};
 pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
 pub use members::{MEMBERS_MAX, Members};

@@ -3,8 +3,8 @@
 //! One segment of a pool is open, and takes its blocks and drops. Up to three before it are
 //! closing: blocks placed there are still being written, and their records go there. A drop goes
 //! to the open segment, which has the highest epoch of all with content in its pool: records of one
-//! key have ascending epochs. A drop whose segment is reclaimed before an older one is written again,
-//! with the epoch that it was made in.
+//! key have ascending epochs. A drop whose segment is reclaimed before an older one is written
+//! again, with the epoch that it was made in.
 
 use crate::config::Geometry;
 use crate::core::{Core, Image};

@@ -8,11 +8,11 @@
 //!
 //! The victim's pages are read twice: to weigh what should move, and to move or evict it. As much
 //! as was put may move because it was used, so that at most twice that is written, and at most 3/4
-//! of a segment, so each segment gains space. A hold is no reason to wait: a held block is moved
-//! first of all, and evicted when there is no room.
+//! of a segment, so each segment gains space. Held blocks move whatever was put. A segment of which
+//! much is held is passed over: the limit of holds sees to it that there is another one.
 
 use crate::config::Config;
-use crate::core::{Core, Knowledge};
+use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::{PAGE, POOLS_MAX, Page, Record, RecordKind};
 use crate::holds::Holds;
@@ -22,21 +22,20 @@ use crate::log::{Claim, Log};
 use crate::moves::Moves;
 use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool, Verb};
+use crate::victims::{self, Choice};
 
 /// Ranks of blocks: held, then the lately used before the others.
 const RANKS: usize = 64;
 const HELD: u8 = 63;
-/// Eighths of a segment that may move, and sixteenths that drops may take to be written again.
+/// Eighths of a segment that may move.
 const MOVED_EIGHTHS: u64 = 6;
-const DROPS_SIXTEENTHS: u64 = 1;
-/// Bytes that a drop takes when it is written again.
-const DROP_BYTES: u64 = 64;
-/// Drops in a pool beyond which it is reclaimed in order: those of one in so many of its bytes.
-const DROPS_SHARE: u64 = 64;
-/// Ranges that one victim adds to its pool's ledger at most: its drops, and gaps.
-const RANGES: usize = 16;
 /// The buffer that pages are read into, and its first cell; the others are for moves.
 const SCAN: u16 = 0;
+/// A segment of which more than this part is held is passed over: else the same blocks would be
+/// moved again and again.
+const HELD_SHARE: u64 = 4;
+/// A segment that is passed over has its turn after this part of the longest hold.
+const SPARED_PARTS: u64 = 16;
 /// Moves that were not used are saved up to this part of the pool, as hits come in bursts.
 const POOL_PER_SAVED: u64 = 8;
 
@@ -66,6 +65,7 @@ enum Chunk {
 pub(crate) struct Reclaim {
     stage: Stage,
     victim: u32,
+    choice: Choice,
     /// The victim's pool, and the one that gets the segment.
     pool: u8,
     taker: u8,
@@ -78,11 +78,14 @@ pub(crate) struct Reclaim {
     page: Page,
     loaded: bool,
     record_at: u16,
-    /// Bytes that should move, by rank; below `threshold` none does.
+    /// Bytes that should move, by rank; below `threshold` none does but held ones.
     weights: [u64; RANKS],
     threshold: u8,
-    /// Bytes that may still move of this segment.
+    /// Bytes of that rank that may move: what is left by the ranks above.
+    rest: u64,
+    /// Bytes that may still move of this segment, because they were used and because of holds.
     room: u64,
+    held_room: u64,
     /// Bytes that may move because of hits, by pool, and the bytes put that they were earned by.
     saved: [u64; POOLS_MAX],
     earned_by: [u64; POOLS_MAX],
@@ -97,6 +100,7 @@ impl Reclaim {
         Self {
             stage: Stage::Idle,
             victim: 0,
+            choice: Choice::Coldest,
             pool: 0,
             taker: 0,
             chunk: Chunk::None,
@@ -108,7 +112,9 @@ impl Reclaim {
             record_at: 0,
             weights: [0; RANKS],
             threshold: 0,
+            rest: 0,
             room: 0,
+            held_room: 0,
             saved: [0; POOLS_MAX],
             earned_by: [0; POOLS_MAX],
             age: 0,
@@ -148,7 +154,7 @@ impl Reclaim {
             return;
         }
         match self.stage {
-            Stage::Idle => self.choose(core),
+            Stage::Idle => self.choose(core, holds),
             Stage::Weigh | Stage::Empty => self.scan(core, log, holds, pool, budget),
             Stage::Drain => self.drain(core, log),
             Stage::Settle => {
@@ -163,7 +169,7 @@ impl Reclaim {
     /// The victim's content does not count any more, unless older segments need its drops.
     fn settled(&mut self, core: &mut Core) {
         let accounted = core.segments.state(self.victim) == State::Victim;
-        if accounted || Self::is_oldest(core, self.victim) {
+        if accounted || victims::is_oldest(core, self.victim) {
             self.release(core, self.victim);
         } else {
             self.stage = Stage::Idle;
@@ -184,100 +190,26 @@ impl Reclaim {
         self.stage = Stage::Idle;
     }
 
-    /// Whether a pool's segments go in the order of their epochs.
-    fn is_in_order(core: &Core, pool: u8) -> bool {
-        let drops = core.segments.drops_of(pool) * DROP_BYTES * DROPS_SHARE;
-        let bytes = u64::from(core.segments.held(pool)) * core.geometry().segment_bytes;
-        core.recovery.knowledge == Knowledge::Partial
-            || !core.ledgers[usize::from(pool)].has_room(RANGES)
-            || core.segments.has_dead()
-            || drops > bytes
-    }
-
-    /// Whether a segment is the one of its pool that may go at any time: nothing is older.
-    fn is_oldest(core: &Core, segment: u32) -> bool {
-        core.segments.oldest(core.segments.pool(segment)) == Some(segment)
-    }
-
-    /// Whether a segment of a pool can be reclaimed now.
-    fn can_go(core: &Core, pool: u8) -> bool {
-        if !Self::is_in_order(core, pool) {
-            return core.segments.sealed(pool) > 0;
-        }
-        let Some(oldest) = core.segments.oldest(pool) else { return false };
-        match core.segments.state(oldest) {
-            // After a restart nothing is known of its hits: nothing of it would move.
-            State::Unread => core.recovery.may_evict_unread,
-            State::Sealed => {
-                let whole = core.recovery.knowledge == Knowledge::Whole;
-                core.segments.live(oldest) == 0 || whole
-            }
-            _ => false,
-        }
-    }
-
-    /// The segment of a pool that goes next; nothing: the next survey says it.
-    fn next(core: &mut Core, pool: u8) -> Option<u32> {
-        if Self::is_in_order(core, pool) {
-            return core.segments.oldest(pool);
-        }
-        if let Some(stale) = core.segments.stale(pool) {
-            return Some(stale);
-        }
-        let coldest = core.worth.coldest(pool, &core.segments)?;
-        let (from, to) = core.segments.drops(coldest);
-        let most = core.geometry().segment_bytes / 16 * DROPS_SIXTEENTHS;
-        let few = Self::is_oldest(core, coldest) || (to - from) * DROP_BYTES <= most;
-        let oldest = core.segments.oldest(pool);
-        let sealed = oldest.filter(|it| core.segments.state(*it) == State::Sealed);
-        if few { Some(coldest) } else { sealed }
-    }
-
-    /// The pool that a segment is taken from, and the pool that it is taken for.
-    fn victim(&self, core: &Core) -> Option<(u8, u8)> {
-        let can_go = |pool: u8| Self::can_go(core, pool);
-        let wanted = core.segments.wanted();
-        // Those behind the last one first, so that each has its turn.
-        let behind = wanted.rotate_right(u32::from(self.taker) + 1);
-        let takers = bits(behind).map(|bit| (bit + self.taker + 1) % 16);
-        for taker in takers {
-            if core.segments.is_short(taker)
-                && let Some(pool) = core.segments.donor(taker, can_go)
-            {
-                return Some((pool, taker));
-            }
-        }
-        let mut over = bits(core.segments.holding()).filter(|pool| core.segments.is_over(*pool));
-        let over = over.find(|pool| can_go(*pool)).map(|pool| (pool, pool));
-        over.or_else(|| {
-            let capacity = core.index.capacity();
-            let dense = |pool: u8| can_go(pool) && core.segments.is_dense(pool, capacity);
-            let find = || core.segments.densest(dense).or_else(|| core.segments.densest(can_go));
-            let found = core.index.is_crowded().then(find);
-            found.flatten().map(|pool| (pool, pool))
-        })
-    }
-
-    fn choose(&mut self, core: &mut Core) {
+    fn choose(&mut self, core: &mut Core, holds: &Holds) {
         if core.segments.has_dead()
             && let Some(dead) =
-                bits(core.segments.holding()).find_map(|pool| Self::dead(core, pool))
+                bits(core.segments.holding()).find_map(|pool| victims::dead(core, pool))
         {
             self.taker = core.segments.pool(dead);
             return self.release(core, dead);
         }
-        let Some((pool, taker)) = self.victim(core) else { return };
+        let Some((pool, taker)) = victims::victim(core, holds, self.taker) else { return };
         // Also where it is the index that has no more room: small blocks never fill the ring.
         core.admission.end_filling(taker);
-        let Some(victim) = Self::next(core, pool) else { return };
-        self.taker = taker;
+        let Some((victim, choice)) = victims::next(core, pool) else { return };
+        (self.taker, self.choice) = (taker, choice);
         match core.segments.state(victim) {
             State::Unread => {
                 core.recovery.seen(pool);
                 self.release(core, victim);
             }
             _ if core.segments.live(victim) == 0
-                && (Self::is_oldest(core, victim) || !core.segments.has_plain(victim)) =>
+                && (victims::is_oldest(core, victim) || !core.segments.has_plain(victim)) =>
             {
                 self.release(core, victim);
             }
@@ -291,17 +223,6 @@ impl Reclaim {
                 self.begin(Stage::Weigh);
             }
         }
-    }
-
-    /// A segment of a pool that is not to be trusted, and that no entry points to any more. One
-    /// whose drops could not all be read stays until nothing older is left.
-    fn dead(core: &Core, pool: u8) -> Option<u32> {
-        core.segments.find(pool, |segment| {
-            let (from, to) = core.segments.drops(segment);
-            core.segments.state(segment) == State::Dead
-                && core.segments.live(segment) == 0
-                && (from == to || Self::is_oldest(core, segment))
-        })
     }
 
     fn begin(&mut self, stage: Stage) {
@@ -385,6 +306,8 @@ impl Reclaim {
             }
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
                 let rank = Self::rank(core, holds, &entry, record.key.lo(), self.age);
+                let over = record.hint.is_over(core.now().unix);
+                let rank = rank.filter(|rank| !over || *rank == HELD);
                 let padded = core.geometry().padded(entry.length());
                 if self.stage == Stage::Weigh {
                     if let Some(rank) = rank {
@@ -397,12 +320,10 @@ impl Reclaim {
                     let placed = log.place(core, self.pool, padded, Claim::Move);
                     match placed {
                         Some(placed) => {
-                            let bytes = u64::from(padded);
-                            self.room -= bytes;
-                            let saved = &mut self.saved[usize::from(self.pool)];
-                            *saved = saved.saturating_sub(bytes);
                             self.moves.begin(core, &record, &entry, metadata, placed);
+                            self.pay(rank, padded.into());
                         }
+                        None if rank == Some(HELD) && self.gets_space(core) => return false,
                         None => Self::evict(core, position, rank, (&record, metadata)),
                     }
                 } else {
@@ -436,14 +357,32 @@ impl Reclaim {
         if holds.is_held(entry.number(), lo, core.now().ns) {
             return Some(HELD);
         }
-        let age = core.worth.clock.age(entry.stamp());
+        let age = core.worth.clock.weighed_age(entry);
         let rank = u64::from(HELD - 1) * (most.saturating_sub(age)) / most.max(1);
         (age < most).then(|| u8::try_from(rank).expect("below HELD"))
     }
 
     fn is_chosen(&self, rank: u8, bytes: u32) -> bool {
-        let hit = || rank >= self.threshold && self.saved[usize::from(self.pool)] >= bytes.into();
-        self.room >= bytes.into() && (rank == HELD || hit())
+        let bytes = u64::from(bytes);
+        match rank {
+            HELD => self.held_room >= bytes,
+            rank if rank == self.threshold => self.rest.min(self.room) >= bytes,
+            rank => rank > self.threshold && self.room >= bytes,
+        }
+    }
+
+    /// A block of so many bytes moves.
+    fn pay(&mut self, rank: Option<u8>, bytes: u64) {
+        let room = if rank == Some(HELD) { &mut self.held_room } else { &mut self.room };
+        *room -= bytes;
+        self.rest -= if rank == Some(self.threshold) { bytes } else { 0 };
+        let saved = &mut self.saved[usize::from(self.pool)];
+        *saved = saved.saturating_sub(bytes);
+    }
+
+    /// Whether there is space in the victim's pool soon, without this reclaim.
+    fn gets_space(&self, core: &Core) -> bool {
+        !self.moves.is_idle() || core.segments.has_next(self.pool)
     }
 
     fn evict(core: &mut Core, position: Position, rank: Option<u8>, block: (&Record, &[u8])) {
@@ -458,17 +397,21 @@ impl Reclaim {
             self.stage = Stage::Drain;
             return;
         }
-        self.room = core.geometry().segment_bytes / 8 * MOVED_EIGHTHS;
-        let most = self.earn(core).min(self.room);
-        let mut sum = 0;
-        self.threshold = 0;
-        for rank in (0..RANKS).rev() {
-            sum += self.weights[rank];
-            if sum > most {
-                // Of this rank as many move as fit.
-                self.threshold = u8::try_from(rank).expect("64 ranks");
-                break;
-            }
+        let segment = core.geometry().segment_bytes;
+        let (room, held) = (segment / 8 * MOVED_EIGHTHS, self.weights[usize::from(HELD)]);
+        if held > segment / HELD_SHARE && self.choice == Choice::Coldest {
+            let until = core.now().ns + core.config().times.hold / SPARED_PARTS;
+            core.segments.pass_over(self.victim, held, until);
+            self.stage = Stage::Idle;
+            return;
+        }
+        self.held_room = if self.choice == Choice::LastOfAll { room } else { segment };
+        self.room = self.earn(core).min(room).saturating_sub(held);
+        (self.threshold, self.rest) = (HELD - 1, self.room);
+        // Of the last rank as many move as fit, and no block of it instead of one used later.
+        while self.threshold > 0 && self.weights[usize::from(self.threshold)] <= self.rest {
+            self.rest -= self.weights[usize::from(self.threshold)];
+            self.threshold -= 1;
         }
         self.begin(Stage::Empty);
     }

@@ -12,12 +12,13 @@ use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
 use crate::format::{PAGE, POOLS_MAX, Page, PageHeader, RECORDS_MAX, Record, RecordKind};
+use crate::hint::Class;
 use crate::index::{Hash, Position};
 use crate::key::Key;
 use crate::log::Log;
 use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool};
-use crate::worth::TICKS_OF_STORE;
+use crate::worth::{AGE_MAX, TICKS_OF_STORE};
 
 /// Pages in a row that are none of the segment's, behind the last one that is: there the segment
 /// ends. One alone may be damaged.
@@ -346,15 +347,18 @@ impl Recovery {
 
     /// The entry of a record. When a block was used is not known: those of older segments count as
     /// older, up to the ticks in which the store is used once.
-    fn entry(&self, core: &Core, number: u16, segment: u32, record: &Record) -> Entry {
+    fn entry(&self, core: &mut Core, number: u16, segment: u32, record: &Record) -> Entry {
         if record.kind == RecordKind::Drop {
             let place = core.geometry().place(segment, 0);
             return Entry::dropped(record.key, number, record.check, place);
         }
         let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
         let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
+        let class = core.class_of((number, record.key), record.hint);
+        let age = if class == Class::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))
+            .with_class(class)
             .with_stamp(core.worth.clock.stamp(age))
             .with_length(record.length)
             .with_check(record.check)

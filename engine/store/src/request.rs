@@ -1,6 +1,7 @@
 //! What a store is asked, and what it answers.
 
 use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::hint::Hint;
 use crate::key::Key;
 use crate::task::Outcome;
 
@@ -79,6 +80,8 @@ pub struct Put<'a> {
     pub chain: Chain,
     /// How deep in its chain the block is: 0 is the head of a prompt.
     pub depth: u16,
+    /// What is known of the block's worth.
+    pub hint: Hint,
     /// When it is answered.
     pub durability: Durability,
     /// Up to 1 KiB that stay with the block; of the first part.

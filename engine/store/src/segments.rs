@@ -56,6 +56,9 @@ struct Segment {
     gaps: bool,
     /// Whether it has puts of keys that a newer segment has puts of.
     stale: bool,
+    /// Until when others go first, in nanoseconds: so many bytes of it are held.
+    spared_ns: u64,
+    held: u32,
 }
 
 /// One pool's segments.
@@ -103,6 +106,8 @@ impl Segments {
             drops: (0, 0),
             gaps: false,
             stale: false,
+            spared_ns: 0,
+            held: 0,
         };
         let queue = || Fifo::with_limit(count as usize);
         let ring = || Ring {
@@ -284,6 +289,30 @@ impl Segments {
         ring.ready.len() + ring.preparing + self.quota.takeable(pool, free) as usize
     }
 
+    /// Segments that a pool has or could take now.
+    pub(crate) fn reach(&self, pool: u8) -> u32 {
+        let free = u32::try_from(self.free.len()).expect("segments are numbered by u32");
+        self.held(pool) + self.quota.takeable(pool, free)
+    }
+
+    /// Whether a pool has or gets another ready segment without any reclaim.
+    pub(crate) fn has_next(&self, pool: u8) -> bool {
+        self.spare(pool) > 0
+    }
+
+    /// Others go before a segment of which so many bytes are held, until then.
+    pub(crate) fn pass_over(&mut self, segment: u32, held: u64, until_ns: u64) {
+        let it = self.at(segment);
+        (it.spared_ns, it.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
+        self.set(segment, State::Sealed);
+    }
+
+    /// The held bytes of a segment that others go before.
+    pub(crate) fn spared(&self, segment: u32, now_ns: u64) -> Option<u32> {
+        let it = &self.table[segment as usize];
+        (it.spared_ns > now_ns).then_some(it.held)
+    }
+
     /// Whether no epoch is left for another segment, and puts may not take the last ready one.
     pub(crate) fn is_worn_out(&self) -> bool {
         let short = |pool| {
@@ -394,6 +423,7 @@ impl Segments {
             "a segment is written again while entries point to it"
         );
         (it.epoch, it.time, it.pages, it.state) = (epoch, time, 0, State::Preparing);
+        it.spared_ns = 0;
         let before = std::mem::replace(&mut it.pool, pool);
         self.ring_mut(pool).preparing += 1;
         self.quota.take(pool);

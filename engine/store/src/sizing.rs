@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry};
-use crate::core::{REPLY_BYTES, TASK_BYTES};
+use crate::core::{REPLY_BYTES, TASK_BYTES, ends_of};
 use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
@@ -69,6 +69,7 @@ impl Sizing {
             (config.writes.into(), WRITE_RAM_BYTES + TASK_BYTES + 2 * REPLY_BYTES),
             (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
+            (ends_of(blocks).into(), HOLD_BYTES),
             (config.owners.into(), 8 + PAYER_BYTES + WRITER_RAM_BYTES),
             (config.transfers_max().into(), MOVE_BYTES),
             (1, images),

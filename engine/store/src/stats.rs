@@ -53,6 +53,10 @@ pub struct Stats {
     pub evicted: u64,
     /// Blocks evicted although they were held.
     pub holds_broken: u64,
+    /// Holds that were asked for of blocks that were there, and not granted.
+    pub holds_refused: u64,
+    /// Hints with an end for which there was no room: their blocks are worth no more than others.
+    pub hints_refused: u64,
     /// Blocks moved.
     pub moved: u64,
     /// Bytes of them.

@@ -1,6 +1,8 @@
 //! The store of one member: requests in, tasks out, results in, answers out.
 
 mod namespaces;
+#[cfg(test)]
+mod plain;
 
 use crate::admission::Admission;
 use crate::config::{Budget, Config, ConfigError};
@@ -368,9 +370,13 @@ impl Store {
                 let segment = self.core.geometry().segment_of(entry.place());
                 self.core.use_block(place, &entry, segment);
             }
-            if there && let Hold::For(time) = hold {
+            if let (Some(place), Hold::For(time)) = (place, hold) {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
-                found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
+                let block = self.core.to_hold(place);
+                let most = self.core.holdable(block.pool, 0);
+                let held = self.holds.take(block, owner, until, most);
+                found.held |= u64::from(held) << bit;
+                self.core.stats.holds_refused += u64::from(!held);
             }
         }
         // Whoever touches has the blocks: that is no question whether they are here.
@@ -529,12 +535,13 @@ impl Store {
         if !self.recovery.is_reading() || core.recovery.unread > 0 {
             self.reclaim.step(core, log, &self.holds, pool, budget);
         }
-        core.worth.step(&core.segments);
+        core.worth.step(&core.segments, now.ns);
         self.sweep.step(core, &self.writes, budget);
         self.lister.step(core, pool);
         self.writes.step(core, log);
         self.log.step(&mut self.core);
-        self.holds.expire(now.ns);
+        self.holds.expire(now.ns, |_, _| {});
+        self.core.end_hints();
         self.flush(now);
         if !self.core.spaces.is_busy()
             && !self.core.is_held_up()

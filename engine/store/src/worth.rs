@@ -1,17 +1,24 @@
 //! What blocks are worth: how lately each was used, and how often those that are there are.
 //!
-//! A clock counts uses: gets of blocks, and blocks that are offered. An entry has the tick of its
-//! last use, a segment the sum of its entries' ticks. A survey looks at all segments in steps, and
-//! says of each pool which segment is the coldest, and how old the coldest ones are.
+//! A clock counts bytes that are used: gets of blocks, and blocks that are offered. An entry has the
+//! tick of its last use, a segment the sum of its entries' ticks. A survey looks at all segments in
+//! steps, and says of each pool which segment is the coldest, and how old the coldest ones are.
 
-use crate::entry::STAMP_MASK;
+use std::cmp::Reverse;
+
+use crate::entry::{Entry, STAMP_MASK};
 use crate::format::POOLS_MAX;
+use crate::hint::{Class, Priority};
 use crate::segments::{Segments, State};
 
-/// Ticks of the clock in which as many blocks are used as the store has.
+/// Ticks of the clock in which as many bytes are used as the store has.
 pub(crate) const TICKS_OF_STORE: u64 = 64;
-/// The clock's first tick: no block is older than what a stamp can say.
-const FIRST_TICK: u64 = 1 << 12;
+/// A block with a priority counts as used so many ticks later or earlier in its segment's mean, and
+/// when it is weighed for a move. The mean is that of its neighbours, too.
+const HINT_TICKS: u64 = TICKS_OF_STORE;
+const HINT_MOVES: u64 = 8 * TICKS_OF_STORE;
+/// The clock's first tick: no block is older than what a stamp can say, and a hint.
+const FIRST_TICK: u64 = 1 << 13;
 /// Ages above this are made this: stamps would come round.
 pub(crate) const AGE_MAX: u64 = 1 << 11;
 /// The age of a block that nobody has used since it was put, when it is put: this part of the age
@@ -31,29 +38,29 @@ const GAP_BITS: u32 = 16;
 /// Segments looked at in a step: one of so many, so that a survey ends soon.
 const STEPS_OF_SURVEY: u32 = 16;
 
-/// Counts uses, and gives them stamps.
+/// Counts bytes that are used, and gives uses stamps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    uses: u64,
+    used: u64,
     shift: u32,
 }
 
 impl Clock {
-    /// For a store of so many blocks.
-    pub(crate) fn new(blocks: u64) -> Self {
-        let shift = (blocks / TICKS_OF_STORE).max(1).ilog2();
-        Self { uses: FIRST_TICK << shift, shift }
+    /// For a store of so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let shift = (bytes / TICKS_OF_STORE).max(1).ilog2();
+        Self { used: FIRST_TICK << shift, shift }
     }
 
-    /// One more use.
+    /// A block of so many bytes is used.
     #[inline(always)]
-    pub(crate) fn count(&mut self) {
-        self.uses += 1;
+    pub(crate) fn count(&mut self, bytes: u32) {
+        self.used += u64::from(bytes);
     }
 
     #[inline(always)]
     pub(crate) fn tick(&self) -> u64 {
-        self.uses >> self.shift
+        self.used >> self.shift
     }
 
     /// The stamp of a block that was used so many ticks ago.
@@ -73,6 +80,26 @@ impl Clock {
     #[inline(always)]
     pub(crate) fn tick_of(&self, stamp: u16) -> u64 {
         self.tick() - self.age(stamp)
+    }
+
+    /// The tick that an entry counts with in its segment.
+    pub(crate) fn weigh(&self, entry: &Entry) -> u64 {
+        shifted(self.tick_of(entry.stamp()), entry, HINT_TICKS)
+    }
+
+    /// The age that an entry counts with when blocks move.
+    pub(crate) fn weighed_age(&self, entry: &Entry) -> u64 {
+        let tick = shifted(self.tick_of(entry.stamp()), entry, HINT_MOVES);
+        self.tick().saturating_sub(tick)
+    }
+}
+
+/// The tick of an entry with what its priority is worth.
+fn shifted(tick: u64, entry: &Entry, by: u64) -> u64 {
+    match entry.class() {
+        Class::Of(Priority::Low) => tick - by,
+        Class::Of(Priority::High) => tick + by,
+        Class::Of(Priority::Normal) | Class::Over => tick,
     }
 }
 
@@ -104,22 +131,36 @@ struct Tally {
     counts: [u32; BUCKETS],
     sums: [u64; BUCKETS],
     seen: u32,
-    coldest: Option<(u64, Coldest)>,
+    oldest: u64,
+    coldest: Option<(Turn, Coldest)>,
+}
+
+/// How much a segment's turn to go it is: the greatest one goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// Where all others are spared, too: the one with the fewest held bytes.
+    Spared(Reverse<u32>),
+    /// Its age.
+    Due(u64),
 }
 
 /// Ages by eighths of octaves.
 const BUCKETS: usize = 80;
 
 impl Tally {
-    const EMPTY: Self = Self { counts: [0; BUCKETS], sums: [0; BUCKETS], seen: 0, coldest: None };
+    const EMPTY: Self =
+        Self { counts: [0; BUCKETS], sums: [0; BUCKETS], seen: 0, oldest: 0, coldest: None };
 
-    fn take(&mut self, age: u64, coldest: Coldest) {
-        let bucket = bucket(age.min(u64::from(STAMP_MASK)));
+    fn take(&mut self, age: u64, spared: Option<u32>, coldest: Coldest) {
+        let age = age.min(STAMP_MASK.into());
+        let bucket = bucket(age);
         self.counts[bucket] += 1;
         self.sums[bucket] += age;
         self.seen += 1;
-        if self.coldest.is_none_or(|(most, _)| age > most) {
-            self.coldest = Some((age, coldest));
+        self.oldest = self.oldest.max(age);
+        let turn = spared.map_or(Turn::Due(age), |held| Turn::Spared(Reverse(held)));
+        if self.coldest.is_none_or(|(most, _)| turn > most) {
+            self.coldest = Some((turn, coldest));
         }
     }
 
@@ -132,11 +173,10 @@ impl Tally {
     /// The mean age of those that go next, one of so many: without the very oldest.
     fn mean_of_next(&self, share: u32) -> u64 {
         let wanted = u64::from((self.seen / share).max(2));
-        let oldest = self.coldest.map_or(0, |(age, _)| age);
         if self.seen < 2 {
             0
         } else {
-            self.sum_of_oldest(wanted).saturating_sub(oldest) / (wanted - 1)
+            self.sum_of_oldest(wanted).saturating_sub(self.oldest) / (wanted - 1)
         }
     }
 
@@ -176,9 +216,10 @@ pub(crate) struct Worth {
 pub(crate) const TALLIES_BYTES: u64 = (POOLS_MAX * size_of::<Tally>()) as u64;
 
 impl Worth {
-    pub(crate) fn new(blocks: u64) -> Self {
+    /// For a store of so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
         Self {
-            clock: Clock::new(blocks),
+            clock: Clock::new(bytes),
             pools: [Pool::default(); POOLS_MAX],
             tallies: Box::new([Tally::EMPTY; POOLS_MAX]),
             at: None,
@@ -238,13 +279,27 @@ impl Worth {
         coldest.filter(there).map(|it| it.segment)
     }
 
+    /// The next segment of the survey under way.
+    #[cfg(test)]
+    pub(crate) fn survey_at(&self) -> Option<u32> {
+        self.at
+    }
+
+    /// What the last survey said of a pool: when the coldest blocks were used, and those that go
+    /// next.
+    #[cfg(test)]
+    pub(crate) fn known(&self, pool: u8) -> Option<(u64, u64)> {
+        let pool = self.pool(pool);
+        pool.known.then_some((pool.cold_tick, pool.cut_tick))
+    }
+
     /// Whether somebody waits for a survey.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
 
     /// Looks at some segments.
-    pub(crate) fn step(&mut self, segments: &Segments) {
+    pub(crate) fn step(&mut self, segments: &Segments, now_ns: u64) {
         let tick = self.clock.tick();
         let begin = match self.at {
             Some(at) => at,
@@ -259,8 +314,11 @@ impl Worth {
             if segments.state(segment) == State::Sealed {
                 let (epoch, pool) = (segments.epoch(segment), segments.pool(segment));
                 // One without blocks goes first.
-                let age = segments.mean_tick(segment).map_or(AGE_MAX, |mean| tick - mean);
-                self.tallies[usize::from(pool)].take(age, Coldest { segment, epoch });
+                let age = segments.mean_tick(segment);
+                let age = age.map_or(AGE_MAX, |mean| tick.saturating_sub(mean));
+                let spared = segments.spared(segment, now_ns);
+                let coldest = Coldest { segment, epoch };
+                self.tallies[usize::from(pool)].take(age, spared, coldest);
             }
         }
         self.at = (end < segments.count()).then_some(end);
@@ -285,7 +343,9 @@ impl Worth {
 
 #[cfg(test)]
 mod tests {
-    use super::{AGE_MAX, BUCKETS, Clock, Coldest, GAP_BITS, STAMP_MASK, Tally, Worth, bucket};
+    use super::{
+        AGE_MAX, BUCKETS, Clock, Coldest, GAP_BITS, STAMP_MASK, Tally, Turn, Worth, bucket,
+    };
 
     #[test]
     fn buckets_are_in_the_order_of_ages() {
@@ -302,7 +362,7 @@ mod tests {
     fn a_stamp_says_its_age() {
         let mut clock = Clock::new(1 << 20);
         let stamp = clock.stamp(0);
-        (0..(1_u64 << 14) * 700).for_each(|_| clock.count());
+        (0..700).for_each(|_| clock.count(1 << 14));
         assert_eq!((clock.age(stamp), clock.tick_of(stamp)), (700, clock.tick() - 700));
         assert_eq!(clock.age(clock.stamp(u64::MAX)), AGE_MAX);
     }
@@ -311,11 +371,17 @@ mod tests {
     fn the_oldest_share_has_its_mean() {
         let mut tally = Tally::EMPTY;
         for age in 1..=32 {
-            tally.take(age, Coldest { segment: 7, epoch: age });
+            tally.take(age, None, Coldest { segment: 7, epoch: age });
         }
-        assert_eq!((tally.mean_of_oldest(32), tally.mean_of_oldest(1)), (32, 16));
-        assert_eq!((tally.mean_of_next(32), Tally::EMPTY.mean_of_next(3)), (30, 0));
-        assert_eq!(tally.coldest.map(|(age, it)| (age, it.epoch)), Some((32, 32)));
+        tally.take(32, Some(9), Coldest { segment: 7, epoch: 33 });
+        assert_eq!((tally.mean_of_oldest(33), tally.mean_of_oldest(1)), (32, 16));
+        assert_eq!((tally.mean_of_next(16), Tally::EMPTY.mean_of_next(3)), (32, 0));
+        assert_eq!(tally.coldest.map(|(turn, it)| (turn, it.epoch)), Some((Turn::Due(32), 32)));
+        let mut spared = Tally::EMPTY;
+        for held in [5, 3, 4] {
+            spared.take(7, Some(held), Coldest { segment: 7, epoch: held.into() });
+        }
+        assert_eq!(spared.coldest.map(|(_, it)| it.epoch), Some(3), "the fewest held bytes");
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Writes {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         let pool = core.spaces.pool(number);
-        core.admit(pool, hash, (put.chain, put.depth)).map_err(Status::Declined)?;
+        core.admit(pool, hash, put).map_err(Status::Declined)?;
         let slot = self.blocks.insert(self.user(put.owner), Block::new(core, number, put));
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
@@ -342,8 +342,7 @@ impl Writes {
             time: core.now().unix,
             depth: block.depth.into(),
             kind: RecordKind::Put,
-            priority: 0,
-            until: 0,
+            hint: block.hint,
         };
         let at = slot as usize * METADATA_BYTES_MAX;
         let metadata = &self.metadata[at..at + usize::from(block.metadata)];
@@ -353,7 +352,9 @@ impl Writes {
         };
         let (_, found) = core.find(block.number, block.key);
         let (position, old) = found.expect("a put that is not cancelled has its entry");
-        core.replace(position, &old, old.with_kind(Kind::Live).with_place(placed.place));
+        let class = core.class_of((block.number, block.key), block.hint);
+        let live = old.with_kind(Kind::Live).with_class(class).with_place(placed.place);
+        core.replace(position, &old, live);
         core.stats.puts += 1;
         core.stats.put_bytes += u64::from(block.length);
         let stats = core.pool_stats(placed.pool());

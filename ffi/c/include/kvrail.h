@@ -660,8 +660,8 @@ typedef struct kvrail_key_info {
     uint16_t member;
     // The member's device, in every state.
     uint16_t device;
-    // Gets and puts of it since it was put or moved, counted up to 3.
-    uint8_t hits;
+    // How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
+    uint8_t worth;
     // How deep in its chain it is, counted up to 15.
     uint8_t depth;
     // 1: a reader said that it is not what it should be, and nobody has looked.

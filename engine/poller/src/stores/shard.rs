@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Chain, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Place, Put,
-    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
+    Begun, Budget, Chain, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place,
+    Put, RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
 use super::discarding::Discarding;
@@ -320,6 +320,7 @@ impl Shard {
                     check,
                     chain: Chain::Extends,
                     depth,
+                    hint: Hint::default(),
                     durability,
                     metadata,
                 };

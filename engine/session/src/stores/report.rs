@@ -118,6 +118,8 @@ fn shard_report(
         ("drops", &stats.drops),
         ("evicted", &stats.evicted),
         ("holds_broken", &stats.holds_broken),
+        ("holds_refused", &stats.holds_refused),
+        ("hints_refused", &stats.hints_refused),
         ("moved", &stats.moved),
         ("moved_bytes", &stats.moved_bytes),
         ("reclaimed", &stats.reclaimed),

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PAGE_BYTES;
 use super::seal::{SEAL_BYTES, is_whole, seal};
+use crate::hint::{Hint, Priority};
 use crate::key::Key;
 
 const MAGIC: [u8; 8] = *b"kvr-page";
@@ -91,17 +92,14 @@ pub(crate) struct Record {
     /// there halves the speed of recovery.
     pub(crate) depth: u32,
     pub(crate) kind: RecordKind,
-    /// What its owner asked for: `Priority` as a number.
-    pub(crate) priority: u8,
-    /// Seconds since 1970 when the priority ends; 0: never.
-    pub(crate) until: u32,
+    pub(crate) hint: Hint,
 }
 
 impl Record {
     /// The record of a drop, or another that belongs to no block.
     pub(crate) fn plain(kind: RecordKind, key: Key, uid: u64, time: u32) -> Self {
-        let (check, offset, length, depth, priority, until) = (0, 0, 0, 0, 0, 0);
-        Self { key, uid, check, offset, length, time, depth, kind, priority, until }
+        let (check, offset, length, depth, hint) = (0, 0, 0, 0, Hint::default());
+        Self { key, uid, check, offset, length, time, depth, kind, hint }
     }
 
     /// A record that says nothing: its page is what matters.
@@ -185,10 +183,10 @@ impl Page {
                 RecordKind::Drop => 2,
                 RecordKind::Gap => 3,
             },
-            priority: record.priority,
+            priority: record.hint.priority.number(),
             metadata: short(metadata.len()),
             reserved: [0; 2],
-            until: record.until.into(),
+            until: record.hint.until.into(),
         };
         assert!(self.fits(metadata.len()), "the caller asked whether it fits");
         let begin = HEADER_BYTES + usize::from(self.used);
@@ -299,8 +297,7 @@ impl Page {
             time: image.time.get(),
             depth: image.depth.get().into(),
             kind,
-            priority: image.priority,
-            until: image.until.get(),
+            hint: Hint { priority: Priority::of(image.priority), until: image.until.get() },
         };
         Some((record, metadata, at + short(record_bytes(metadata.len())).get()))
     }
@@ -316,7 +313,7 @@ fn short(length: usize) -> U16 {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAGE_BYTES, Page, PageHeader, Record, RecordKind};
+    use super::{Hint, PAGE_BYTES, Page, PageHeader, Priority, Record, RecordKind};
     use crate::key::Key;
 
     fn record(lo: u64, kind: RecordKind) -> Record {
@@ -329,8 +326,7 @@ mod tests {
             time: 3,
             depth: 9,
             kind,
-            priority: 2,
-            until: 7,
+            hint: Hint { priority: Priority::High, until: 7 },
         }
     }
 

@@ -131,9 +131,7 @@ pub enum SuperError {
     #[error("both supers are damaged")]
     Damaged,
     /// Whole, of another version.
-    #[error(
-        "store format {0}; this release reads {FORMAT_VERSION}: make the store anew with `kvrail volume create`, or serve it with the release that made it"
-    )]
+    #[error("store format {0}; this release reads format {FORMAT_VERSION} only")]
     OtherVersion(u32),
     /// Whole, with values that no store has.
     #[error("a super whose values are impossible")]

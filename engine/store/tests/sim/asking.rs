@@ -72,6 +72,7 @@ impl World {
                 check,
                 chain: Chain::Extends,
                 depth: u16::try_from(key % 20).unwrap(),
+                hint: self.hint,
                 durability: if durable { Durability::Durable } else { Durability::Soon },
                 metadata: &Self::metadata(key),
             };

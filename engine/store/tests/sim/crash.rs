@@ -142,8 +142,8 @@ fn a_put_does_not_overtake_a_drop() {
     });
 }
 
-/// A store without pools is on the medium as these lives left it in version 4. A change of what is written when, which is no change of the format, gets
-/// new numbers here.
+/// A store without pools is on the medium as these lives left it in version 4. A change of what is
+/// written when, which is no change of the format, gets new numbers here.
 #[test]
 fn a_store_without_pools_is_written_as_ever() {
     let lives = [(1, 40, 50), (2, 7, 60), (3, 10, 40)].map(|(seed, segments, keys)| {

@@ -123,6 +123,54 @@ fn held_blocks_are_moved() {
     assert_eq!(world.store.holds(), 0);
 }
 
+/// Whole segments are held while the ring goes round, as much as may be. Each hold that was granted
+/// is kept; what is above the limit is refused when it is asked for.
+#[test]
+fn segments_of_held_blocks_stay() {
+    each_seed("held", 6, |seed| {
+        let config = Config { holds: 256, owner_holds: 256, ..small(30, 512) };
+        let mut world = World::new(seed, config);
+        // Seven of 32 segments may be held, and 14 of these blocks lie in each.
+        let mut held = Vec::new();
+        for key in 0..128 {
+            world.put_length(0, key, false, 4096, 1);
+            world.run_until("put", World::is_idle);
+        }
+        let mut cold = 1000;
+        for _ in 0..3 {
+            for first in [0, 64] {
+                let found = world.hold(0, first, 64);
+                held.extend((0..64).filter(|at| found.held >> at & 1 == 1).map(|at| first + at));
+            }
+            held.sort_unstable();
+            held.dedup();
+            let laps = world.laps();
+            while world.laps() < laps + 40 {
+                world.put_length(0, cold, false, 1500, 1);
+                world.run_until("put", World::is_idle);
+                cold += 1;
+            }
+            let stats = world.store.stats();
+            assert_eq!((held.len(), stats.holds_broken), (112, 0), "{stats:?}");
+            assert!(stats.holds_refused >= 16, "{stats:?}");
+            assert!(stats.moved_bytes < stats.put_bytes, "{stats:?}");
+            for key in &held {
+                assert_eq!(world.get(0, *key), None, "key {key} was evicted");
+                world.run_until("got", World::is_idle);
+            }
+        }
+        // What is passed over is read again when holds end, and goes.
+        world.wait(70_000_000_000);
+        let evicted = world.store.stats().evicted;
+        while world.store.stats().evicted < evicted + 900 {
+            world.put_length(0, cold, false, 1500, 1);
+            world.run_until("put", World::is_idle);
+            cold += 1;
+        }
+        assert_eq!((world.store.holds(), world.store.stats().holds_broken), (0, 0));
+    });
+}
+
 /// Most of the ring is hot all the time: as much as is put moves, and held blocks nevertheless.
 #[test]
 fn no_more_moves_than_is_put_but_for_holds() {

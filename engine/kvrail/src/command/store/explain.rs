@@ -2,7 +2,7 @@
 
 use clap::Args;
 use indicatif::HumanDuration;
-use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState};
+use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
 use serde::Serialize;
 
 use super::target::{TargetArgs, ago};
@@ -129,6 +129,12 @@ fn there(it: &KeyBlock) -> String {
         KeyFate::Moved => "moved, because it was used lately or is held",
         KeyFate::Evicted => "evicted: others were used later",
     };
+    let worth = match it.worth {
+        KeyWorth::Low => "less than that of others: it was demoted",
+        KeyWorth::Normal => "as that of others",
+        KeyWorth::High => "more than that of others: it is retained",
+        KeyWorth::Over => "none: the time that it was to be kept for is over",
+    };
     let turn = match it.segments_ahead {
         0 => "its segment is the oldest".to_owned(),
         ahead => format!("{ahead} segments of its pool are older"),
@@ -136,7 +142,7 @@ fn there(it: &KeyBlock) -> String {
     let doubt = if it.suspect { "\n  doubt    a reader said that its bytes are wrong" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
-         of the member's area\n  check    {:016x}\n  hits     {}{}\n  hold     \
+         of the member's area\n  check    {:016x}\n  worth    {worth}\n  hold     \
          {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
         human_bytes(it.length.into()),
         it.length,
@@ -145,8 +151,6 @@ fn there(it: &KeyBlock) -> String {
         ago(it.opened_unix_s),
         it.offset,
         it.check,
-        it.hits,
-        if it.hits == 3 { " or more" } else { "" },
     )
 }
 
