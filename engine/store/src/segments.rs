@@ -182,7 +182,8 @@ impl Segments {
     #[inline(always)]
     pub(crate) fn use_again(&mut self, segment: u32, before: u64, now: u64) {
         let ticks = &mut self.at(segment).ticks;
-        *ticks = *ticks - before + now;
+        // A demoted block counts less than its tick: first the sum grows.
+        *ticks = *ticks + now - before;
     }
 
     pub(crate) fn gain(&mut self, segment: u32, tick: u64) {

@@ -112,6 +112,7 @@ impl World {
         }
         self.run_until("verified", |world| world.asked.is_empty());
         self.store.audit();
+        assert_eq!(self.store.stats().holds_broken, 0, "each hold is kept");
     }
 
     /// Whether every request is answered.
