@@ -193,6 +193,8 @@ pub struct StoreStats {
     /// See there.
     pub declined: Counter,
     /// See there.
+    pub declined_colder: Counter,
+    /// See there.
     pub declined_first_sight: Counter,
     /// See there.
     pub declined_budget: Counter,
@@ -369,6 +371,7 @@ impl StoreStats {
             (&self.present, counted.present),
             (&self.pending, counted.pending),
             (&self.declined, counted.declined),
+            (&self.declined_colder, counted.declined_colder),
             (&self.declined_first_sight, counted.declined_first_sight),
             (&self.declined_budget, counted.declined_budget),
             (&self.declined_index_full, counted.declined_index_full),

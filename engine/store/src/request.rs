@@ -43,6 +43,14 @@ pub enum Chain {
     Begins,
 }
 
+impl Chain {
+    /// Of a chain of so many blocks, of which so many are there from its head on.
+    #[must_use]
+    pub fn of(there: usize, blocks: usize) -> Self {
+        if there < blocks.div_ceil(2) { Self::Begins } else { Self::Extends }
+    }
+}
+
 /// What a request needs a place for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {

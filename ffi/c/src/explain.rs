@@ -62,7 +62,7 @@ pub struct KeyInfo {
     pub device: u16,
     /// How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
     pub worth: u8,
-    /// How deep in its chain it is, counted up to 15.
+    /// 0: not known here. A listing says how deep in its chain a block is.
     pub depth: u8,
     /// 1: a reader said that it is not what it should be, and nobody has looked.
     pub suspect: u8,
@@ -98,7 +98,6 @@ impl KeyInfo {
             opened_unix_s: block.opened_unix_s,
             segments_ahead: block.segments_ahead,
             worth: worth(block.worth),
-            depth: block.depth,
             suspect: u8::from(block.suspect),
             moves: u8::from(block.next == KeyFate::Moved),
             ..Self::default()

@@ -206,7 +206,7 @@ pub(super) const FAMILIES: [Family; 39] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: &["store", "device", "reason"],
-        help: "Puts and drops that were declined.",
+        help: "Puts and drops that were declined. colder: of new chains that found no room.",
         samples: |report, to| by_reason(report, to, ("declined", "other")),
     },
     Family {

@@ -100,6 +100,7 @@ fn shard_report(
         ("present", &stats.present),
         ("pending", &stats.pending),
         ("declined", &stats.declined),
+        ("declined_colder", &stats.declined_colder),
         ("declined_first_sight", &stats.declined_first_sight),
         ("declined_budget", &stats.declined_budget),
         ("declined_index_full", &stats.declined_index_full),
