@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_client::{
-    Arena, BlockKey, BlockRequest, Client, EventKind, Events, Identity, KeyFate, KeyState, Lookup,
-    Namespace, Pages, Queue, Status,
+    Arena, BlockKey, BlockRequest, Client, EventKind, Events, Identity, KeyFate, KeyState,
+    KeyWorth, Lookup, Namespace, Pages, Queue, Status,
 };
 
 use serde_json::Value;
@@ -203,11 +203,11 @@ fn a_key_is_explained_from_its_put_to_its_end() {
     };
     writer.put(1, 5000);
     let block = there(&writer, 1);
-    assert_eq!((block.length, block.hits, block.next), (5000, 0, KeyFate::Evicted));
+    assert_eq!((block.length, block.worth), (5000, KeyWorth::Normal));
     assert_eq!((block.held_ms, block.suspect, block.segments_ahead), (None, false, 0));
     assert_eq!(writer.get(1, 5000), Status::Ok);
     let block = there(&writer, 1);
-    assert_eq!((block.hits, block.next), (1, KeyFate::Moved));
+    assert_eq!(block.worth, KeyWorth::Normal);
     writer.put(2, 5000);
     let how = Lookup { hold: Duration::from_secs(20), ..Lookup::default() };
     writer.queue.lookup(&writer.space, &[key(2)], &how).unwrap();
@@ -305,12 +305,9 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
     let hex = hex::encode(7_u64.to_le_bytes());
     let explained = store(&place, &["explain", "main", "--bytes", &hex, "--format", "json"]);
     let there = &json(&explained)["state"]["there"];
-    assert_eq!(
-        (&there["length"], &there["hits"], &there["next"]),
-        (&Value::from(5007), &Value::from(0), &Value::from("evicted"))
-    );
+    assert_eq!((&there["length"], &there["worth"]), (&Value::from(5007), &Value::from("normal")));
     let said = store(&place, &["explain", "main", &text]).stdout;
-    assert!(said.contains("is there") && said.contains("hits     0"), "{said}");
+    assert!(said.contains("is there") && said.contains("worth    as that of others"), "{said}");
     let said = store(&place, &["explain", "main", "--text", "nobody"]).stdout;
     assert!(said.contains("never put"), "{said}");
     store(&place, &["explain", "main", "77"]).expect(2, &["32 hexadecimal digits"]);

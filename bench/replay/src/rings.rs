@@ -1,6 +1,6 @@
 //! A store of several members, each with its own ring.
 
-use kvrail_store::{Budget, Members};
+use kvrail_store::{Budget, Chain, Members};
 
 use crate::report::StoreCounts;
 use crate::store::{Replayed, Shape, lower_half};
@@ -76,8 +76,9 @@ impl Rings {
             }
             hits += 1;
         }
+        let chain = if 2 * hits < blocks.len() { Chain::Begins } else { Chain::Extends };
         for (depth, (block, place)) in blocks.iter().zip(&places).enumerate().skip(hits) {
-            self.rings[*place].store(*block, depth)?;
+            self.rings[*place].store(*block, (chain, depth))?;
         }
         Ok(hits as u64)
     }

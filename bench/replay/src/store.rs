@@ -1,9 +1,9 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Identity, Key,
-    Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start,
-    Stats, Status, Store, Times,
+    Begun, Budget, Chain, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Hint,
+    Identity, Key, Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN,
+    SpaceId, Start, Stats, Status, Store, Times,
 };
 
 use crate::member::Member;
@@ -11,7 +11,7 @@ use crate::report::StoreCounts;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Segments that a replay has at least, if blocks are small enough: real drives have thousands.
-const SEGMENTS: u64 = 128;
+const SEGMENTS: u64 = 512;
 const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Records of a page without metadata, a safe number.
@@ -102,7 +102,7 @@ impl Replayed {
             if self.store.stats().evicted + self.store.stats().declined > 0 {
                 break;
             }
-            self.put(Named::Other(block), 0)?;
+            self.put(Named::Other(block), (Chain::Extends, 0))?;
         }
         self.filled = *self.store.stats();
         Ok(())
@@ -119,8 +119,8 @@ impl Replayed {
     ///
     /// # Errors
     /// A store that is stuck or fails: a fault of its own.
-    pub(crate) fn store(&mut self, block: u32, depth: usize) -> Result<(), String> {
-        self.put(Named::Asked(block), depth)
+    pub(crate) fn store(&mut self, block: u32, place: (Chain, usize)) -> Result<(), String> {
+        self.put(Named::Asked(block), place)
     }
 
     /// Whether a block of the trace is there.
@@ -140,7 +140,7 @@ impl Replayed {
         }
     }
 
-    fn put(&mut self, block: Named, depth: usize) -> Result<(), String> {
+    fn put(&mut self, block: Named, (chain, depth): (Chain, usize)) -> Result<(), String> {
         let put = Put {
             user: 0,
             owner: 0,
@@ -150,7 +150,9 @@ impl Replayed {
             at: 0,
             bytes: self.block_bytes,
             check: 0,
+            chain,
             depth: u16::try_from(depth).unwrap_or(u16::MAX),
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

@@ -193,6 +193,8 @@ pub struct StoreStats {
     /// See there.
     pub declined: Counter,
     /// See there.
+    pub declined_colder: Counter,
+    /// See there.
     pub declined_first_sight: Counter,
     /// See there.
     pub declined_budget: Counter,
@@ -234,6 +236,10 @@ pub struct StoreStats {
     pub evicted: Counter,
     /// See there.
     pub holds_broken: Counter,
+    /// See there.
+    pub holds_refused: Counter,
+    /// See there.
+    pub hints_refused: Counter,
     /// See there.
     pub moved: Counter,
     /// See there.
@@ -365,6 +371,7 @@ impl StoreStats {
             (&self.present, counted.present),
             (&self.pending, counted.pending),
             (&self.declined, counted.declined),
+            (&self.declined_colder, counted.declined_colder),
             (&self.declined_first_sight, counted.declined_first_sight),
             (&self.declined_budget, counted.declined_budget),
             (&self.declined_index_full, counted.declined_index_full),
@@ -382,6 +389,8 @@ impl StoreStats {
             (&self.drops, counted.drops),
             (&self.evicted, counted.evicted),
             (&self.holds_broken, counted.holds_broken),
+            (&self.holds_refused, counted.holds_refused),
+            (&self.hints_refused, counted.hints_refused),
             (&self.moved, counted.moved),
             (&self.moved_bytes, counted.moved_bytes),
             (&self.reclaimed, counted.reclaimed),

@@ -149,16 +149,28 @@ pub struct KeyBlock {
     pub length: u32,
     /// Its check.
     pub check: u64,
-    /// Gets and puts of it since it was put or moved, counted up to 3.
-    pub hits: u8,
-    /// How deep in its chain it is, counted up to 15.
-    pub depth: u8,
+    /// How much it is worth beside others that were used at the same time.
+    pub worth: KeyWorth,
     /// Milliseconds until its last hold ends.
     pub held_ms: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
     pub suspect: bool,
     /// What reclaim would do with it now.
     pub next: KeyFate,
+}
+
+/// How much a block is worth beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyWorth {
+    /// Less: it was demoted.
+    Low,
+    /// As much.
+    Normal,
+    /// More: it is retained or pinned.
+    High,
+    /// Nothing: the time that it was to be kept for is over.
+    Over,
 }
 
 /// What reclaim does with a block.

@@ -31,7 +31,7 @@ mod volume;
 
 pub use block::{
     BlockInfo, BlockPage, EventInfo, EventKind, EventPage, KeyBlock, KeyFate, KeyReport, KeyState,
-    ListCursor,
+    KeyWorth, ListCursor,
 };
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
 pub use config::{ConfigReport, Reloaded};

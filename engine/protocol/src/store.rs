@@ -86,6 +86,15 @@ impl ShardReport {
         ["warming", "serving"].contains(&self.state.as_str()) || self.refuses_writes()
     }
 
+    /// Whether its index is full and less than half of its medium is: blocks are much shorter than
+    /// it was made for.
+    #[must_use]
+    pub fn is_index_full(&self) -> bool {
+        self.blocks_max > 0
+            && self.blocks >= self.blocks_max
+            && self.bytes < self.capacity_bytes / 2
+    }
+
     /// Whether its drive refuses writes: what is there is served, and nothing is taken.
     #[must_use]
     pub fn refuses_writes(&self) -> bool {

@@ -44,6 +44,8 @@ pub enum TroubleCode {
     DeviceSilent,
     /// A member of a store does not serve although its device is there.
     MemberOutOfService,
+    /// A member's index is full, and its medium is not.
+    IndexFull,
     /// A GPU has failed.
     GpuFailed,
     /// The NVMe-oF target is not as configured.
@@ -66,6 +68,7 @@ impl TroubleCode {
             Self::DeviceGone => "device_gone",
             Self::DeviceSilent => "device_silent",
             Self::MemberOutOfService => "member_out_of_service",
+            Self::IndexFull => "index_full",
             Self::GpuFailed => "gpu_failed",
             Self::TargetNotAsPlanned => "target_not_as_planned",
             Self::ConfigRefused => "config_refused",
@@ -83,6 +86,7 @@ impl TroubleCode {
             | Self::DeviceGone
             | Self::DeviceSilent
             | Self::MemberOutOfService
+            | Self::IndexFull
             | Self::GpuFailed
             | Self::TargetNotAsPlanned
             | Self::ConfigRefused
@@ -103,6 +107,10 @@ impl TroubleCode {
             }
             Self::DeviceGone => "put the same drive back: it is found again; see dmesg",
             Self::DeviceSilent => "see dmesg for timeouts and resets of the device",
+            Self::IndexFull => {
+                "make the store anew with --block-mean of what its blocks have on average: older \
+                 ones are evicted early, and puts may be declined"
+            }
             Self::GpuFailed => "restart the sidecar once the GPU is well; see nvidia-smi and dmesg",
             Self::TargetNotAsPlanned => "`kvrail target status` shows what differs",
             Self::ConfigRefused => {
@@ -155,6 +163,7 @@ mod tests {
             TroubleCode::DeviceGone,
             TroubleCode::DeviceSilent,
             TroubleCode::MemberOutOfService,
+            TroubleCode::IndexFull,
             TroubleCode::GpuFailed,
             TroubleCode::TargetNotAsPlanned,
             TroubleCode::ConfigRefused,

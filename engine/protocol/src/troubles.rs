@@ -17,6 +17,7 @@ pub fn troubles(report: &StatusReport) -> Vec<Trouble> {
     all.extend(missing_members(report));
     all.extend(devices(report));
     all.extend(members(report));
+    all.extend(indexes(report));
     all.extend(gpus(report));
     all.extend(target(report));
     all.extend(config(report));
@@ -96,6 +97,23 @@ fn members(report: &StatusReport) -> Vec<Trouble> {
     idle.collect()
 }
 
+/// Members whose blocks are shorter than the store was made for.
+fn indexes(report: &StatusReport) -> Vec<Trouble> {
+    let full = report.shards.iter().filter(|shard| shard.is_index_full()).map(|shard| {
+        let label = report.device_label(shard.device);
+        let words = format!(
+            "store {} at device {label}: the index is full with {} % of the bytes in use: blocks \
+             have {} bytes on average, and it was made for {}",
+            shard.store,
+            shard.bytes * 100 / shard.capacity_bytes,
+            shard.bytes / shard.blocks,
+            shard.capacity_bytes / shard.blocks_max,
+        );
+        Trouble::new(TroubleCode::IndexFull, label, words)
+    });
+    full.collect()
+}
+
 fn gpus(report: &StatusReport) -> Vec<Trouble> {
     let failed = report.gpus.iter().filter(|gpu| gpu.state == GpuState::Failed).map(|gpu| {
         let subject = format!("GPU {}", gpu.gpu.index);
@@ -128,4 +146,51 @@ fn endpoint(report: &StatusReport) -> Option<Trouble> {
     let problem = report.endpoint_problem.as_ref()?;
     let words = format!("no metrics, no health and no page: {problem}");
     Some(Trouble::new(TroubleCode::MetricsNotListening, "metrics", words))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{StatusReport, TroubleCode, troubles};
+    use crate::store::ShardReport;
+
+    fn report(blocks: u64, bytes: u64) -> StatusReport {
+        let shard = ShardReport {
+            store: "kv".to_owned(),
+            state: "serving".to_owned(),
+            capacity_bytes: 1 << 30,
+            blocks_max: 1 << 14,
+            blocks,
+            bytes,
+            ..ShardReport::default()
+        };
+        serde_json::from_value(json!({
+            "sidecar": {
+                "version": "0.1.0", "pid": 1, "state": "serving", "uptime_s": 1, "epoch": 1,
+                "socket": "/run/kvrail.sock", "refused": 0, "sessions_max": 64,
+            },
+            "pollers": [], "devices": [], "sessions": [], "volumes": [], "notes": [],
+            "regions": {
+                "arenas": 0, "bytes": 0, "quarantined": 0, "quarantined_bytes": 0,
+                "quarantined_oldest_s": 0, "limit_bytes": 1,
+            },
+            "shards": [shard],
+        }))
+        .expect("a report")
+    }
+
+    #[test]
+    fn an_index_that_is_full_before_its_drive_is_a_trouble() {
+        let all = troubles(&report(1 << 14, 20 << 20));
+        let [full] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!(full.code, TroubleCode::IndexFull);
+        for words in ["store kv", "1 % of the bytes", "1280 bytes on average", "for 65536"] {
+            assert!(full.words.contains(words), "no {words:?} in {}", full.words);
+        }
+        // Room in the index, and a drive that is full, too.
+        for report in [report(1 << 13, 20 << 20), report(1 << 14, 1000 << 20)] {
+            assert_eq!(troubles(&report), []);
+        }
+    }
 }

@@ -4,21 +4,29 @@
 //! | --- | --- | --- | --- | --- |
 //! | 0 | user data | same | same | same |
 //! | 1 | opcode, flags, class, region | same | in the region's place the hold in ms | region 0 |
-//! | 2 | handle 16, depth 16, bytes 32 | handle, 0, capacity | handle, 0, keys | handle, 0, 0 |
+//! | 2 | handle 16, chain 16, bytes 32 | handle, 0, capacity | handle, 0, keys | handle, 0, 0 |
 //! | 3 | key, lower half | same | lower half of the first key | key, lower half |
 //! | 4 | first byte in the region | same | of the second key | 0 |
 //! | 5 | check | 0, or with `FLAG_PART` the part's first byte | third | check seen; 0 is any |
 //! | 6 | key, upper half | same | fourth | key, upper half |
 //! | 7 | tail 32, deadline 32 | same | fifth | 0 |
 //!
-//! The handle is what opening a namespace returned. `bytes` are those of this part of the block;
-//! the whole block, where that is more, is in the slot's side area. The tail is the page of the
-//! queue's tail arena that takes the last bytes, those behind the last whole logical block; for
-//! memory of a GPU it is the layout block. The deadline is in microseconds; 0 is none.
+//! The handle is what opening a namespace returned. The chain is the block's place in its chain:
+//! 15 bits of depth, and `CHAIN_BEGINS`, which sidecars of earlier releases take for a great
+//! depth. `bytes` are those of this part of the block; the whole block, where that is more, is in
+//! the slot's side area. The tail is the page of the queue's tail arena that takes the last bytes,
+//! those behind the last whole logical block; for memory of a GPU it is the layout block. The
+//! deadline is in microseconds; 0 is none.
 
 use crate::ids::RegionId;
 use crate::slot::{LOOKUP_KEYS, Opcode, Request, half, high, low};
 use crate::snapshot::RequestSnapshot;
+
+/// Deepest that a block is in its chain, as far as a put can say.
+pub const CHAIN_DEPTH_MAX: u16 = CHAIN_BEGINS - 1;
+
+/// Bit of a place in a chain: the store has less than half of that chain.
+pub const CHAIN_BEGINS: u16 = 1 << 15;
 
 /// Bytes of metadata in a side area at most.
 pub const METADATA_BYTES_MAX: usize = 1024;
@@ -39,8 +47,8 @@ pub struct Side<'a> {
 pub struct KeyedRequest {
     /// The namespace, as its opening said.
     pub handle: u16,
-    /// Of a put: how deep in its chain the block is.
-    pub depth: u16,
+    /// Of a put: how deep in its chain the block is, and `CHAIN_BEGINS` or nothing.
+    pub chain: u16,
     /// Bytes of this part; of a get the bytes of memory there are.
     pub bytes: u32,
     /// Lower and upper half of the key.
@@ -65,7 +73,7 @@ impl KeyedRequest {
             opcode: opcode as u8,
             region: self.region.0,
             volume: self.handle,
-            reserved_a: self.depth,
+            reserved_a: self.chain,
             length: self.bytes,
             volume_offset: self.key[0],
             region_offset: self.region_offset,
@@ -111,10 +119,10 @@ impl RequestSnapshot {
         half(self.0[2], 0)
     }
 
-    /// How deep in its chain the block is.
+    /// The block's place in its chain: its depth, and `CHAIN_BEGINS` or nothing.
     #[must_use]
     #[inline(always)]
-    pub fn depth(&self) -> u16 {
+    pub fn chain(&self) -> u16 {
         half(self.0[2], 16)
     }
 
@@ -125,7 +133,7 @@ impl RequestSnapshot {
         [self.0[3], self.0[6]]
     }
 
-    /// Whether it has no flags, no depth and no check: what a get of a whole block has.
+    /// Whether it has no flags, no chain and no check: what a get of a whole block has.
     #[must_use]
     #[inline(always)]
     pub fn is_whole_get(&self) -> bool {

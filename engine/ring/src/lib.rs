@@ -44,7 +44,7 @@ pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
 pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
-pub use keyed::{KeyedRequest, METADATA_BYTES_MAX, Side, keys_slot};
+pub use keyed::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, METADATA_BYTES_MAX, Side, keys_slot};
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
 pub use presence::Presence;

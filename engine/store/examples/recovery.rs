@@ -13,8 +13,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Config, Discard, Durability, Expect, Extent, Get, Got, Identity, Key, Members, Memory,
-    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times, Verb,
+    Begun, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hint, Identity, Key,
+    Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times,
+    Verb,
 };
 
 const PAGE: usize = 4096;
@@ -161,7 +162,9 @@ impl Life {
             at: 0,
             bytes: length,
             check: number,
+            chain: Chain::Extends,
             depth: 0,
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

@@ -5,8 +5,9 @@
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Durability, Expect, Extent, Get, Got, Hold, Identity, Key,
-    Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Times, Verb,
+    Begun, Budget, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold,
+    Identity, Key, Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store,
+    Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -104,7 +105,9 @@ impl Bench {
             at: 0,
             bytes: BLOCK,
             check: number,
+            chain: Chain::Extends,
             depth: 0,
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

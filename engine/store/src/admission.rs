@@ -8,7 +8,6 @@
 //! are more.
 
 use crate::config::{Budget, Geometry};
-use crate::entry::{DEPTH_MAX, HITS_MAX};
 use crate::format::POOLS_MAX;
 use crate::index::Hash;
 use crate::request::DeclineReason;
@@ -18,10 +17,12 @@ const DAY_NS: u64 = 86_400_000_000_000;
 const WHOLE: u64 = 1 << 16;
 /// The bucket takes one in so many bytes of the store.
 const BURST_SHARE: u64 = 20;
+/// Depths are told apart up to this.
+const DEPTH_MAX: u16 = 15;
 /// Keys of a row of the memory; one place says which of them is the oldest.
 const KEYS: u16 = 31;
 /// Keys remembered for each block that the store holds.
-const MEMORY: u64 = 2;
+const MEMORY: u64 = 1;
 
 /// Keys by 16 bits of their hashes, the oldest replaced first. One line of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +160,11 @@ impl Admission {
         self.buckets[usize::from(pool)].filling = false;
     }
 
+    /// Whether a pool was never full.
+    pub(crate) fn is_filling(&self, pool: u8) -> bool {
+        self.bucket(pool).filling
+    }
+
     /// Fills the buckets with what the time since then allows.
     pub(crate) fn earn(&mut self, now_ns: u64) {
         while self.earned_ns < now_ns {
@@ -219,18 +225,18 @@ impl Admission {
         }
     }
 
-    /// Hits that a block needs to be moved. One is enough where blocks at first sight are taken;
-    /// else it must be worth more than a key at second sight. When the bucket owes something only
-    /// held blocks move: segments full of hot blocks would owe more and more.
-    pub(crate) fn hits_to_move(&self, pool: u8) -> u8 {
+    /// The age up to which a block moves, where it is worth a move up to `age`: half of that where
+    /// blocks at first sight are not taken. When the bucket owes something only held blocks move:
+    /// segments full of hot blocks would owe more and more.
+    pub(crate) fn age_to_move(&self, pool: u8, age: u64) -> u64 {
         let bucket = self.bucket(pool);
         let unlimited = self.budget == Budget::Unlimited || bucket.filling;
-        if unlimited || bucket.tokens > bucket.enough(DEPTH_MAX.into()) {
-            1
+        if unlimited || bucket.tokens > bucket.enough(DEPTH_MAX) {
+            age
         } else if bucket.tokens > 0 {
-            2
+            age / 2
         } else {
-            HITS_MAX + 1
+            0
         }
     }
 
@@ -248,7 +254,7 @@ impl Bucket {
     /// Tokens above which a block is taken at first sight. A tail without its head is worth
     /// nothing, a head without its tail is: heads may use what tails must leave.
     fn enough(&self, depth: u16) -> i64 {
-        let depth = i64::from(depth.min(DEPTH_MAX.into()));
+        let depth = i64::from(depth.min(DEPTH_MAX));
         self.burst / 2 + self.burst / 4 * depth / i64::from(DEPTH_MAX)
     }
 }

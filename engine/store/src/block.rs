@@ -1,6 +1,7 @@
 //! A block that is being put, and its parts.
 
 use crate::core::Core;
+use crate::hint::Hint;
 use crate::key::Key;
 use crate::placed::Placed;
 use crate::request::{Durability, Put, Status};
@@ -26,6 +27,7 @@ pub(crate) struct Block {
     pub(crate) check: u64,
     pub(crate) depth: u16,
     pub(crate) metadata: u16,
+    pub(crate) hint: Hint,
     pub(crate) durability: Durability,
     pub(crate) stage: Stage,
     pub(crate) placed: Option<Placed>,
@@ -59,6 +61,7 @@ impl Block {
             check: put.check,
             depth: put.depth,
             metadata: u16::try_from(put.metadata.len()).expect("checked"),
+            hint: put.hint,
             durability: put.durability,
             stage: Stage::Writing,
             placed: None,

@@ -9,13 +9,16 @@ use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
+use crate::hint::{Class, Hint, Priority};
+use crate::holds::{Held, Holds};
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
+use crate::ledger::Ledger;
 use crate::payers::Payers;
 use crate::placed::Placed;
-use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
+use crate::pools::{POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolStats, Pools};
 use crate::refusal::{Refusal, Try};
-use crate::request::{Answer, DeclineReason, Reply};
+use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
@@ -23,6 +26,7 @@ use crate::standing::Standing;
 use crate::stats::Stats;
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
+use crate::worth::{AGE_MAX, Worth};
 
 /// The time as the caller tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,16 @@ pub(crate) struct Writing {
     task: Task,
 }
 
+/// One in so many blocks may have a hint that ends.
+const ENDING_SHARE: u64 = 128;
+
+/// Hints that end, of a store of so many blocks.
+pub(crate) fn ends_of(blocks: u64) -> u32 {
+    u32::try_from(blocks / ENDING_SHARE).unwrap_or(u32::MAX).max(64)
+}
+
+/// Of a pool's segments so many times what is held.
+const HELD_SHARE: u64 = 4;
 /// Bytes of RAM of a task and of a reply that nobody has taken.
 pub(crate) const TASK_BYTES: u64 = size_of::<Task>() as u64;
 pub(crate) const REPLY_BYTES: u64 = size_of::<Reply>() as u64;
@@ -128,10 +142,15 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     pub(crate) feed: Feed,
     pub(crate) admission: Admission,
+    pub(crate) worth: Worth,
+    /// When hints end, in seconds since 1970: holds without an owner.
+    ends: Holds,
     payers: Payers,
     witness: Box<dyn Witness>,
     pub(crate) recovery: Recovery,
     standing: Standing,
+    /// Of each pool: numbers of drops without a record.
+    pub(crate) ledgers: Box<[Ledger; POOLS_MAX]>,
     pools: Pools,
     /// The store has pools with names, now or once.
     pooled: bool,
@@ -147,11 +166,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A store with an index of so many buckets, and admission of its own.
+    /// A store with an index of so many buckets for so many blocks.
     pub(crate) fn new(
         config: &Config,
         geometry: Geometry,
-        buckets: u64,
+        (buckets, blocks): (u64, u64),
         admission: Admission,
     ) -> Self {
         // The last buffer is for listings.
@@ -172,6 +191,8 @@ impl Core {
             stats: Stats::default(),
             feed: Feed::new(),
             admission,
+            worth: Worth::new(u64::from(geometry.segments) * geometry.segment_bytes),
+            ends: Holds::new(ends_of(blocks), 1, u32::MAX),
             payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
             recovery: Recovery {
@@ -183,6 +204,7 @@ impl Core {
                 unread_of: [0; POOLS_MAX],
             },
             standing: Standing::ALONE,
+            ledgers: Box::new([Ledger::EMPTY; POOLS_MAX]),
             pools: Pools::default(),
             pooled: false,
             shared: 0,
@@ -336,12 +358,11 @@ impl Core {
     }
 
     /// Remembers that a key was dropped, where there is no entry of it, until recovery has read
-    /// every older record. `place` is 0, or lies in the segment with the record of the drop.
-    pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, number: u16, place: u64) {
-        let entry = Entry::new(key, number, Kind::Dropped).with_place(place);
+    /// every older record.
+    pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, entry: Entry) {
         let taken = self.index.insert(hash, key, entry);
         self.recovery.dropped += u64::from(taken);
-        self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(number);
+        self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(entry.number());
     }
 
     fn count_in(&mut self, entry: &Entry) {
@@ -351,7 +372,8 @@ impl Core {
         if !entry.is_there() {
             return;
         }
-        self.segments.gain(self.geometry.segment_of(entry.place()));
+        let tick = self.worth.clock.weigh(entry);
+        self.segments.gain(self.geometry.segment_of(entry.place()), tick);
         self.spaces.gain(entry.number(), entry.length());
     }
 
@@ -362,7 +384,8 @@ impl Core {
         if !entry.is_there() {
             return;
         }
-        self.segments.lose(self.geometry.segment_of(entry.place()));
+        let tick = self.worth.clock.weigh(entry);
+        self.segments.lose(self.geometry.segment_of(entry.place()), tick);
         self.spaces.lose(entry.number(), entry.length());
     }
 
@@ -372,6 +395,7 @@ impl Core {
         self.count_in(&new);
         // One that is moved is there all the time.
         if old.is_there() != new.is_there() {
+            self.forget_end(old);
             self.tell(old, |witness, uid, lo| witness.go(uid, lo));
             self.tell(&new, |witness, uid, lo| witness.come(uid, lo));
         }
@@ -382,7 +406,96 @@ impl Core {
     pub(crate) fn remove(&mut self, position: Position) {
         let entry = self.index.remove(position);
         self.count_out(&entry);
+        self.forget_end(&entry);
         self.tell(&entry, |witness, uid, lo| witness.go(uid, lo));
+    }
+
+    /// A block that is there is used.
+    #[inline(always)]
+    pub(crate) fn use_block(&mut self, position: Position, entry: &Entry, segment: u32) {
+        self.worth.clock.count(entry.length());
+        if entry.class() == Class::Over {
+            return;
+        }
+        let age = self.worth.clock.age(entry.stamp());
+        self.worth.used(self.segments.pool(segment), age);
+        self.set_age(position, entry, segment, 0);
+    }
+
+    /// A block that is there is put again. Behind a hole that stays it is worth no more than
+    /// before.
+    pub(crate) fn offered_again(&mut self, position: Position, entry: &Entry, chain: Chain) {
+        let segment = self.geometry.segment_of(entry.place());
+        let pool = self.segments.pool(segment);
+        if chain == Chain::Extends || self.worth.takes_newcomers(pool) {
+            self.use_block(position, entry, segment);
+        }
+    }
+
+    /// A block that is there counts as used so many ticks ago.
+    #[inline(always)]
+    pub(crate) fn set_age(&mut self, position: Position, entry: &Entry, segment: u32, age: u64) {
+        let clock = &self.worth.clock;
+        let (before, stamp) = (clock.tick_of(entry.stamp()), clock.stamp(age));
+        self.segments.use_again(segment, before, clock.tick_of(stamp));
+        self.index.update(position, entry.with_stamp(stamp));
+    }
+
+    /// The class of a block with a hint. Its end is noted; where there is no room for that, the
+    /// block is worth no more than others.
+    pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> Class {
+        // Of an older put.
+        let _ = self.ends.release(number, key.lo(), 0);
+        if hint.until == 0 || hint.is_over(self.now.unix) {
+            return if hint.until == 0 { Class::Of(hint.priority) } else { Class::Over };
+        }
+        let block = Held { number, lo: key.lo(), pool: 0, bytes: 0 };
+        if self.ends.take(block, 0, hint.until.into(), u64::MAX) {
+            return Class::Of(hint.priority);
+        }
+        self.stats.hints_refused += 1;
+        let low = hint.priority == Priority::Low;
+        Class::Of(if low { Priority::Low } else { Priority::Normal })
+    }
+
+    /// A block with that entry is not there any more.
+    fn forget_end(&mut self, entry: &Entry) {
+        if entry.is_there() && self.ends.count() > 0 {
+            let _ = self.ends.release(entry.number(), entry.lo(), 0);
+        }
+    }
+
+    /// Blocks whose hints have ended are worth nothing.
+    pub(crate) fn end_hints(&mut self) {
+        let Self { ends, index, segments, worth, geometry, now, .. } = self;
+        ends.expire(now.unix.into(), |number, lo| {
+            let is_it = |entry: &Entry| entry.is_low(lo, number) && entry.is_there();
+            let Some(position) = index.place_of(index.hash(number, lo), is_it) else { return };
+            let entry = index.get(position);
+            let over = entry.with_class(Class::Over).with_stamp(worth.clock.stamp(AGE_MAX));
+            let segment = geometry.segment_of(entry.place());
+            segments.use_again(segment, worth.clock.weigh(&entry), worth.clock.weigh(&over));
+            index.update(position, over);
+        });
+    }
+
+    /// What a hold of the block at a position is of.
+    pub(crate) fn to_hold(&self, position: Position) -> Held {
+        let entry = self.index.get(position);
+        Held {
+            number: entry.number(),
+            lo: entry.lo(),
+            pool: self.segments.pool(self.geometry.segment_of(entry.place())),
+            bytes: self.geometry.padded(entry.length()),
+        }
+    }
+
+    /// Bytes of a pool that may be held, if it had so many segments less: a quarter of those beyond
+    /// what it works with. So some complete segment always has few held blocks.
+    pub(crate) fn holdable(&self, pool: u8, less: u32) -> u64 {
+        let work = POOL_SEGMENTS_MIN + less;
+        let segments = self.segments.reach(pool).saturating_sub(work);
+        u64::from(segments) * self.geometry.segment_bytes / HELD_SHARE
     }
 
     /// Removes the entry of a block that is given up for space.
@@ -407,10 +520,22 @@ impl Core {
         known.then_some(segment)
     }
 
-    /// Whether later records of the segment that the entry comes from may say otherwise.
+    /// Whether records that are not read yet may say otherwise: later ones of the segment that the
+    /// entry comes from, and puts above a drop's epoch.
     pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
-        let found = entry.is_there() || entry.kind() == Kind::Dropped && entry.place() != 0;
-        found && self.segments.state(self.geometry.segment_of(entry.place())) == State::Reading
+        let dropped = entry.kind() == Kind::Dropped;
+        let found = entry.is_there() || dropped && entry.place() != 0;
+        let segment = || self.geometry.segment_of(entry.place());
+        let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
+        let above = newest.is_some_and(|newest| self.segments.epoch(newest) > entry.bound());
+        found && self.segments.state(segment()) == State::Reading || dropped && above
+    }
+
+    /// Whether a drop up to this epoch is still needed once a segment is gone: others of its pool
+    /// may have an older put of the key.
+    pub(crate) fn needs_drop(&self, victim: u32, bound: u64) -> bool {
+        let oldest = self.segments.oldest(self.segments.pool(victim));
+        oldest.is_some_and(|it| it != victim && self.segments.epoch(it) <= bound)
     }
 
     /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop:
@@ -420,8 +545,7 @@ impl Core {
         let ours = |entry: &Entry| entry.kind() == Kind::Writing && entry.put() == put;
         let Some((position, entry)) = found.filter(|(_, entry)| ours(entry)) else { return };
         if self.recovery.knowledge == Knowledge::Partial {
-            let dropped = Entry::new(key, number, Kind::Dropped).with_place(0);
-            self.replace(position, &entry, dropped);
+            self.replace(position, &entry, Entry::dropped(key, number, u64::MAX, 0));
         } else {
             self.remove(position);
         }
@@ -475,9 +599,19 @@ impl Core {
     }
 
     /// Whether a block may be put into a pool.
-    pub(crate) fn admit(&mut self, pool: u8, hash: Hash, depth: u16) -> Result<(), DeclineReason> {
+    pub(crate) fn admit(
+        &mut self,
+        pool: u8,
+        hash: Hash,
+        put: &Put<'_>,
+    ) -> Result<(), DeclineReason> {
+        self.worth.clock.count(put.length);
         if self.segments.is_full(pool) {
             self.admission.end_filling(pool);
+        }
+        let newcomer = put.chain == Chain::Begins && !self.admission.is_filling(pool);
+        if newcomer && !self.worth.takes_newcomers(pool) {
+            return Err(DeclineReason::Colder);
         }
         if self.pooled {
             if self.shared != self.segments.version() {
@@ -489,7 +623,7 @@ impl Core {
                 return Err(DeclineReason::IndexFull);
             }
         }
-        self.admission.admit(pool, hash, depth, self.now.ns)
+        self.admission.admit(pool, hash, put.depth, self.now.ns)
     }
 
     /// Queues the write of a part of a put, of so many bytes.

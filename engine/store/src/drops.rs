@@ -2,10 +2,11 @@
 //!
 //! Drops are numbered over the store's life; each page says how many stand before it and how many
 //! were durable when it was written. Between two pages that follow each other the numbers must
-//! follow too. A hole above what was durable is what a crash leaves; it is written down as a gap,
-//! so that it is no damage later. A hole below is damage: nothing older can be trusted.
+//! follow too, but for those of segments that were reclaimed: the ledger has them. A hole above what
+//! was durable is what a crash leaves; it is written down as a gap, so that it is no damage later. A hole below is damage: nothing older can be trusted.
 
 use crate::fifo::Fifo;
+use crate::ledger::Ledger;
 
 /// Gaps remembered at most; more than that is damage.
 const GAPS_MAX: usize = 64;
@@ -68,8 +69,8 @@ impl Drops {
     }
 
     /// The next page of the segment being read.
-    pub(crate) fn page(&mut self, before: u64, drops: u16) -> Hole {
-        let hole = self.expected.map_or(Hole::Harmless, |from| self.hole(from, before));
+    pub(crate) fn page(&mut self, ledger: &Ledger, before: u64, drops: u16) -> Hole {
+        let hole = self.expected.map_or(Hole::Harmless, |from| self.hole(ledger, from, before));
         self.first.get_or_insert(before);
         let end = before.saturating_add(drops.into());
         self.expected = Some(end);
@@ -77,29 +78,37 @@ impl Drops {
         hole
     }
 
+    /// The numbers of the drops of the segment being read.
+    pub(crate) fn numbers(&self) -> (u64, u64) {
+        (self.first.unwrap_or(0), self.expected.unwrap_or(0))
+    }
+
     /// The segment is read to its end.
-    pub(crate) fn segment_end(&mut self) -> Hole {
+    pub(crate) fn segment_end(&mut self, ledger: &Ledger) -> Hole {
         let (expected, first) = (self.expected.take(), self.first.take());
         let Some(from) = expected else { return Hole::Harmless };
-        let hole = self.above.map_or(Hole::Harmless, |to| self.hole(from, to));
+        let hole = self.above.map_or(Hole::Harmless, |to| self.hole(ledger, from, to));
         self.above = first;
         hole
     }
 
-    fn hole(&mut self, from: u64, to: u64) -> Hole {
+    fn hole(&mut self, ledger: &Ledger, from: u64, to: u64) -> Hole {
         let mut at = from;
         while at < to {
-            let known = (0..self.known.len()).filter_map(|it| self.known.get(it));
-            if let Some(&(_, end)) =
-                known.into_iter().find(|(low, high)| (*low..*high).contains(&at))
-            {
+            let known = (0..self.known.len()).filter_map(|nth| self.known.get(nth));
+            let gap = known.into_iter().find(|(low, high)| (*low..*high).contains(&at));
+            if let Some(end) = gap.map(|(_, high)| *high).or_else(|| ledger.end_of(at)) {
                 at = end;
             } else if at < self.durable || self.new.len() == GAPS_MAX {
                 return Hole::Damage;
             } else {
-                self.known(at, to);
-                self.new.push((at, to));
-                at = to;
+                // Up to the next number that is known to be missing.
+                let next = ledger.ranges().iter().map(|(begin, _)| *begin);
+                let end =
+                    next.into_iter().find(|begin| *begin > at).map_or(to, |begin| begin.min(to));
+                self.known(at, end);
+                self.new.push((at, end));
+                at = end;
             }
         }
         Hole::Harmless
@@ -126,24 +135,26 @@ impl Drops {
 
 #[cfg(test)]
 mod tests {
-    use super::{Drops, Hole};
+    use super::{Drops, Hole, Ledger};
+
+    const NONE: &Ledger = &Ledger::EMPTY;
 
     #[test]
     fn holes_are_damage_below_what_was_durable_only() {
         let mut drops = Drops::new();
         drops.durable(4);
         drops.heads_end();
-        assert_eq!(drops.page(5, 1), Hole::Harmless);
-        assert_eq!(drops.page(7, 2), Hole::Harmless);
+        assert_eq!(drops.page(NONE, 5, 1), Hole::Harmless);
+        assert_eq!(drops.page(NONE, 7, 2), Hole::Harmless);
         assert_eq!(drops.unsaid(), Some((6, 7)));
-        assert_eq!(drops.segment_end(), Hole::Harmless);
+        assert_eq!(drops.segment_end(NONE), Hole::Harmless);
         assert_eq!(drops.last(), 9);
         // The older segment ends at 4; number 4 was not durable.
-        assert_eq!(drops.page(3, 1), Hole::Harmless);
-        assert_eq!(drops.segment_end(), Hole::Harmless);
+        assert_eq!(drops.page(NONE, 3, 1), Hole::Harmless);
+        assert_eq!(drops.segment_end(NONE), Hole::Harmless);
         // The next one ends at 2; number 2 was.
-        assert_eq!(drops.page(0, 2), Hole::Harmless);
-        assert_eq!(drops.segment_end(), Hole::Damage);
+        assert_eq!(drops.page(NONE, 0, 2), Hole::Harmless);
+        assert_eq!(drops.segment_end(NONE), Hole::Damage);
     }
 
     #[test]
@@ -151,14 +162,45 @@ mod tests {
         let mut drops = Drops::new();
         drops.durable(4);
         drops.heads_end();
-        drops.page(0, 2);
-        assert_eq!(drops.segment_end(), Hole::Damage);
+        drops.page(NONE, 0, 2);
+        assert_eq!(drops.segment_end(NONE), Hole::Damage);
         let mut drops = Drops::new();
         drops.durable(4);
         drops.known(2, 3);
         drops.heads_end();
-        drops.page(0, 2);
-        assert_eq!(drops.page(3, 1), Hole::Harmless);
-        assert_eq!((drops.segment_end(), drops.unsaid()), (Hole::Harmless, None));
+        drops.page(NONE, 0, 2);
+        assert_eq!(drops.page(NONE, 3, 1), Hole::Harmless);
+        assert_eq!((drops.segment_end(NONE), drops.unsaid()), (Hole::Harmless, None));
+    }
+
+    #[test]
+    fn numbers_of_reclaimed_segments_are_no_hole() {
+        let ledger = Ledger::of([(4, 7), (9, 12)].into_iter()).unwrap();
+        let mut drops = Drops::new();
+        drops.durable(20);
+        drops.heads_end();
+        assert_eq!(drops.page(&ledger, 12, 8), Hole::Harmless);
+        assert_eq!(drops.numbers(), (12, 20));
+        assert_eq!(drops.segment_end(&ledger), Hole::Harmless);
+        assert_eq!(drops.page(&ledger, 7, 2), Hole::Harmless);
+        assert_eq!(drops.segment_end(&ledger), Hole::Harmless);
+        // Number 3 is in no ledger.
+        assert_eq!(drops.page(&ledger, 0, 3), Hole::Harmless);
+        assert_eq!(drops.segment_end(&ledger), Hole::Damage);
+    }
+
+    #[test]
+    fn a_gap_ends_where_the_ledger_goes_on() {
+        let ledger = Ledger::of([(4, 7)].into_iter()).unwrap();
+        let mut drops = Drops::new();
+        drops.heads_end();
+        assert_eq!(drops.page(&ledger, 9, 1), Hole::Harmless);
+        assert_eq!(drops.segment_end(&ledger), Hole::Harmless);
+        assert_eq!(drops.page(&ledger, 0, 2), Hole::Harmless);
+        assert_eq!(drops.segment_end(&ledger), Hole::Harmless);
+        assert_eq!(
+            [drops.new.pop(), drops.new.pop(), drops.new.pop()],
+            [Some((2, 4)), Some((7, 9)), None]
+        );
     }
 }

@@ -1,19 +1,16 @@
 //! One entry of the index: 32 bytes for a block.
 
+use crate::hint::{Class, Priority};
 use crate::key::Key;
 
 /// Bits of the key's upper half that an entry holds; `Rest` has the others.
-const HI_BITS: u32 = 40;
+const HI_BITS: u32 = 32;
 const PLACE_BITS: u32 = 40;
 const LENGTH_BITS: u32 = 27;
 const NUMBER_BITS: u32 = 12;
 
 /// Namespace numbers there are.
 pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
-/// Hits are counted up to this.
-pub(crate) const HITS_MAX: u8 = 3;
-/// Depths are told apart up to this.
-pub(crate) const DEPTH_MAX: u8 = 15;
 
 /// A run of bits in one of the words.
 #[derive(Clone, Copy)]
@@ -34,10 +31,13 @@ const PLACE: Field = Field { word: 2, at: 0, bits: PLACE_BITS };
 const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
 const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
 const NUMBER: Field = Field { word: 3, at: 27, bits: NUMBER_BITS };
-const HITS: Field = Field { word: 3, at: 39, bits: 2 };
-const DEPTH: Field = Field { word: 3, at: 41, bits: 4 };
-const KIND: Field = Field { word: 3, at: 45, bits: 3 };
-const HI_HIGH: Field = Field { word: 3, at: 48, bits: 16 };
+const CLASS: Field = Field { word: 3, at: 39, bits: 2 };
+const KIND: Field = Field { word: 3, at: 41, bits: 3 };
+const STAMP: Field = Field { word: 3, at: 44, bits: 12 };
+const HI_HIGH: Field = Field { word: 3, at: 56, bits: 8 };
+
+/// The greatest stamp.
+pub(crate) const STAMP_MASK: u16 = (1 << STAMP.bits) - 1;
 
 const _: () = assert!(HI_LOW.bits + HI_HIGH.bits == HI_BITS && LENGTH_BITS == 27);
 
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     Dropped,
 }
 
-/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, hits 2, depth 4, kind 3, hi 16.
+/// lo 64 | check 64 | place 40, hi 24 | length 27, number 12, class 2, kind 3, stamp 12, hi 8.
 /// Aligned, so that none lies in two lines of the cache: half of them did, and the second line was
 /// a miss of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,15 +65,15 @@ const _: () = assert!(size_of::<Entry>() == 32);
 
 /// The bits of a key that its entry has no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest([u8; 3]);
+pub(crate) struct Rest([u8; 4]);
 
-const _: () = assert!(u64::BITS - HI_BITS == 24);
+const _: () = assert!(u64::BITS - HI_BITS == 32);
 
 impl Rest {
     #[inline(always)]
     pub(crate) fn of(key: Key) -> Self {
-        let [.., a, b, c] = key.hi().to_le_bytes();
-        Self([a, b, c])
+        let [.., a, b, c, d] = key.hi().to_le_bytes();
+        Self([a, b, c, d])
     }
 }
 
@@ -83,9 +83,15 @@ impl Entry {
     pub(crate) fn new(key: Key, number: u16, kind: Kind) -> Self {
         let mut entry = Self([key.lo(), 0, 0, 0]);
         entry.set(HI_LOW, key.hi() & 0xff_ffff);
-        entry.set(HI_HIGH, (key.hi() >> 24) & 0xffff);
+        entry.set(HI_HIGH, (key.hi() >> 24) & 0xff);
         entry.set(NUMBER, u64::from(number));
         entry.with_kind(kind)
+    }
+
+    /// A key whose puts in segments up to this epoch do not count; the place is 0, or in the
+    /// segment with the record.
+    pub(crate) fn dropped(key: Key, number: u16, bound: u64, place: u64) -> Self {
+        Self::new(key, number, Kind::Dropped).with_place(place).with_check(bound)
     }
 
     fn get(&self, field: Field) -> u64 {
@@ -142,6 +148,11 @@ impl Entry {
         self.0[0]
     }
 
+    /// Of a key that was dropped: the last epoch whose puts do not count.
+    pub(crate) fn bound(&self) -> u64 {
+        self.0[1]
+    }
+
     pub(crate) fn check(&self) -> u64 {
         self.0[1]
     }
@@ -164,12 +175,18 @@ impl Entry {
         self.small(NUMBER)
     }
 
-    pub(crate) fn hits(&self) -> u8 {
-        self.small(HITS).to_le_bytes()[0]
+    pub(crate) fn class(&self) -> Class {
+        match self.get(CLASS) {
+            0 => Class::Of(Priority::Normal),
+            1 => Class::Of(Priority::Low),
+            2 => Class::Of(Priority::High),
+            _ => Class::Over,
+        }
     }
 
-    pub(crate) fn depth(&self) -> u8 {
-        self.small(DEPTH).to_le_bytes()[0]
+    /// When it was used last, as the clock gives stamps.
+    pub(crate) fn stamp(&self) -> u16 {
+        self.small(STAMP)
     }
 
     pub(crate) fn with_kind(mut self, kind: Kind) -> Self {
@@ -199,20 +216,26 @@ impl Entry {
         self
     }
 
-    pub(crate) fn with_hits(mut self, hits: u8) -> Self {
-        self.set(HITS, u64::from(hits.min(HITS_MAX)));
+    pub(crate) fn with_class(mut self, class: Class) -> Self {
+        let code = match class {
+            Class::Of(Priority::Normal) => 0,
+            Class::Of(Priority::Low) => 1,
+            Class::Of(Priority::High) => 2,
+            Class::Over => 3,
+        };
+        self.set(CLASS, code);
         self
     }
 
-    pub(crate) fn with_depth(mut self, depth: u32) -> Self {
-        self.set(DEPTH, u64::from(depth.min(u32::from(DEPTH_MAX))));
+    pub(crate) fn with_stamp(mut self, stamp: u16) -> Self {
+        self.set(STAMP, stamp.into());
         self
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Kind};
+    use super::{Class, Entry, Kind, Priority, STAMP_MASK};
     use crate::config::BLOCK_BYTES_MAX;
     use crate::key::Key;
 
@@ -222,16 +245,18 @@ mod tests {
         let entry = Entry::new(key, 4095, Kind::Suspect)
             .with_place((1 << 40) - 1)
             .with_length(BLOCK_BYTES_MAX)
-            .with_hits(9)
-            .with_depth(900)
+            .with_class(Class::Over)
+            .with_stamp(STAMP_MASK)
             .with_check(5);
         assert!(
-            entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 25, u64::MAX), 4095)
+            entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 33, u64::MAX), 4095)
         );
         assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
-        assert_eq!((entry.hits(), entry.depth(), entry.check()), (3, 15, 5));
-        let entry = entry.with_place(0).with_hits(0).with_kind(Kind::Live).with_length(1);
-        assert_eq!((entry.place(), entry.length(), entry.hits()), (0, 1, 0));
+        assert_eq!((entry.class(), entry.check()), (Class::Over, 5));
+        let normal = Class::Of(Priority::Normal);
+        let entry = entry.with_place(0).with_class(normal).with_kind(Kind::Live).with_length(1);
+        assert_eq!((entry.place(), entry.length(), entry.class()), (0, 1, normal));
+        assert_eq!((entry.stamp(), entry.with_stamp(0).stamp()), (STAMP_MASK, 0));
         assert!(entry.is_like(key, 4095) && entry.is_there() && !entry.is_empty());
     }
 }

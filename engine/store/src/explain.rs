@@ -3,6 +3,7 @@
 use crate::config::Geometry;
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
+use crate::hint::Class;
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::reclaim::Reclaim;
@@ -50,10 +51,8 @@ pub struct Block {
     pub length: u32,
     /// Its check.
     pub check: u64,
-    /// Gets and puts of it since it was put or moved, counted up to 3.
-    pub hits: u8,
-    /// How deep in its chain it is, counted up to 15.
-    pub depth: u8,
+    /// How much it is worth beside others.
+    pub class: Class,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
     /// A reader said that it is not what it should be, and nobody has looked.
@@ -91,7 +90,8 @@ impl Explained {
 impl Block {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
-        let least_hits = core.admission.hits_to_move(core.segments.pool(segment));
+        let pool = core.segments.pool(segment);
+        let most = core.admission.age_to_move(pool, core.worth.age_to_move(pool));
         Self {
             segment,
             epoch: core.segments.epoch(segment),
@@ -99,12 +99,11 @@ impl Block {
             offset: Geometry::place_at(entry.place()),
             length: entry.length(),
             check: entry.check(),
-            hits: entry.hits(),
-            depth: entry.depth(),
+            class: entry.class(),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
             ahead: core.segments.before(segment),
-            would_move: Reclaim::rank(core, holds, entry, entry.lo(), least_hits).is_some(),
+            would_move: Reclaim::rank(core, holds, entry, entry.lo(), most).is_some(),
         }
     }
 }

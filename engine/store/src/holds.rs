@@ -1,18 +1,35 @@
 //! Leases on blocks that lookups found: by namespace number and lower half of the key.
+//!
+//! A held block is moved from segment to segment. So that a segment with few of them can always be
+//! found, the held bytes of a pool are counted, each block once, and have a limit.
 
 use std::num::NonZeroU64;
 
+use crate::format::POOLS_MAX;
 use crate::slab::Slab;
 
 const NONE: u32 = u32::MAX;
 /// Holds looked at for their end in one step.
 const CHECKED: u32 = 32;
 
+/// A block that is to be held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) number: u16,
+    pub(crate) lo: u64,
+    pub(crate) pool: u8,
+    /// What it takes on the medium.
+    pub(crate) bytes: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     number: u16,
     owner: u16,
     lo: u64,
+    pool: u8,
+    /// The block's bytes, in one of its holds; 0 in the others.
+    bytes: u32,
     /// Not 0: a free row needs no word of its own.
     until: NonZeroU64,
     /// Next hold of the same chain.
@@ -35,6 +52,8 @@ pub(crate) struct Holds {
     chains: Box<[u32]>,
     owners: Box<[Owner]>,
     owner_max: u32,
+    /// Of each pool: held bytes.
+    bytes: [u64; POOLS_MAX],
     hand: u32,
 }
 
@@ -48,6 +67,7 @@ impl Holds {
             chains: vec![NONE; count as usize].into_boxed_slice(),
             owners: vec![Owner { first: NONE, count: 0 }; usize::from(owners)].into_boxed_slice(),
             owner_max,
+            bytes: [0; POOLS_MAX],
             hand: 0,
         }
     }
@@ -69,39 +89,80 @@ impl Holds {
         None
     }
 
+    /// Held bytes of a pool, those of holds whose end was not noticed yet among them.
+    pub(crate) fn bytes(&self, pool: u8) -> u64 {
+        self.bytes[usize::from(pool)]
+    }
+
+    /// Enters a block's bytes into one of its holds.
+    fn charge(&mut self, at: u32, bytes: u32) {
+        let hold = self.slots.get_mut(at);
+        let sum = &mut self.bytes[usize::from(hold.pool)];
+        *sum = *sum + u64::from(bytes) - u64::from(hold.bytes);
+        hold.bytes = bytes;
+    }
+
     /// Holds a block until then, or longer if the owner holds it longer already. `false`: the
-    /// owner or the table has no room.
-    pub(crate) fn take(&mut self, number: u16, lo: u64, owner: u16, until: u64) -> bool {
+    /// owner or the table has no room, or more than `most` bytes of the pool would be held.
+    pub(crate) fn take(&mut self, block: Held, owner: u16, until: u64, most: u64) -> bool {
+        let Held { number, lo, pool, bytes } = block;
+        let charged = self.find(number, lo, |hold| hold.bytes > 0);
+        let before = charged.map_or(0, |at| self.slots.get(at).bytes);
+        if self.bytes(pool).saturating_sub(before.into()) + u64::from(bytes) > most {
+            return false;
+        }
+        let Some(at) = self.enter(block, owner, until) else { return false };
+        self.charge(charged.unwrap_or(at), bytes);
+        true
+    }
+
+    /// The owner's hold of a block, a new one if there is none.
+    fn enter(&mut self, block: Held, owner: u16, until: u64) -> Option<u32> {
+        let Held { number, lo, pool, .. } = block;
         let until = NonZeroU64::new(until).unwrap_or(NonZeroU64::MIN);
         if let Some(at) = self.find(number, lo, |hold| hold.owner == owner) {
             let hold = self.slots.get_mut(at);
             hold.until = hold.until.max(until);
-            return true;
+            return Some(at);
         }
         let chain = self.chain(number, lo);
         let list = self.owners[usize::from(owner)];
         if list.count >= self.owner_max {
-            return false;
+            return None;
         }
         let hold = Hold {
             number,
             owner,
             lo,
+            pool,
+            bytes: 0,
             until,
             chain: self.chains[chain],
             before: NONE,
             after: list.first,
         };
-        let Some(at) = self.slots.insert(hold) else { return false };
+        let at = self.slots.insert(hold)?;
         self.chains[chain] = at;
         if list.first != NONE {
             self.slots.get_mut(list.first).before = at;
         }
         self.owners[usize::from(owner)] = Owner { first: at, count: list.count + 1 };
-        true
+        Some(at)
     }
 
     fn remove(&mut self, at: u32) {
+        let bytes = self.slots.get(at).bytes;
+        self.charge(at, 0);
+        let hold = self.unlink(at);
+        if bytes > 0
+            && let Some(other) = self.find(hold.number, hold.lo, |_| true)
+        {
+            self.charge(other, bytes);
+        }
+    }
+
+    /// Takes a hold out of its chain and its owner's list.
+    fn unlink(&mut self, at: u32) -> Hold {
         let hold = self.slots.remove(at);
         let chain = self.chain(hold.number, hold.lo);
         if self.chains[chain] == at {
@@ -123,6 +184,7 @@ impl Holds {
         if hold.after != NONE {
             self.slots.get_mut(hold.after).before = hold.before;
         }
+        hold
     }
 
     pub(crate) fn release(&mut self, number: u16, lo: u64, owner: u16) -> bool {
@@ -158,15 +220,17 @@ impl Holds {
         last
     }
 
-    /// Ends some of those whose time is over.
-    pub(crate) fn expire(&mut self, now: u64) {
+    /// Ends some of those whose time is over; of each: whose it was.
+    pub(crate) fn expire(&mut self, now: u64, mut ended: impl FnMut(u16, u64)) {
         if self.slots.used() == 0 {
             return;
         }
         for _ in 0..CHECKED.min(self.slots.slots()) {
             self.hand = if self.hand + 1 < self.slots.slots() { self.hand + 1 } else { 0 };
-            if self.slots.peek(self.hand).is_some_and(|hold| hold.until.get() <= now) {
+            let over = self.slots.peek(self.hand).filter(|hold| hold.until.get() <= now);
+            if let Some(&Hold { number, lo, .. }) = over {
                 self.remove(self.hand);
+                ended(number, lo);
             }
         }
     }
@@ -179,25 +243,47 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use super::Holds;
+    use super::{Held, Holds};
+
+    fn block(number: u16, lo: u64) -> Held {
+        Held { number, lo, pool: 0, bytes: 512 }
+    }
 
     #[test]
     fn holds_end_by_release_time_and_death() {
         let mut holds = Holds::new(64, 4, 3);
         for lo in 0..3 {
-            assert!(holds.take(1, lo, 2, 100));
+            assert!(holds.take(block(1, lo), 2, 100, u64::MAX));
         }
-        assert!(!holds.take(1, 3, 2, 100), "at most 3 of one owner");
-        assert!(holds.take(1, 0, 3, 50) && holds.take(2, 0, 3, 50));
+        assert!(!holds.take(block(1, 3), 2, 100, u64::MAX), "at most 3 of one owner");
+        assert!(holds.take(block(1, 0), 3, 50, u64::MAX));
+        assert!(holds.take(block(2, 0), 3, 50, u64::MAX));
         assert!(holds.is_held(1, 0, 99) && !holds.is_held(1, 0, 100));
         assert!(holds.release(1, 0, 2) && !holds.release(1, 0, 2));
         assert!(holds.is_held(1, 0, 49) && !holds.is_held(1, 0, 60));
         holds.owner_gone(2);
         assert!(!holds.is_held(1, 1, 0) && holds.count() == 2);
         for _ in 0..4 {
-            holds.expire(60);
+            holds.expire(60, |_, _| {});
         }
-        assert_eq!(holds.count(), 0);
+        assert_eq!((holds.count(), holds.bytes(0)), (0, 0));
+    }
+
+    #[test]
+    fn held_bytes_have_a_limit_and_each_block_counts_once() {
+        let mut holds = Holds::new(64, 4, 60);
+        assert!(holds.take(block(1, 0), 0, 100, 1024) && holds.take(block(1, 0), 1, 100, 1024));
+        assert!(holds.take(block(1, 1), 1, 100, 1024));
+        assert!(!holds.take(block(1, 2), 2, 100, 1024) && holds.bytes(0) == 1024);
+        assert!(!holds.take(block(1, 1), 1, 200, 1023), "no hold is longer beyond the limit");
+        assert!(holds.is_held(1, 1, 99) && !holds.is_held(1, 1, 100));
+        // The first holder goes, the other one has the block still.
+        holds.owner_gone(0);
+        assert!(holds.bytes(0) == 1024 && !holds.take(block(1, 2), 2, 100, 1024));
+        assert!(holds.release(1, 0, 1) && holds.take(block(1, 2), 2, 100, 1024));
+        holds.owner_gone(1);
+        holds.owner_gone(2);
+        assert_eq!(holds.bytes(0), 0);
     }
 
     #[test]
@@ -212,7 +298,7 @@ mod tests {
                 0..5 => {
                     let room =
                         plain.len() < 40 && plain.iter().filter(|it| it.2 == owner).count() < 20;
-                    let taken = holds.take(number, lo, owner, 10);
+                    let taken = holds.take(block(number, lo), owner, 10, u64::MAX);
                     assert_eq!(taken, known.is_some() || room);
                     if taken && known.is_none() {
                         plain.push((number, lo, owner));
@@ -229,6 +315,9 @@ mod tests {
             }
             let held = plain.iter().any(|it| (it.0, it.1) == (number, lo));
             assert_eq!((holds.is_held(number, lo, 9), holds.count() as usize), (held, plain.len()));
+            let blocks: std::collections::BTreeSet<_> =
+                plain.iter().map(|it| (it.0, it.1)).collect();
+            assert_eq!(holds.bytes(0), 512 * blocks.len() as u64);
         }
     }
 }

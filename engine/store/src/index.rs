@@ -244,12 +244,6 @@ impl Index {
         *old = entry;
     }
 
-    /// Counts a hit of an entry.
-    pub(crate) fn hit(&mut self, position: Position) {
-        let entry = self.get(position);
-        self.update(position, entry.with_hits(entry.hits() + 1));
-    }
-
     pub(crate) fn remove(&mut self, position: Position) -> Entry {
         let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);
         let entry = self.entries[at(bucket)][at(way)];

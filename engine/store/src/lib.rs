@@ -21,9 +21,12 @@ mod feed;
 mod fifo;
 mod flush;
 mod format;
+mod hint;
 mod holds;
 mod index;
+mod kept;
 mod key;
+mod ledger;
 mod lines;
 mod list;
 mod log;
@@ -50,7 +53,9 @@ mod stats;
 mod store;
 mod sweep;
 mod task;
+mod victims;
 mod witness;
+mod worth;
 mod writes;
 
 pub use config::{
@@ -63,9 +68,10 @@ pub use feed::{Evicted, Gone};
 #[cfg(fuzzing)]
 pub use format::fuzzing;
 pub use format::{
-    CHANGED_FORMAT_VERSION, DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES,
-    POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,
+    DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
+    PoolNames, SUPER_AT, Super, SuperError,
 };
+pub use hint::{Class, Hint, Priority};
 pub use key::{Key, check, fold};
 pub use list::{Cursor, Listed, Listing};
 pub use members::{MEMBERS_MAX, Members};
@@ -74,8 +80,8 @@ pub use pools::{
 };
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got, Place, Put,
-    ReadId, Reading, Reply, SpaceId, Status,
+    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
+    Place, Put, ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;

@@ -2,12 +2,14 @@
 //!
 //! One segment of a pool is open, and takes its blocks and drops. Up to three before it are
 //! closing: blocks placed there are still being written, and their records go there. A drop goes
-//! to the open segment, which has the highest epoch of all with content in its pool, so that it is
-//! never reclaimed before what it drops; records of one key have ascending epochs for that reason.
+//! to the open segment, which has the highest epoch of all with content in its pool: records of one
+//! key have ascending epochs. A drop whose segment is reclaimed before an older one is written
+//! again, with the epoch that it was made in.
 
 use crate::config::Geometry;
 use crate::core::{Core, Image};
 use crate::format::{Head, PAGE_BYTES, POOLS_MAX, Page, PageHeader, Record, RecordKind};
+use crate::key::Key;
 use crate::placed::{OPENS, Placed, pool_of};
 use crate::segments::{State, bits};
 use crate::task::Verb;
@@ -228,8 +230,9 @@ impl Log {
         let End { current, drops, .. } = *self.end(pool);
         if let Some(old) = current.and_then(|row| self.opens[row].as_mut()) {
             old.frozen = Some(drops);
-            core.segments.close(old.segment);
+            core.segments.close(old.segment, drops);
         }
+        core.segments.set_drops(segment, (drops, drops));
         let page = self.spare_pages.pop().expect("has_page");
         let open = Open {
             segment,
@@ -356,7 +359,14 @@ impl Log {
             (open.serial, open.since, open.urgent) = (self.next_serial, core.now().ns, false);
             self.next_serial += 1;
         }
-        open.page.append(record, metadata);
+        let mut record = *record;
+        if record.kind == RecordKind::Drop && record.check == 0 {
+            record.check = open.header.epoch;
+        }
+        if record.kind == RecordKind::Gap && record.key != Key::default() {
+            core.segments.set_gaps(open.segment);
+        }
+        open.page.append(&record, metadata);
         open.urgent |= urgent;
         let serial = open.serial;
         self.sequence += 1;
@@ -461,10 +471,18 @@ impl Log {
     }
 
     /// What a head written now says.
-    pub(crate) fn head(&self, core: &Core, segment: u32, floors: [u64; POOLS_MAX]) -> Head {
+    pub(crate) fn head(
+        &self,
+        core: &Core,
+        (segment, before): (u32, u8),
+        floors: [u64; POOLS_MAX],
+    ) -> Head {
+        let pool = core.segments.pool(segment);
         Head {
             epoch: core.segments.epoch(segment),
-            pool: core.segments.pool(segment),
+            pool,
+            before,
+            ledgers: [pool, before].map(|pool| core.ledgers[usize::from(pool)]),
             floors,
             drops: self.ends.map(|end| end.drops_durable),
             time: core.now().unix,

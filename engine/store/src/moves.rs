@@ -193,7 +193,7 @@ impl Moves {
         self.last_serial = self.last_serial.max(serial);
         let (_, found) = core.find(it.number, it.record.key);
         let (position, _) = found.expect("appending changes no entry");
-        core.replace(position, &entry, entry.with_place(it.placed.place).with_hits(0));
+        core.replace(position, &entry, entry.with_place(it.placed.place));
         core.stats.moved += 1;
         core.pool_stats(it.placed.pool()).moved += 1;
         core.stats.moved_bytes += u64::from(it.padded);

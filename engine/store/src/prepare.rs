@@ -19,7 +19,8 @@ enum Stage {
         pool: u8,
         floors: [u64; POOLS_MAX],
     },
-    Head(Head),
+    /// The copies of `Prepare::head` are written.
+    Head,
     Discarding {
         segment: u32,
     },
@@ -31,11 +32,13 @@ pub(crate) struct Prepare {
     stage: Stage,
     /// The pool that got the last one.
     last: u8,
+    /// The head that was written last: both copies say the same.
+    head: Option<Head>,
 }
 
 impl Prepare {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Idle, last: 0 }
+        Self { stage: Stage::Idle, last: 0, head: None }
     }
 
     /// `may`: pools whose new pages know what to count on from.
@@ -56,27 +59,29 @@ impl Prepare {
         if let Stage::Flushing { ticket, pool, floors } = self.stage
             && core.flush.is_durable(ticket)
             && core.has_image()
-            && let Some(segment) = core.segments.prepare(pool, core.now().unix)
+            && let Some((segment, before)) = core.segments.prepare(pool, core.now().unix)
         {
             let epoch = core.segments.epoch(segment);
-            let head = log.head(core, segment, floors.map(|floor| floor.min(epoch)));
-            self.write(core, segment, head, 0);
+            let head = log.head(core, (segment, before), floors.map(|floor| floor.min(epoch)));
+            self.head = Some(head);
+            self.write(core, segment, 0);
         }
     }
 
-    fn write(&mut self, core: &mut Core, segment: u32, head: Head, copy: u32) {
+    fn write(&mut self, core: &mut Core, segment: u32, copy: u32) {
+        let head = self.head.expect("a segment is being made ready");
         let (image, at) =
             (Image::Head { segment, copy }, core.geometry().head_copy_at(segment, copy));
         core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |core, bytes| {
             head.encode(core.instance(), segment, bytes);
         });
-        self.stage = Stage::Head(head);
+        self.stage = Stage::Head;
     }
 
     pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
-        let Stage::Head(head) = self.stage else { unreachable!("a head ends that nobody wrote") };
+        assert!(self.stage == Stage::Head, "a head ends that nobody wrote");
         if copy == 0 {
-            return self.write(core, segment, head, 1);
+            return self.write(core, segment, 1);
         }
         if core.config().discard == Discard::Off {
             core.segments.prepared(segment);

@@ -2,7 +2,7 @@
 
 use crate::config::Geometry;
 use crate::core::{Core, Knowledge};
-use crate::entry::{Entry, HITS_MAX, Kind};
+use crate::entry::{Entry, Kind};
 use crate::key::Key;
 use crate::request::{Answer, Extent, Fault, Get, ReadId, Reading, Status};
 
@@ -24,7 +24,8 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
         let entry = *entry;
         return Err(absent(core, Some(entry)).into());
     };
-    let (length, check, place, hits) = (entry.length(), entry.check(), entry.place(), entry.hits());
+    let entry = *entry;
+    let (length, check, place) = (entry.length(), entry.check(), entry.place());
     let (at, exact) = match get.extent {
         Extent::Whole { capacity } if capacity < length => {
             core.stats.misses += 1;
@@ -34,8 +35,8 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
         Extent::Whole { .. } => (0, length),
         Extent::Part { at, bytes } => (at, part(core, (at, bytes), length)?),
     };
-    if count == Count::Hit && hits < HITS_MAX {
-        core.index.hit(position);
+    if count == Count::Hit && at == 0 {
+        core.use_block(position, &entry, segment);
     }
     core.stats.hits += 1;
     core.segments.read_begins(segment);

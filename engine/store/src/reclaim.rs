@@ -1,27 +1,41 @@
-//! Reclaim: the oldest segment's blocks are evicted, those that were hit or are held are moved.
-//! Which pool's oldest it is, `quota.rs` says; what is moved stays in its pool.
+//! Reclaim: the coldest segment's blocks are evicted; those that were used lately or are held are
+//! moved. Which pool it is taken from, `quota.rs` says; what is moved stays in its pool.
+//!
+//! Segments go in any order. A drop in one that is not its pool's oldest is written again as long
+//! as an older segment may have a put of its key, and the drops' numbers go into the pool's ledger.
+//! A pool is reclaimed in the order of epochs while recovery goes on, while its ledger is nearly
+//! full, and while drops take much of it.
 //!
 //! The victim's pages are read twice: to weigh what should move, and to move or evict it. As much
-//! as was put may move because it was hit, so that at most twice that is written, and at most 7/8
-//! of a segment, so each segment gains space. A hold is no reason to wait: a held block is moved
-//! first of all, and evicted when there is no room.
+//! as was put may move because it was used, so that at most twice that is written, and at most 3/4
+//! of a segment, so each segment gains space. Held blocks move whatever was put. A segment of which
+//! much is held is passed over: the limit of holds sees to it that there is another one.
 
 use crate::config::Config;
-use crate::core::{Core, Knowledge};
+use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::{PAGE, POOLS_MAX, Page, Record, RecordKind};
 use crate::holds::Holds;
 use crate::index::Position;
+use crate::kept::Kept;
 use crate::log::{Claim, Log};
 use crate::moves::Moves;
 use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool, Verb};
+use crate::victims::{self, Choice};
 
-/// Ranks of blocks: held, then hits, then shallow before deep.
+/// Ranks of blocks: held, then the lately used before the others.
 const RANKS: usize = 64;
 const HELD: u8 = 63;
+/// Eighths of a segment that may move.
+const MOVED_EIGHTHS: u64 = 6;
 /// The buffer that pages are read into, and its first cell; the others are for moves.
 const SCAN: u16 = 0;
+/// A segment of which more than this part is held is passed over: else the same blocks would be
+/// moved again and again.
+const HELD_SHARE: u64 = 4;
+/// A segment that is passed over has its turn after this part of the longest hold.
+const SPARED_PARTS: u64 = 16;
 /// Moves that were not used are saved up to this part of the pool, as hits come in bursts.
 const POOL_PER_SAVED: u64 = 8;
 
@@ -51,6 +65,7 @@ enum Chunk {
 pub(crate) struct Reclaim {
     stage: Stage,
     victim: u32,
+    choice: Choice,
     /// The victim's pool, and the one that gets the segment.
     pool: u8,
     taker: u8,
@@ -63,16 +78,20 @@ pub(crate) struct Reclaim {
     page: Page,
     loaded: bool,
     record_at: u16,
-    /// Bytes that should move, by rank; below `threshold` none does.
+    /// Bytes that should move, by rank; below `threshold` none does but held ones.
     weights: [u64; RANKS],
     threshold: u8,
-    /// Bytes that may still move of this segment.
+    /// Bytes of that rank that may move: what is left by the ranks above.
+    rest: u64,
+    /// Bytes that may still move of this segment, because they were used and because of holds.
     room: u64,
+    held_room: u64,
     /// Bytes that may move because of hits, by pool, and the bytes put that they were earned by.
     saved: [u64; POOLS_MAX],
     earned_by: [u64; POOLS_MAX],
-    /// Hits that a block needs to be moved.
-    least_hits: u8,
+    /// The age up to which a block is worth a move.
+    age: u64,
+    kept: Kept,
     moves: Moves,
 }
 
@@ -81,6 +100,7 @@ impl Reclaim {
         Self {
             stage: Stage::Idle,
             victim: 0,
+            choice: Choice::Coldest,
             pool: 0,
             taker: 0,
             chunk: Chunk::None,
@@ -92,10 +112,13 @@ impl Reclaim {
             record_at: 0,
             weights: [0; RANKS],
             threshold: 0,
+            rest: 0,
             room: 0,
+            held_room: 0,
             saved: [0; POOLS_MAX],
             earned_by: [0; POOLS_MAX],
-            least_hits: 1,
+            age: 0,
+            kept: Kept::default(),
             moves: Moves::new(config),
         }
     }
@@ -131,20 +154,33 @@ impl Reclaim {
             return;
         }
         match self.stage {
-            Stage::Idle => self.choose(core),
+            Stage::Idle => self.choose(core, holds),
             Stage::Weigh | Stage::Empty => self.scan(core, log, holds, pool, budget),
             Stage::Drain => self.drain(core, log),
             Stage::Settle => {
                 log.hurry();
-                if log.unwritten(core) > self.moves.last_serial() {
-                    self.release(core, self.pool);
+                if log.unwritten(core) > self.moves.last_serial().max(self.kept.serial()) {
+                    self.settled(core);
                 }
             }
         }
     }
 
-    fn release(&mut self, core: &mut Core, pool: u8) {
-        core.segments.release_oldest(pool);
+    /// The victim's content does not count any more, unless older segments need its drops.
+    fn settled(&mut self, core: &mut Core) {
+        let accounted = core.segments.state(self.victim) == State::Victim;
+        if accounted || victims::is_oldest(core, self.victim) {
+            self.release(core, self.victim);
+        } else {
+            self.stage = Stage::Idle;
+        }
+    }
+
+    fn release(&mut self, core: &mut Core, segment: u32) {
+        let pool = core.segments.pool(segment);
+        core.segments.release(segment);
+        let floor = core.segments.oldest(pool).map_or(u64::MAX, |it| core.segments.drops(it).0);
+        core.ledgers[usize::from(pool)].forget_below(floor);
         core.payers().settle();
         core.stats.reclaimed += 1;
         let given = pool != self.taker;
@@ -154,75 +190,36 @@ impl Reclaim {
         self.stage = Stage::Idle;
     }
 
-    /// Whether a pool's oldest segment can be reclaimed now.
-    fn can_go(core: &Core, pool: u8) -> bool {
-        let Some(oldest) = core.segments.oldest(pool) else { return false };
-        match core.segments.state(oldest) {
-            // After a restart nothing is known of its hits: nothing of it would move.
-            State::Unread => core.recovery.may_evict_unread,
-            State::Sealed => {
-                let whole = core.recovery.knowledge == Knowledge::Whole;
-                core.segments.live(oldest) == 0 || whole
-            }
-            _ => false,
+    fn choose(&mut self, core: &mut Core, holds: &Holds) {
+        if core.segments.has_dead()
+            && let Some(dead) =
+                bits(core.segments.holding()).find_map(|pool| victims::dead(core, pool))
+        {
+            self.taker = core.segments.pool(dead);
+            return self.release(core, dead);
         }
-    }
-
-    /// The pool that a segment is taken from, and the pool that it is taken for.
-    fn victim(&self, core: &Core) -> Option<(u8, u8)> {
-        let can_go = |pool: u8| Self::can_go(core, pool);
-        let wanted = core.segments.wanted();
-        // Those behind the last one first, so that each has its turn.
-        let behind = wanted.rotate_right(u32::from(self.taker) + 1);
-        let takers = bits(behind).map(|bit| (bit + self.taker + 1) % 16);
-        for taker in takers {
-            if core.segments.is_short(taker)
-                && let Some(pool) = core.segments.donor(taker, can_go)
-            {
-                return Some((pool, taker));
-            }
-        }
-        let mut over = bits(core.segments.holding()).filter(|pool| core.segments.is_over(*pool));
-        let over = over.find(|pool| can_go(*pool)).map(|pool| (pool, pool));
-        over.or_else(|| {
-            let capacity = core.index.capacity();
-            let dense = |pool: u8| can_go(pool) && core.segments.is_dense(pool, capacity);
-            let find = || core.segments.densest(dense).or_else(|| core.segments.densest(can_go));
-            let found = core.index.is_crowded().then(find);
-            found.flatten().map(|pool| (pool, pool))
-        })
-    }
-
-    fn choose(&mut self, core: &mut Core) {
-        if core.segments.has_dead() {
-            let dead = bits(core.segments.holding()).find(|pool| {
-                let oldest = core.segments.oldest(*pool);
-                oldest.is_some_and(|segment| {
-                    core.segments.state(segment) == State::Dead && core.segments.live(segment) == 0
-                })
-            });
-            if let Some(pool) = dead {
-                self.taker = pool;
-                return self.release(core, pool);
-            }
-        }
-        let Some((pool, taker)) = self.victim(core) else { return };
-        self.taker = taker;
+        let Some((pool, taker)) = victims::victim(core, holds, self.taker) else { return };
         // Also where it is the index that has no more room: small blocks never fill the ring.
         core.admission.end_filling(taker);
-        let oldest = core.segments.oldest(pool).expect("it can go");
-        match core.segments.state(oldest) {
+        let Some((victim, choice)) = victims::next(core, pool) else { return };
+        (self.taker, self.choice) = (taker, choice);
+        match core.segments.state(victim) {
             State::Unread => {
                 core.recovery.seen(pool);
-                self.release(core, pool);
+                self.release(core, victim);
             }
-            _ if core.segments.live(oldest) == 0 => self.release(core, pool),
+            _ if core.segments.live(victim) == 0
+                && (victims::is_oldest(core, victim) || !core.segments.has_plain(victim)) =>
+            {
+                self.release(core, victim);
+            }
             _ => {
-                core.segments.set(oldest, State::Victim);
-                (self.victim, self.pool) = (oldest, pool);
+                core.segments.set(victim, State::Victim);
+                (self.victim, self.pool) = (victim, pool);
+                self.kept.begin(victim);
                 self.weights = [0; RANKS];
                 core.admission.earn(core.now().ns);
-                self.least_hits = core.admission.hits_to_move(pool);
+                self.age = core.admission.age_to_move(pool, core.worth.age_to_move(pool));
                 self.begin(Stage::Weigh);
             }
         }
@@ -304,8 +301,13 @@ impl Reclaim {
                 return true;
             };
             *left -= 1;
+            if self.stage == Stage::Empty && !self.kept.keep(core, log, &record) {
+                return false;
+            }
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
-                let rank = Self::rank(core, holds, &entry, record.key.lo(), self.least_hits);
+                let rank = Self::rank(core, holds, &entry, record.key.lo(), self.age);
+                let over = record.hint.is_over(core.now().unix);
+                let rank = rank.filter(|rank| !over || *rank == HELD);
                 let padded = core.geometry().padded(entry.length());
                 if self.stage == Stage::Weigh {
                     if let Some(rank) = rank {
@@ -318,12 +320,10 @@ impl Reclaim {
                     let placed = log.place(core, self.pool, padded, Claim::Move);
                     match placed {
                         Some(placed) => {
-                            let bytes = u64::from(padded);
-                            self.room -= bytes;
-                            let saved = &mut self.saved[usize::from(self.pool)];
-                            *saved = saved.saturating_sub(bytes);
                             self.moves.begin(core, &record, &entry, metadata, placed);
+                            self.pay(rank, padded.into());
                         }
+                        None if rank == Some(HELD) && self.gets_space(core) => return false,
                         None => Self::evict(core, position, rank, (&record, metadata)),
                     }
                 } else {
@@ -346,24 +346,43 @@ impl Reclaim {
         found.filter(|(_, entry)| entry.is_there() && entry.place() == place)
     }
 
-    /// How much a block should be kept; nothing: not at all.
+    /// How much a block should be kept, if it is not older than `most`; nothing: not at all.
     pub(crate) fn rank(
         core: &Core,
         holds: &Holds,
         entry: &Entry,
         lo: u64,
-        least_hits: u8,
+        most: u64,
     ) -> Option<u8> {
         if holds.is_held(entry.number(), lo, core.now().ns) {
             return Some(HELD);
         }
-        let hits = entry.hits();
-        (hits >= least_hits).then(|| (hits - 1) * 16 + (15 - entry.depth()))
+        let age = core.worth.clock.weighed_age(entry);
+        let rank = u64::from(HELD - 1) * (most.saturating_sub(age)) / most.max(1);
+        (age < most).then(|| u8::try_from(rank).expect("below HELD"))
     }
 
     fn is_chosen(&self, rank: u8, bytes: u32) -> bool {
-        let hit = || rank >= self.threshold && self.saved[usize::from(self.pool)] >= bytes.into();
-        self.room >= bytes.into() && (rank == HELD || hit())
+        let bytes = u64::from(bytes);
+        match rank {
+            HELD => self.held_room >= bytes,
+            rank if rank == self.threshold => self.rest.min(self.room) >= bytes,
+            rank => rank > self.threshold && self.room >= bytes,
+        }
+    }
+
+    /// A block of so many bytes moves.
+    fn pay(&mut self, rank: Option<u8>, bytes: u64) {
+        let room = if rank == Some(HELD) { &mut self.held_room } else { &mut self.room };
+        *room -= bytes;
+        self.rest -= if rank == Some(self.threshold) { bytes } else { 0 };
+        let saved = &mut self.saved[usize::from(self.pool)];
+        *saved = saved.saturating_sub(bytes);
+    }
+
+    /// Whether there is space in the victim's pool soon, without this reclaim.
+    fn gets_space(&self, core: &Core) -> bool {
+        !self.moves.is_idle() || core.segments.has_next(self.pool)
     }
 
     fn evict(core: &mut Core, position: Position, rank: Option<u8>, block: (&Record, &[u8])) {
@@ -374,25 +393,30 @@ impl Reclaim {
     /// All pages were read.
     fn scanned(&mut self, core: &mut Core) {
         if self.stage == Stage::Empty {
+            self.kept.account(core);
             self.stage = Stage::Drain;
             return;
         }
-        self.room = core.geometry().segment_bytes / 8 * 7;
-        let most = self.earn(core).min(self.room);
-        let mut sum = 0;
-        self.threshold = 0;
-        for rank in (0..RANKS).rev() {
-            sum += self.weights[rank];
-            if sum > most {
-                // Of this rank as many move as fit.
-                self.threshold = u8::try_from(rank).expect("64 ranks");
-                break;
-            }
+        let segment = core.geometry().segment_bytes;
+        let (room, held) = (segment / 8 * MOVED_EIGHTHS, self.weights[usize::from(HELD)]);
+        if held > segment / HELD_SHARE && self.choice == Choice::Coldest {
+            let until = core.now().ns + core.config().times.hold / SPARED_PARTS;
+            core.segments.pass_over(self.victim, held, until);
+            self.stage = Stage::Idle;
+            return;
+        }
+        self.held_room = if self.choice == Choice::LastOfAll { room } else { segment };
+        self.room = self.earn(core).min(room).saturating_sub(held);
+        (self.threshold, self.rest) = (HELD - 1, self.room);
+        // Of the last rank as many move as fit, and no block of it instead of one used later.
+        while self.threshold > 0 && self.weights[usize::from(self.threshold)] <= self.rest {
+            self.rest -= self.weights[usize::from(self.threshold)];
+            self.threshold -= 1;
         }
         self.begin(Stage::Empty);
     }
 
-    /// The bytes that may move of the victim's pool because they were hit.
+    /// The bytes that may move of the victim's pool because they were used.
     fn earn(&mut self, core: &mut Core) -> u64 {
         let pool = usize::from(self.pool);
         let put = core.pool_stats(self.pool).put_bytes;
@@ -408,8 +432,11 @@ impl Reclaim {
         if !self.moves.is_idle() {
             return;
         }
-        if core.segments.live(self.victim) > 0 {
+        let (from, to) = core.segments.drops(self.victim);
+        if core.segments.live(self.victim) > 0 || from != to {
             core.segments.set(self.victim, State::Dead);
+        }
+        if core.segments.live(self.victim) > 0 {
             return;
         }
         log.hurry();

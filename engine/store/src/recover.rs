@@ -3,7 +3,8 @@
 //!
 //! Of two records of a key the one in the newer segment counts, and in one segment the later one
 //! (`log.rs` says why that is the order in which they were made). So what is in the index already
-//! stays, except for entries of the segment that is being read itself.
+//! stays, except for entries of the segment that is being read itself, and for drops that were
+//! written again: a put in a segment above the epoch in which the drop was made counts.
 
 use crate::config::{Geometry, UNIT_BYTES};
 use crate::core::Core;
@@ -11,11 +12,13 @@ use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
 use crate::format::{PAGE, POOLS_MAX, Page, PageHeader, RECORDS_MAX, Record, RecordKind};
+use crate::hint::Class;
 use crate::index::{Hash, Position};
 use crate::key::Key;
 use crate::log::Log;
 use crate::segments::{State, bits};
 use crate::task::{Outcome, Pool};
+use crate::worth::{AGE_MAX, TICKS_OF_STORE};
 
 /// Pages in a row that are none of the segment's, behind the last one that is: there the segment
 /// ends. One alone may be damaged.
@@ -265,7 +268,8 @@ impl Recovery {
         self.sequence = self.sequence.max(header.sequence + u64::from(self.page.count()));
         drops.durable(header.drops_durable);
         self.touch(core);
-        drops.page(header.drops_before, self.page.drops())
+        let ledger = &core.ledgers[usize::from(header.pool)];
+        drops.page(ledger, header.drops_before, self.page.drops())
     }
 
     /// Hashes all keys of the page, then asks for their tags, then for their entries. Loops that
@@ -294,7 +298,10 @@ impl Recovery {
 
     fn record(&mut self, core: &mut Core, drops: &mut Drops, segment: u32, record: &Record) {
         if record.kind == RecordKind::Gap {
-            drops.known(record.key.lo(), record.key.hi());
+            if record.key != Key::default() {
+                core.segments.set_gaps(segment);
+                drops.known(record.key.lo(), record.key.hi());
+            }
             return;
         }
         if core.is_strange(record.uid, record.key.lo(), segment) {
@@ -313,39 +320,57 @@ impl Recovery {
             core.stats.recovered += 1;
         }
         let Some((position, old)) = found else {
-            return Self::add(core, hash, number, segment, record);
+            let entry = self.entry(core, number, segment, record);
+            return Self::add(core, hash, record.key, entry);
         };
-        let here = match old.kind() {
-            Kind::Writing => false,
-            Kind::Dropped => old.place() != 0 && core.geometry().segment_of(old.place()) == segment,
-            Kind::Live | Kind::Suspect => core.geometry().segment_of(old.place()) == segment,
-        };
-        if here {
-            let new = Self::entry(core, number, segment, record);
+        if Self::counts(core, &old, segment, record) {
+            let new = self.entry(core, number, segment, record);
             core.replace(position, &old, new);
+        } else if record.kind == RecordKind::Put && old.kind() != Kind::Dropped {
+            core.segments.set_stale(segment);
         }
     }
 
-    fn entry(core: &Core, number: u16, segment: u32, record: &Record) -> Entry {
+    /// Whether a record says more of a key than the entry that there is.
+    fn counts(core: &Core, old: &Entry, segment: u32, record: &Record) -> bool {
+        let here = || core.geometry().segment_of(old.place()) == segment;
+        let epoch = core.segments.epoch(segment);
+        match (old.kind(), record.kind) {
+            (Kind::Writing, _) => false,
+            // A drop that was written again is older than the segment.
+            (Kind::Live | Kind::Suspect, RecordKind::Drop) => here() && record.check >= epoch,
+            (Kind::Live | Kind::Suspect, _) => here(),
+            (Kind::Dropped, RecordKind::Drop) => record.check > old.bound(),
+            (Kind::Dropped, _) => epoch > old.bound() || old.place() != 0 && here(),
+        }
+    }
+
+    /// The entry of a record. When a block was used is not known: those of older segments count as
+    /// older, up to the ticks in which the store is used once.
+    fn entry(&self, core: &mut Core, number: u16, segment: u32, record: &Record) -> Entry {
         if record.kind == RecordKind::Drop {
             let place = core.geometry().place(segment, 0);
-            return Entry::new(record.key, number, Kind::Dropped).with_place(place);
+            return Entry::dropped(record.key, number, record.check, place);
         }
+        let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
+        let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
+        let class = core.class_of((number, record.key), record.hint);
+        let age = if class == Class::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))
+            .with_class(class)
+            .with_stamp(core.worth.clock.stamp(age))
             .with_length(record.length)
-            .with_depth(record.depth)
             .with_check(record.check)
     }
 
     /// A key of which nothing is known yet.
-    fn add(core: &mut Core, hash: Hash, number: u16, segment: u32, record: &Record) {
-        if record.kind == RecordKind::Drop {
-            let place = core.geometry().place(segment, 0);
-            core.insert_dropped(hash, record.key, number, place);
+    fn add(core: &mut Core, hash: Hash, key: Key, entry: Entry) {
+        if entry.kind() == Kind::Dropped {
+            core.insert_dropped(hash, key, entry);
         } else {
             // A full index forgets the oldest: recovery comes to them last.
-            let _ = core.insert_live(hash, record.key, Self::entry(core, number, segment, record));
+            let _ = core.insert_live(hash, key, entry);
         }
     }
 
@@ -377,7 +402,9 @@ impl Recovery {
         if self.pages == 0 {
             core.segments.release_nth(at);
         } else {
-            if drops.segment_end() == Hole::Damage {
+            core.segments.set_drops(chunk.segment, drops.numbers());
+            let pool = usize::from(core.segments.pool(chunk.segment));
+            if drops.segment_end(&core.ledgers[pool]) == Hole::Damage {
                 return self.distrust(core, drops, cell, chunk.segment);
             }
             core.segments.seal(chunk.segment, self.pages);
@@ -408,8 +435,8 @@ impl Recovery {
     /// Durable drops are missing in or behind this segment: it and all older ones of its pool do
     /// not count.
     fn distrust(&mut self, core: &mut Core, drops: &mut Drops, cell: u32, segment: u32) {
-        let _ = drops.segment_end();
         let pool = core.segments.pool(segment);
+        let _ = drops.segment_end(&core.ledgers[usize::from(pool)]);
         core.stats.distrusted += u64::from(core.recovery.unread_of[usize::from(pool)]);
         core.segments.set(segment, State::Dead);
         core.recovery.seen(pool);

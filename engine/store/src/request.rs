@@ -1,6 +1,7 @@
 //! What a store is asked, and what it answers.
 
 use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::hint::Hint;
 use crate::key::Key;
 use crate::task::Outcome;
 
@@ -30,6 +31,24 @@ pub enum Durability {
     Soon,
     /// Found again after power loss, when it is answered.
     Durable,
+}
+
+/// What the store has of the chain of blocks that a put belongs to: of one request's prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Chain {
+    /// At least half, or nobody knows: the block is taken as far as the write budget goes.
+    #[default]
+    Extends,
+    /// Less than half: the chain is taken if it is worth more than the coldest blocks there are.
+    Begins,
+}
+
+impl Chain {
+    /// Of a chain of so many blocks, of which so many are there from its head on.
+    #[must_use]
+    pub fn of(there: usize, blocks: usize) -> Self {
+        if there < blocks.div_ceil(2) { Self::Begins } else { Self::Extends }
+    }
 }
 
 /// What a request needs a place for.
@@ -65,8 +84,12 @@ pub struct Put<'a> {
     pub bytes: u32,
     /// The block's check, the same in each part.
     pub check: u64,
+    /// What of its chain the store has.
+    pub chain: Chain,
     /// How deep in its chain the block is: 0 is the head of a prompt.
     pub depth: u16,
+    /// What is known of the block's worth.
+    pub hint: Hint,
     /// When it is answered.
     pub durability: Durability,
     /// Up to 1 KiB that stay with the block; of the first part.
@@ -165,6 +188,9 @@ pub enum DeclineReason {
     FirstSight,
     /// Nothing is left of the write budget.
     Budget,
+    /// The store has little of the block's chain, and what is there is used too often to make room
+    /// for it.
+    Colder,
 }
 
 /// What is wrong with a request.

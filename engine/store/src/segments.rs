@@ -43,11 +43,22 @@ struct Segment {
     time: u32,
     /// Entries of the index that point here.
     live: u32,
+    /// The sum of their ticks.
+    ticks: u64,
     /// Gets that read here now.
     readers: u32,
     pages: u32,
     state: State,
     pool: u8,
+    /// Numbers of its drops: from, and to below.
+    drops: (u64, u64),
+    /// Whether it has records of gaps in those numbers.
+    gaps: bool,
+    /// Whether it has puts of keys that a newer segment has puts of.
+    stale: bool,
+    /// Until when others go first, in nanoseconds: so many bytes of it are held.
+    spared_ns: u64,
+    held: u32,
 }
 
 /// One pool's segments.
@@ -60,6 +71,9 @@ struct Ring {
     /// Entries of the index that point to them.
     live: u64,
     preparing: usize,
+    /// Complete ones, and drops in all.
+    sealed: u32,
+    drops: u64,
 }
 
 /// All segments of a shard.
@@ -73,6 +87,8 @@ pub(crate) struct Segments {
     quota: Quota,
     /// Segments whose entries go.
     dead: usize,
+    /// Segments with puts that newer ones replace.
+    stale: usize,
     next_epoch: u64,
 }
 
@@ -82,13 +98,26 @@ impl Segments {
             epoch: 0,
             time: 0,
             live: 0,
+            ticks: 0,
             readers: 0,
             pages: 0,
             state: State::Free,
             pool: 0,
+            drops: (0, 0),
+            gaps: false,
+            stale: false,
+            spared_ns: 0,
+            held: 0,
         };
         let queue = || Fifo::with_limit(count as usize);
-        let ring = || Ring { ready: Fifo::with_limit(READY), oldest: None, live: 0, preparing: 0 };
+        let ring = || Ring {
+            ready: Fifo::with_limit(READY),
+            oldest: None,
+            live: 0,
+            preparing: 0,
+            sealed: 0,
+            drops: 0,
+        };
         Self {
             table: vec![segment; count as usize].into_boxed_slice(),
             order: queue(),
@@ -96,6 +125,7 @@ impl Segments {
             rings: (0..POOLS_MAX).map(|_| ring()).collect(),
             quota: Quota::new(),
             dead: 0,
+            stale: 0,
             next_epoch: 1,
         }
     }
@@ -142,16 +172,32 @@ impl Segments {
         self.table[segment as usize].time
     }
 
-    pub(crate) fn gain(&mut self, segment: u32) {
+    /// The mean tick of its entries' last uses; nothing without entries.
+    pub(crate) fn mean_tick(&self, segment: u32) -> Option<u64> {
+        let segment = &self.table[segment as usize];
+        segment.ticks.checked_div(segment.live.into())
+    }
+
+    /// An entry that was used in the first tick was used in the second one.
+    #[inline(always)]
+    pub(crate) fn use_again(&mut self, segment: u32, before: u64, now: u64) {
+        let ticks = &mut self.at(segment).ticks;
+        // A demoted block counts less than its tick: first the sum grows.
+        *ticks = *ticks + now - before;
+    }
+
+    pub(crate) fn gain(&mut self, segment: u32, tick: u64) {
         let it = self.at(segment);
         it.live += 1;
+        it.ticks += tick;
         let pool = it.pool;
         self.ring_mut(pool).live += 1;
     }
 
-    pub(crate) fn lose(&mut self, segment: u32) {
+    pub(crate) fn lose(&mut self, segment: u32, tick: u64) {
         let it = self.at(segment);
         it.live = it.live.checked_sub(1).expect("an entry is counted once");
+        it.ticks -= tick;
         let pool = it.pool;
         self.ring_mut(pool).live -= 1;
     }
@@ -242,6 +288,30 @@ impl Segments {
         let ring = self.ring(pool);
         let free = u32::try_from(self.free.len()).expect("segments are numbered by u32");
         ring.ready.len() + ring.preparing + self.quota.takeable(pool, free) as usize
+    }
+
+    /// Segments that a pool has or could take now.
+    pub(crate) fn reach(&self, pool: u8) -> u32 {
+        let free = u32::try_from(self.free.len()).expect("segments are numbered by u32");
+        self.held(pool) + self.quota.takeable(pool, free)
+    }
+
+    /// Whether a pool has or gets another ready segment without any reclaim.
+    pub(crate) fn has_next(&self, pool: u8) -> bool {
+        self.spare(pool) > 0
+    }
+
+    /// Others go before a segment of which so many bytes are held, until then.
+    pub(crate) fn pass_over(&mut self, segment: u32, held: u64, until_ns: u64) {
+        let it = self.at(segment);
+        (it.spared_ns, it.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
+        self.set(segment, State::Sealed);
+    }
+
+    /// The held bytes of a segment that others go before.
+    pub(crate) fn spared(&self, segment: u32, now_ns: u64) -> Option<u32> {
+        let it = &self.table[segment as usize];
+        (it.spared_ns > now_ns).then_some(it.held)
     }
 
     /// Whether no epoch is left for another segment, and puts may not take the last ready one.
@@ -339,7 +409,8 @@ impl Segments {
     }
 
     /// Takes the first free segment that no get reads for a pool, and gives it an epoch.
-    pub(crate) fn prepare(&mut self, pool: u8, time: u32) -> Option<u32> {
+    /// Also the pool that it was in before.
+    pub(crate) fn prepare(&mut self, pool: u8, time: u32) -> Option<(u32, u8)> {
         let segment = *self.free.front()?;
         if self.table[segment as usize].readers > 0 || self.next_epoch == u64::MAX {
             return None;
@@ -348,12 +419,16 @@ impl Segments {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let it = self.at(segment);
-        assert!(it.live == 0, "a segment is written again while entries point to it");
+        assert!(
+            (it.live, it.ticks) == (0, 0),
+            "a segment is written again while entries point to it"
+        );
         (it.epoch, it.time, it.pages, it.state) = (epoch, time, 0, State::Preparing);
-        it.pool = pool;
+        it.spared_ns = 0;
+        let before = std::mem::replace(&mut it.pool, pool);
         self.ring_mut(pool).preparing += 1;
         self.quota.take(pool);
-        Some(segment)
+        Some((segment, before))
     }
 
     pub(crate) fn prepared(&mut self, segment: u32) {
@@ -375,18 +450,64 @@ impl Segments {
         Some(segment)
     }
 
-    pub(crate) fn close(&mut self, segment: u32) {
-        self.at(segment).state = State::Closing;
+    /// It takes no more blocks; its drops end below this number.
+    pub(crate) fn close(&mut self, segment: u32, drops: u64) {
+        let (from, _) = self.drops(segment);
+        self.set_drops(segment, (from, drops));
+        self.set(segment, State::Closing);
+    }
+
+    /// Numbers of a segment's drops: from, and to below.
+    pub(crate) fn drops(&self, segment: u32) -> (u64, u64) {
+        self.table[segment as usize].drops
+    }
+
+    pub(crate) fn set_drops(&mut self, segment: u32, drops: (u64, u64)) {
+        let before = std::mem::replace(&mut self.at(segment).drops, drops);
+        let pool = self.pool(segment);
+        let ring = self.ring_mut(pool);
+        ring.drops = ring.drops - (before.1 - before.0) + (drops.1 - drops.0);
+    }
+
+    /// A segment has a record of a gap.
+    pub(crate) fn set_gaps(&mut self, segment: u32) {
+        self.at(segment).gaps = true;
+    }
+
+    /// A segment has a put of a key that a newer one has a put of: it must go first, else the old
+    /// one would count once the new one is gone.
+    pub(crate) fn set_stale(&mut self, segment: u32) {
+        self.stale += usize::from(!std::mem::replace(&mut self.at(segment).stale, true));
+    }
+
+    /// A complete segment of a pool that must go before any newer one.
+    pub(crate) fn stale(&self, pool: u8) -> Option<u32> {
+        if self.stale == 0 {
+            return None;
+        }
+        self.find(pool, |segment| {
+            let segment = &self.table[segment as usize];
+            segment.stale && segment.state == State::Sealed
+        })
+    }
+
+    /// Whether a segment has records that belong to no block, and that others may need.
+    pub(crate) fn has_plain(&self, segment: u32) -> bool {
+        let segment = &self.table[segment as usize];
+        segment.gaps || segment.drops.0 < segment.drops.1
     }
 
     /// The segment is complete and has that many pages.
     pub(crate) fn seal(&mut self, segment: u32, pages: u32) {
-        let it = self.at(segment);
-        (it.state, it.pages) = (State::Sealed, pages);
+        self.at(segment).pages = pages;
+        self.set(segment, State::Sealed);
     }
 
     pub(crate) fn set(&mut self, segment: u32, state: State) {
         let before = std::mem::replace(&mut self.at(segment).state, state);
+        let pool = self.pool(segment);
+        let sealed = &mut self.ring_mut(pool).sealed;
+        *sealed = *sealed + u32::from(state == State::Sealed) - u32::from(before == State::Sealed);
         self.dead -= usize::from(before == State::Dead);
         self.dead += usize::from(state == State::Dead);
     }
@@ -398,8 +519,7 @@ impl Segments {
 
     /// Whether there are any such entries.
     pub(crate) fn has_dead_entries(&self) -> bool {
-        let oldest = bits(self.holding()).filter_map(|pool| self.oldest(pool));
-        oldest.into_iter().any(|it| self.state(it) == State::Dead && self.live(it) > 0)
+        self.table.iter().any(|it| it.state == State::Dead && it.live > 0)
     }
 
     /// A segment found at the start, by its head.
@@ -426,10 +546,20 @@ impl Segments {
         }
     }
 
-    /// The content of a pool's oldest segment does not count any more.
-    pub(crate) fn release_oldest(&mut self, pool: u8) {
-        let segment = self.oldest(pool).expect("the caller has it");
+    /// The content of a segment does not count any more.
+    pub(crate) fn release(&mut self, segment: u32) {
         self.release_nth(self.position(self.epoch(segment)));
+    }
+
+    /// That of a pool's oldest segment.
+    pub(crate) fn release_oldest(&mut self, pool: u8) {
+        self.release(self.oldest(pool).expect("the caller has it"));
+    }
+
+    /// A segment with content of a pool for which something holds.
+    pub(crate) fn find(&self, pool: u8, is: impl Fn(u32) -> bool) -> Option<u32> {
+        let all = (0..self.order.len()).filter_map(|at| self.nth(at));
+        all.into_iter().find(|segment| self.pool(*segment) == pool && is(*segment))
     }
 
     /// The content at a position does not count.
@@ -441,6 +571,9 @@ impl Segments {
             self.ring_mut(pool).oldest = newer.into_iter().find(|it| self.pool(*it) == pool);
         }
         self.quota.give(pool);
+        self.set_drops(segment, (0, 0));
+        self.at(segment).gaps = false;
+        self.stale -= usize::from(std::mem::take(&mut self.at(segment).stale));
         self.found_free(segment);
     }
 
@@ -449,13 +582,26 @@ impl Segments {
         self.table.iter().map(|segment| u64::from(segment.live)).sum()
     }
 
+    /// Drops in a pool's segments.
+    pub(crate) fn drops_of(&self, pool: u8) -> u64 {
+        self.ring(pool).drops
+    }
+
+    /// Complete segments of a pool.
+    pub(crate) fn sealed(&self, pool: u8) -> u32 {
+        self.ring(pool).sealed
+    }
+
     /// Whether pools count what their segments do. Takes long.
     pub(crate) fn audit(&self) {
         for (pool, ring) in (0..).zip(&self.rings) {
             let own = || self.table.iter().filter(|it| it.pool == pool);
             let live: u64 = own().map(|it| u64::from(it.live)).sum();
             assert_eq!(live, ring.live, "entries of pool {pool}");
-            let held = own().filter(|it| it.state != State::Free).count();
+            let drops: u64 = own().map(|segment| segment.drops.1 - segment.drops.0).sum();
+            let sealed = own().filter(|segment| segment.state == State::Sealed).count();
+            assert_eq!((drops, sealed), (ring.drops, ring.sealed as usize), "pool {pool}");
+            let held = own().filter(|segment| segment.state != State::Free).count();
             assert_eq!(held, self.held(pool) as usize, "segments of pool {pool}");
         }
     }

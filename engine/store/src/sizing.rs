@@ -4,21 +4,23 @@ use std::fmt;
 
 use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry};
-use crate::core::{REPLY_BYTES, TASK_BYTES};
+use crate::core::{REPLY_BYTES, TASK_BYTES, ends_of};
 use crate::feed::FEED_BYTES;
 use crate::format::SPACE_BYTES;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
+use crate::ledger::LEDGERS_BYTES;
 use crate::log::LOG_BYTES;
 use crate::moves::MOVE_BYTES;
 use crate::payers::PAYER_BYTES;
 use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
+use crate::worth::TALLIES_BYTES;
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES, WRITER_RAM_BYTES};
 
 /// Ways of a bucket.
 const WAYS: u64 = 8;
 /// Bytes of RAM of a segment, with its places in the queues.
-const SEGMENT_BYTES: u64 = 48;
+const SEGMENT_BYTES: u64 = 72;
 
 /// Bytes of RAM of a cell of the buffers, in the start and in recovery.
 const CELL_RAM_BYTES: u64 = 48;
@@ -67,11 +69,13 @@ impl Sizing {
             (config.writes.into(), WRITE_RAM_BYTES + TASK_BYTES + 2 * REPLY_BYTES),
             (config.transfers_max().into(), TASK_BYTES + CELL_RAM_BYTES),
             (config.holds.into(), HOLD_BYTES),
+            (ends_of(blocks).into(), HOLD_BYTES),
             (config.owners.into(), 8 + PAYER_BYTES + WRITER_RAM_BYTES),
             (config.transfers_max().into(), MOVE_BYTES),
             (1, images),
             (1, FEED_BYTES),
             (1, LOG_BYTES),
+            (1, TALLIES_BYTES + LEDGERS_BYTES),
             (1, seen_bytes(blocks)),
         ];
         Self {

@@ -137,6 +137,8 @@ pub(crate) struct Starting {
     cells: Box<[(Transfer, What)]>,
     superblock: Option<Super>,
     floors: [u64; POOLS_MAX],
+    /// Of each pool: the highest epoch of a head with its ledger.
+    ledgers_of: [u64; POOLS_MAX],
     highest: u64,
     page: Box<[u8]>,
 }
@@ -149,6 +151,7 @@ impl Starting {
             cells: vec![(Transfer::None, (0, 0)); cells as usize].into_boxed_slice(),
             superblock: None,
             floors: [0; POOLS_MAX],
+            ledgers_of: [0; POOLS_MAX],
             highest: 0,
             page: vec![0; SPACE_BYTES].into_boxed_slice(),
         }
@@ -380,6 +383,12 @@ impl Starting {
         for (pool, drops) in drops.iter_mut().enumerate() {
             self.floors[pool] = self.floors[pool].max(head.floors[pool]);
             drops.durable(head.drops[pool]);
+        }
+        for (pool, ledger) in [head.pool, head.before].into_iter().zip(head.ledgers) {
+            let newest = &mut self.ledgers_of[usize::from(pool)];
+            if head.epoch > *newest {
+                (*newest, core.ledgers[usize::from(pool)]) = (head.epoch, ledger);
+            }
         }
         self.highest = self.highest.max(head.epoch);
         core.segments.found(segment, head.pool, head.epoch, head.time);

@@ -17,6 +17,8 @@ pub struct Stats {
     pub pending: u64,
     /// Puts that were declined, for whatever reason.
     pub declined: u64,
+    /// Those of them declined as `DeclineReason::Colder`.
+    pub declined_colder: u64,
     /// Those of them declined as `DeclineReason::FirstSight`.
     pub declined_first_sight: u64,
     /// As `DeclineReason::Budget`.
@@ -51,6 +53,10 @@ pub struct Stats {
     pub evicted: u64,
     /// Blocks evicted although they were held.
     pub holds_broken: u64,
+    /// Holds that were asked for of blocks that were there, and not granted.
+    pub holds_refused: u64,
+    /// Hints with an end for which there was no room: their blocks are worth no more than others.
+    pub hints_refused: u64,
     /// Blocks moved.
     pub moved: u64,
     /// Bytes of them.
@@ -81,6 +87,7 @@ impl Stats {
         self.declined += 1;
         let counter = match why {
             DeclineReason::FirstSight => &mut self.declined_first_sight,
+            DeclineReason::Colder => &mut self.declined_colder,
             DeclineReason::Budget => &mut self.declined_budget,
             DeclineReason::IndexFull => &mut self.declined_index_full,
             DeclineReason::Broken => &mut self.declined_broken,

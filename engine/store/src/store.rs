@@ -1,6 +1,8 @@
 //! The store of one member: requests in, tasks out, results in, answers out.
 
 mod namespaces;
+#[cfg(test)]
+mod plain;
 
 use crate::admission::Admission;
 use crate::config::{Budget, Config, ConfigError};
@@ -93,7 +95,7 @@ impl Store {
         let sizing = Sizing::with(config, &geometry);
         let admission = Admission::new(config.budget, &geometry, sizing.blocks);
         Ok(Self {
-            core: Core::new(config, geometry, sizing.buckets, admission),
+            core: Core::new(config, geometry, (sizing.buckets, sizing.blocks), admission),
             log: Log::new(),
             writes: Writes::new(config.puts, config.writes, config.owners),
             holds: Holds::new(config.holds, config.owners, config.owner_holds),
@@ -364,11 +366,17 @@ impl Store {
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
             if let Some(place) = place.filter(|_| hold == Hold::Touch) {
-                self.core.index.hit(place);
+                let entry = self.core.index.get(place);
+                let segment = self.core.geometry().segment_of(entry.place());
+                self.core.use_block(place, &entry, segment);
             }
-            if there && let Hold::For(time) = hold {
+            if let (Some(place), Hold::For(time)) = (place, hold) {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
-                found.held |= u64::from(self.holds.take(number, *lo, owner, until)) << bit;
+                let block = self.core.to_hold(place);
+                let most = self.core.holdable(block.pool, 0);
+                let held = self.holds.take(block, owner, until, most);
+                found.held |= u64::from(held) << bit;
+                self.core.stats.holds_refused += u64::from(!held);
             }
         }
         // Whoever touches has the blocks: that is no question whether they are here.
@@ -485,7 +493,7 @@ impl Store {
     /// Whether there is more to look at than one step does.
     #[must_use]
     pub fn is_walking(&self) -> bool {
-        self.sweep.is_walking() || self.reclaim.is_walking()
+        self.sweep.is_walking() || self.reclaim.is_walking() || self.core.worth.is_wanted()
     }
 
     /// Has the records of all that was acknowledged written in the next step, due or not.
@@ -527,11 +535,13 @@ impl Store {
         if !self.recovery.is_reading() || core.recovery.unread > 0 {
             self.reclaim.step(core, log, &self.holds, pool, budget);
         }
+        core.worth.step(&core.segments, now.ns);
         self.sweep.step(core, &self.writes, budget);
         self.lister.step(core, pool);
         self.writes.step(core, log);
         self.log.step(&mut self.core);
-        self.holds.expire(now.ns);
+        self.holds.expire(now.ns, |_, _| {});
+        self.core.end_hints();
         self.flush(now);
         if !self.core.spaces.is_busy()
             && !self.core.is_held_up()

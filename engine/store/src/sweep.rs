@@ -1,10 +1,15 @@
 //! The walk over the index that removes what no record leads to: blocks of cleared namespaces, of
-//! segments whose pages cannot be read, and what recovery remembered of drops.
+//! segments whose pages cannot be read, and what recovery remembered of drops. Ages that stamps
+//! could not say much longer are cut.
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
 use crate::segments::State;
+use crate::worth::AGE_MAX;
 use crate::writes::Writes;
+
+/// Ticks from one walk to the next: ages stay far below what a stamp can say.
+const TICKS: u64 = AGE_MAX / 2;
 
 /// A walk in steps. An insertion may displace an entry into a part that was walked already; then
 /// what called for the walk is still there at its end, and it begins again.
@@ -12,13 +17,16 @@ use crate::writes::Writes;
 pub(crate) struct Sweep {
     at: u64,
     remaining: u64,
+    /// The tick in which the last walk began.
+    tick: u64,
 }
 
 impl Sweep {
-    fn is_needed(core: &Core) -> bool {
+    fn is_needed(&self, core: &Core) -> bool {
+        let old = core.worth.clock.tick() > self.tick + TICKS;
         let dead = core.segments.has_dead() && core.segments.has_dead_entries();
         let dropped = core.recovery.knowledge == Knowledge::Whole && core.recovery.dropped > 0;
-        dead || dropped || core.spaces.has_retired()
+        dead || dropped || old || core.spaces.has_retired()
     }
 
     fn is_dead(core: &Core, entry: &Entry) -> bool {
@@ -42,9 +50,10 @@ impl Sweep {
     /// Looks at that many buckets.
     pub(crate) fn step(&mut self, core: &mut Core, writes: &Writes, budget: u32) {
         if self.remaining == 0 {
-            if !Self::is_needed(core) {
+            if !self.is_needed(core) {
                 return;
             }
+            self.tick = core.worth.clock.tick();
             self.remaining = core.index.len();
         }
         let count = self.remaining.min(budget.into());
@@ -56,6 +65,9 @@ impl Sweep {
                         core.feed.lose();
                     }
                     core.remove(position);
+                } else if entry.is_there() && core.worth.clock.age(entry.stamp()) > AGE_MAX {
+                    let segment = core.geometry().segment_of(entry.place());
+                    core.set_age(position, &entry, segment, AGE_MAX);
                 }
             }
             self.at = (self.at + 1) % core.index.len();

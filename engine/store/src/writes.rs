@@ -144,8 +144,7 @@ impl Writes {
         if let Some((position, entry)) = found {
             match entry.kind() {
                 Kind::Live | Kind::Suspect => {
-                    let hits = entry.hits().saturating_add(1);
-                    core.index.update(position, entry.with_hits(hits));
+                    core.offered_again(position, &entry, put.chain);
                     let (length, check) = (entry.length(), entry.check());
                     return Err(Answer { status: Status::Present, length, check });
                 }
@@ -164,12 +163,12 @@ impl Writes {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         let pool = core.spaces.pool(number);
-        core.admit(pool, hash, put.depth).map_err(Status::Declined)?;
+        core.admit(pool, hash, put).map_err(Status::Declined)?;
         let slot = self.blocks.insert(self.user(put.owner), Block::new(core, number, put));
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())
             .with_length(put.length)
-            .with_depth(put.depth.into())
+            .with_stamp(core.worth.stamp_of_put(pool))
             .with_check(put.check);
         match found {
             Some((position, old)) => core.replace(position, &old, entry),
@@ -343,6 +342,7 @@ impl Writes {
             time: core.now().unix,
             depth: block.depth.into(),
             kind: RecordKind::Put,
+            hint: block.hint,
         };
         let at = slot as usize * METADATA_BYTES_MAX;
         let metadata = &self.metadata[at..at + usize::from(block.metadata)];
@@ -352,7 +352,9 @@ impl Writes {
         };
         let (_, found) = core.find(block.number, block.key);
         let (position, old) = found.expect("a put that is not cancelled has its entry");
-        core.replace(position, &old, old.with_kind(Kind::Live).with_place(placed.place));
+        let class = core.class_of((block.number, block.key), block.hint);
+        let live = old.with_kind(Kind::Live).with_class(class).with_place(placed.place);
+        core.replace(position, &old, live);
         core.stats.puts += 1;
         core.stats.put_bytes += u64::from(block.length);
         let stats = core.pool_stats(placed.pool());
@@ -438,11 +440,13 @@ impl Writes {
                 self.settle_if_idle(log, entry.put());
             }
             Some((position, entry)) if partial => {
-                let dropped = Entry::new(drop.key, number, Kind::Dropped).with_place(0);
-                core.replace(position, &entry, dropped);
+                core.replace(position, &entry, Entry::dropped(drop.key, number, u64::MAX, 0));
             }
             Some((position, _)) => core.remove(position),
-            None if partial => core.insert_dropped(hash, drop.key, number, 0),
+            None if partial => {
+                let entry = Entry::dropped(drop.key, number, u64::MAX, 0);
+                core.insert_dropped(hash, drop.key, entry);
+            }
             None => {}
         }
         let uid = core.spaces.uid(number);

@@ -62,15 +62,19 @@ fn a_store_that_cannot_be_opened_is_named_with_its_member() {
         poke(&members[1], at(copy), &whole[bytes(copy)..][..4096]);
     }
     assert_says(&refused(), &["/b: its store", "of member 0 and not 1"]);
-    // A later release's.
-    let mut later = whole[bytes(0)..][..4096].to_vec();
-    later[16..20].copy_from_slice(&9_u32.to_le_bytes());
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &later[..4088]);
-    later[4088..].copy_from_slice(&crc.to_le_bytes());
-    for copy in [0, 1] {
-        poke(&members[1], at(copy), &later);
+    // Those of earlier releases, and a later one's.
+    for version in [1_u32, 2, 3, 9] {
+        let mut other = whole[bytes(0)..][..4096].to_vec();
+        other[16..20].copy_from_slice(&version.to_le_bytes());
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &other[..4088]);
+        other[4088..].copy_from_slice(&crc.to_le_bytes());
+        for copy in [0, 1] {
+            poke(&members[1], at(copy), &other);
+        }
+        let named = format!("store format {version}; this release reads format 4 only");
+        let remedies = ["the release that wrote it", "`kvrail store erase`"];
+        assert_says(&refused(), &[&[named.as_str()], &remedies[..]].concat());
     }
-    assert_says(&refused(), &["store format 9", "reads 1 to 3", "the release that wrote it"]);
     for copy in [0, 1] {
         poke(&members[1], at(copy), &[0; 4096]);
     }

@@ -189,6 +189,9 @@
 #define KVRAIL_NOTE_BUDGET 71
 // KVRAIL_DECLINED: the drive refuses writes; blocks are taken again when the drive takes writes.
 #define KVRAIL_NOTE_REFUSED 72
+// KVRAIL_DECLINED of a put with KVRAIL_BEGINS: what is there is used too often to make room for a
+// new chain. Chains that keep coming are taken.
+#define KVRAIL_NOTE_COLDER 73
 // The block of a key is to hold these bytes. If there is one it stays, and nothing is written,
 // unless KVRAIL_REPLACE is set.
 #define KVRAIL_PUT 5
@@ -202,6 +205,10 @@
 // For a put: a block with other bytes or of another length is dropped for good before these bytes
 // are put; a get between the two is KVRAIL_MISS. The same bytes are KVRAIL_NOTE_PRESENT.
 #define KVRAIL_REPLACE 16
+// For a put: the store has less than half of the chain that the block belongs to, counted from its
+// head. It is taken if it is worth more than the coldest blocks there are; else the put ends as
+// KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
+#define KVRAIL_BEGINS 32
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
 // To the first key that is missing, where a prefix ends, and little further.
@@ -505,14 +512,14 @@ typedef struct kvrail_block_request {
     uint8_t opcode;
     // KVRAIL_DEMAND, ...
     uint8_t priority;
-    // KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED and KVRAIL_REPLACE for a put.
+    // KVRAIL_DURABLE for a put or drop; KVRAIL_SUMMED, KVRAIL_REPLACE and KVRAIL_BEGINS for a put.
     uint16_t flags;
     // The key.
     struct kvrail_key key;
     // Number of the arena for puts and gets, else 0.
     uint32_t region;
-    // For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 65,535
-    // counts as 65,535.
+    // For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 32,767
+    // counts as 32,767.
     uint32_t depth;
     // First byte in the arena, a multiple of the volume's memory alignment.
     uint64_t position;
@@ -660,9 +667,9 @@ typedef struct kvrail_key_info {
     uint16_t member;
     // The member's device, in every state.
     uint16_t device;
-    // Gets and puts of it since it was put or moved, counted up to 3.
-    uint8_t hits;
-    // How deep in its chain it is, counted up to 15.
+    // How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
+    uint8_t worth;
+    // 0: not known here. A listing says how deep in its chain a block is.
     uint8_t depth;
     // 1: a reader said that it is not what it should be, and nobody has looked.
     uint8_t suspect;

@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use kvrail_client::{Class, Namespace};
+use kvrail_client::{Chain, Class, Namespace};
 
 use crate::client::Memory;
 use crate::code::{Failure, KVRAIL_E_REFUSED};
@@ -27,6 +27,10 @@ pub const KVRAIL_SUMMED: u16 = 8;
 /// For a put: a block with other bytes or of another length is dropped for good before these bytes
 /// are put; a get between the two is KVRAIL_MISS. The same bytes are KVRAIL_NOTE_PRESENT.
 pub const KVRAIL_REPLACE: u16 = 16;
+/// For a put: the store has less than half of the chain that the block belongs to, counted from its
+/// head. It is taken if it is worth more than the coldest blocks there are; else the put ends as
+/// KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
+pub const KVRAIL_BEGINS: u16 = 32;
 
 /// One request for one block.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +42,14 @@ pub struct BlockRequest {
     pub opcode: u8,
     /// KVRAIL_DEMAND, ...
     pub priority: u8,
-    /// KVRAIL_DURABLE for a put or drop, KVRAIL_SUMMED and KVRAIL_REPLACE for a put.
+    /// KVRAIL_DURABLE for a put or drop; KVRAIL_SUMMED, KVRAIL_REPLACE and KVRAIL_BEGINS for a put.
     pub flags: u16,
     /// The key.
     pub key: Key,
     /// Number of the arena for puts and gets, else 0.
     pub region: u32,
-    /// For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 65,535
-    /// counts as 65,535.
+    /// For a put: how deep in its chain the block is; 0 is the head of a prompt. More than 32,767
+    /// counts as 32,767.
     pub depth: u32,
     /// First byte in the arena, a multiple of the volume's memory alignment.
     pub position: u64,
@@ -88,8 +92,8 @@ impl BlockRequest {
             KVRAIL_DROP => Built::drop_block(space, key),
             _ => return Err(self.bad("opcode", self.opcode.into(), "KVRAIL_PUT, ...")),
         };
-        if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE) != 0 {
-            let known = "KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE";
+        if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE | KVRAIL_BEGINS) != 0 {
+            let known = "KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE | KVRAIL_BEGINS";
             return Err(self.bad("flags", self.flags.into(), known));
         }
         if self.flags & KVRAIL_DURABLE != 0 {
@@ -100,6 +104,9 @@ impl BlockRequest {
         }
         if self.flags & KVRAIL_REPLACE != 0 {
             built = built.replacing();
+        }
+        if self.flags & KVRAIL_BEGINS != 0 {
+            built = built.chain(Chain::Begins);
         }
         if self.deadline_ns != 0 {
             built = built.deadline(Duration::from_nanos(self.deadline_ns));

@@ -3,7 +3,7 @@
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
-use kvrail_client::{KeyBlock, KeyFate, KeyReport, KeyState};
+use kvrail_client::{KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
 
 use crate::boundary::{call, shared};
 use crate::key::Key;
@@ -60,9 +60,9 @@ pub struct KeyInfo {
     pub member: u16,
     /// The member's device, in every state.
     pub device: u16,
-    /// Gets and puts of it since it was put or moved, counted up to 3.
-    pub hits: u8,
-    /// How deep in its chain it is, counted up to 15.
+    /// How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
+    pub worth: u8,
+    /// 0: not known here. A listing says how deep in its chain a block is.
     pub depth: u8,
     /// 1: a reader said that it is not what it should be, and nobody has looked.
     pub suspect: u8,
@@ -74,6 +74,15 @@ pub struct KeyInfo {
 unsafe impl SizedStruct for KeyInfo {
     const NAME: &'static str = "kvrail_key_info";
     const LEAST: usize = 24;
+}
+
+fn worth(worth: KeyWorth) -> u8 {
+    match worth {
+        KeyWorth::Normal => 0,
+        KeyWorth::Low => 1,
+        KeyWorth::High => 2,
+        KeyWorth::Over => 3,
+    }
 }
 
 impl KeyInfo {
@@ -88,8 +97,7 @@ impl KeyInfo {
             held_ms: block.held_ms.unwrap_or(0),
             opened_unix_s: block.opened_unix_s,
             segments_ahead: block.segments_ahead,
-            hits: block.hits,
-            depth: block.depth,
+            worth: worth(block.worth),
             suspect: u8::from(block.suspect),
             moves: u8::from(block.next == KeyFate::Moved),
             ..Self::default()

@@ -35,6 +35,9 @@ pub const KVRAIL_NOTE_FIRST_SIGHT: u32 = 70;
 pub const KVRAIL_NOTE_BUDGET: u32 = 71;
 /// KVRAIL_DECLINED: the drive refuses writes; blocks are taken again when the drive takes writes.
 pub const KVRAIL_NOTE_REFUSED: u32 = 72;
+/// KVRAIL_DECLINED of a put with KVRAIL_BEGINS: what is there is used too often to make room for a
+/// new chain. Chains that keep coming are taken.
+pub const KVRAIL_NOTE_COLDER: u32 = 73;
 
 /// Reasons of a decline stand behind this number. Those that are newer than the header, too.
 const DECLINED: u32 = 64;
@@ -76,9 +79,9 @@ mod tests {
     use kvrail_client::{BlockNote, Decline};
 
     use super::{
-        KVRAIL_NOTE_BUDGET, KVRAIL_NOTE_BUSY, KVRAIL_NOTE_FIRST_SIGHT, KVRAIL_NOTE_GIVEN_UP,
-        KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY, KVRAIL_NOTE_REFUSED, KVRAIL_NOTE_STARTING,
-        TEXTS, kvrail_note_meaning, number,
+        KVRAIL_NOTE_BUDGET, KVRAIL_NOTE_BUSY, KVRAIL_NOTE_COLDER, KVRAIL_NOTE_FIRST_SIGHT,
+        KVRAIL_NOTE_GIVEN_UP, KVRAIL_NOTE_INDEX_FULL, KVRAIL_NOTE_READ_ONLY, KVRAIL_NOTE_REFUSED,
+        KVRAIL_NOTE_STARTING, TEXTS, kvrail_note_meaning, number,
     };
 
     #[test]
@@ -108,6 +111,7 @@ mod tests {
             KVRAIL_NOTE_FIRST_SIGHT,
             KVRAIL_NOTE_BUDGET,
             KVRAIL_NOTE_REFUSED,
+            KVRAIL_NOTE_COLDER,
         ];
         assert_eq!(numbers, names, "a new reason has a name in C, too");
     }

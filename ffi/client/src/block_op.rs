@@ -164,7 +164,7 @@ impl BlockOp {
         let page = self.tail.as_ref().map_or(0, |tail| tail.offset() / TAIL_BYTES);
         let keyed = KeyedRequest {
             handle: self.opened.handle,
-            depth: if aside { 0 } else { self.request.depth },
+            chain: if aside { 0 } else { self.request.chain },
             bytes,
             key: [lo, hi],
             region: place.0,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use kvrail_ring::slot::FLAG_DURABLE;
-use kvrail_ring::{Class, METADATA_BYTES_MAX, Opcode};
+use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, METADATA_BYTES_MAX, Opcode};
+use kvrail_store::Chain;
 use thiserror::Error;
 
 use crate::key::BlockKey;
@@ -41,7 +42,8 @@ pub struct BlockRequest {
     pub(crate) lease: Option<Lease>,
     pub(crate) bytes: u64,
     pub(crate) metadata: Box<[u8]>,
-    pub(crate) depth: u16,
+    /// As the lane has it.
+    pub(crate) chain: u16,
     pub(crate) flags: u8,
     pub(crate) class: Class,
     pub(crate) crc: Option<u64>,
@@ -61,7 +63,7 @@ impl BlockRequest {
             lease,
             bytes,
             metadata: Box::default(),
-            depth: 0,
+            chain: 0,
             flags: 0,
             class: Class::default(),
             crc: None,
@@ -96,9 +98,18 @@ impl BlockRequest {
         Self { metadata: metadata.into(), ..self }
     }
 
-    /// For a put: how deep in its chain the block is. 0 is the head of a prompt.
+    /// For a put: how deep in its chain the block is. 0 is the head of a prompt; more than 32,767
+    /// counts as 32,767.
     pub fn depth(self, depth: u16) -> Self {
-        Self { depth, ..self }
+        let chain = self.chain & CHAIN_BEGINS | depth.min(CHAIN_DEPTH_MAX);
+        Self { chain, ..self }
+    }
+
+    /// For a put: what the store has of the chain that the block belongs to. [`Chain::of`] makes it
+    /// of what a lookup found. Unless said otherwise the block [`Chain::Extends`] its chain.
+    pub fn chain(self, chain: Chain) -> Self {
+        let begins = if chain == Chain::Begins { CHAIN_BEGINS } else { 0 };
+        Self { chain: self.chain & CHAIN_DEPTH_MAX | begins, ..self }
     }
 
     /// For a put: only the first bytes of the lease.
@@ -166,11 +177,11 @@ impl BlockRequest {
 
     /// What it asks for that its operation does not have.
     fn unfit(&self) -> Option<&'static str> {
-        let Self { opcode, flags, metadata, depth, crc, verifier, existing, deadline_us, .. } =
+        let Self { opcode, flags, metadata, chain, crc, verifier, existing, deadline_us, .. } =
             self;
         let puts_only = [
             ("metadata", !metadata.is_empty()),
-            ("a depth", *depth != 0),
+            ("a depth or chain", *chain != 0),
             ("a checksum", crc.is_some()),
             ("replacing", *existing == Existing::Replaced),
         ];

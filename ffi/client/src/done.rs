@@ -83,6 +83,9 @@ pub enum Decline {
     /// The drive refuses writes: what is there is found, and blocks are taken again when the drive
     /// takes writes.
     Refused,
+    /// The put said that the store has less than half of its chain ([`crate::Chain::Begins`]), and
+    /// what is there is used too often to make room for it. Chains that keep coming are taken.
+    Colder,
     /// A reason that this release does not know.
     Other(u32),
 }
@@ -109,7 +112,7 @@ impl BlockNote {
 
 impl Decline {
     /// Every reason that this release knows.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Busy,
         Self::IndexFull,
         Self::Starting,
@@ -118,6 +121,7 @@ impl Decline {
         Self::FirstSight,
         Self::Budget,
         Self::Refused,
+        Self::Colder,
     ];
 
     /// Its number in a lane.
@@ -132,6 +136,7 @@ impl Decline {
             Self::FirstSight => 6,
             Self::Budget => 7,
             Self::Refused => 8,
+            Self::Colder => 9,
             Self::Other(number) => number,
         }
     }
@@ -139,6 +144,23 @@ impl Decline {
     pub(crate) fn from_number(number: u32) -> Self {
         let known = Self::ALL.into_iter().find(|why| why.number() == number);
         known.unwrap_or(Self::Other(number))
+    }
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::IndexFull => "index_full",
+            Self::Starting => "starting",
+            Self::ReadOnly => "broken",
+            Self::GivenUp => "given_up",
+            Self::FirstSight => "first_sight",
+            Self::Budget => "budget",
+            Self::Refused => "refused",
+            Self::Colder => "colder",
+            Self::Other(_) => "other",
+        }
     }
 
     /// As people say it.
@@ -153,6 +175,7 @@ impl Decline {
             Self::FirstSight => "little write budget is left, and the block was not put before",
             Self::Budget => "no write budget is left",
             Self::Refused => "the drive refuses writes; tried again until the drive takes them",
+            Self::Colder => "what is there is used too often to make room for a new chain",
             Self::Other(_) => "a reason that this release does not know",
         }
     }

@@ -85,12 +85,13 @@ pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{
     DocumentError, EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate, KeyReport,
-    KeyState, NamespaceInfo, Pages, RefusalCode, Reloaded, ShardReport, StatusReport, TraceInfo,
-    TraceKey, TraceKind, TracePage, TraceSpent, TraceWork,
+    KeyState, KeyWorth, NamespaceInfo, Pages, RefusalCode, Reloaded, ShardReport, StatusReport,
+    TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork,
 };
 pub use kvrail_ring::{
     Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Presence, Status,
 };
+pub use kvrail_store::Chain;
 pub use lease::Lease;
 pub use listing::{Event, EventBatch, Events, ListPage, ListedBlock, Listing};
 pub use lookup::{Found, Lookup, LookupExtent, PendingLookup, Recency};

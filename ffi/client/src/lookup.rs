@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
-use kvrail_store::HOLD_MS_MAX;
+use kvrail_store::{Chain, HOLD_MS_MAX};
 
 use crate::error::ClientError;
 use crate::inflight::KeysAnswer;
@@ -62,6 +62,8 @@ impl Default for Lookup {
 /// What a lookup found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
+    /// Keys of the lookup.
+    pub keys: usize,
     /// Keys from the first on that are all there.
     pub prefix: usize,
     /// For each key that was asked for whether it is there. May be shorter than the keys.
@@ -70,6 +72,15 @@ pub struct Found {
     pub held: usize,
     /// Keys that may yet turn up: recovery has not seen everything.
     pub warming: usize,
+}
+
+impl Found {
+    /// What the store has of the chain that the lookup's keys are, for puts of what is missing.
+    /// While recovery goes on nobody knows.
+    #[must_use]
+    pub fn chain(&self) -> Chain {
+        if self.warming > 0 { Chain::Extends } else { Chain::of(self.prefix, self.keys) }
+    }
 }
 
 /// Keys of one member, five at a time: where each stands in the question.
@@ -144,7 +155,7 @@ impl Queue {
         how: &Lookup,
     ) -> Result<PendingLookup, ClientError> {
         // A prefix ends where a block is not there for certain.
-        let keys = match how.extent {
+        let known = match how.extent {
             LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
             LookupExtent::All => keys,
         };
@@ -152,7 +163,11 @@ impl Queue {
             Recency::Renewed if self.touches() => FLAG_TOUCH,
             Recency::Kept | Recency::Renewed => 0,
         };
-        self.ask(namespace, keys, (Opcode::Lookup, how.extent), (hold_ms(how.hold)?, flags))
+        let hold_ms = hold_ms(how.hold)?;
+        let mut pending =
+            self.ask(namespace, known, (Opcode::Lookup, how.extent), (hold_ms, flags))?;
+        pending.found.keys = keys.len();
+        Ok(pending)
     }
 
     fn ask(

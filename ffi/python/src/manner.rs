@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kvrail_client::{BlockRequest, Class};
+use kvrail_client::{BlockRequest, Chain, Class};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyString};
 
 use crate::errors::raised::RequestError;
 use crate::numbers::Numbers;
@@ -47,9 +47,11 @@ pub(crate) struct Manner {
     unverified: Option<()>,
     /// Blocks with other bytes give way to what is put.
     replacing: Option<()>,
-    /// Of the first block, or of all.
-    depth: u16,
+    /// Of the first block or of all, or of each.
+    depth: Option<Numbers>,
     kin: Kin,
+    /// What the store has of the chain of each block; none where all extend theirs.
+    chains: Vec<Chain>,
     /// How long the call may wait; for ever if nothing is said.
     timeout: Option<Duration>,
 }
@@ -75,11 +77,11 @@ impl Manner {
                 "timeout" => manner.timeout = Some(seconds("timeout", &value)?),
                 "durable" => manner.durable = value.extract::<bool>()?.then_some(()),
                 "metadata" => manner.metadata = metadata(&value, count)?,
-                "crc" => manner.crc = Some(crcs(&value, count)?),
+                "crc" => manner.crc = Some(each(&key, &value, count)?),
                 "verify" => manner.unverified = (!value.extract::<bool>()?).then_some(()),
                 "replace" => manner.replacing = value.extract::<bool>()?.then_some(()),
-                "depth" => manner.depth = depth(&value)?,
-                _ => manner.kin = if value.extract()? { Kin::Chain } else { Kin::Apart },
+                "depth" => manner.depth = Some(each(&key, &value, count)?),
+                _ => (manner.kin, manner.chains) = chains(&value, count)?,
             }
         }
         Ok(manner)
@@ -93,13 +95,23 @@ impl Manner {
         self.kin
     }
 
+    /// How deep in its chain the block with this number is; what is deeper than can be said is as
+    /// deep as can be said.
+    fn depth(&self, index: usize) -> u16 {
+        let deeper = match (&self.depth, self.kin) {
+            (Some(Numbers::Many(_)), _) | (_, Kin::Apart) => 0,
+            (_, Kin::Chain) => index as u64,
+        };
+        let first = self.depth.as_ref().map_or(0, |depth| depth.get(index));
+        u16::try_from(first.saturating_add(deeper)).unwrap_or(u16::MAX)
+    }
+
     /// The request of the block with this number, with all of it.
     pub(crate) fn apply(&self, index: usize, request: BlockRequest) -> BlockRequest {
-        let deeper = match self.kin {
-            Kin::Apart => 0,
-            Kin::Chain => u16::try_from(index).unwrap_or(u16::MAX),
-        };
-        let mut request = request.class(self.class).depth(self.depth.saturating_add(deeper));
+        let mut request = request.class(self.class).depth(self.depth(index));
+        if let Some(chain) = self.chains.get(index) {
+            request = request.chain(*chain);
+        }
         if let Some(metadata) = self.metadata.get(index) {
             request = request.metadata(metadata);
         }
@@ -119,20 +131,53 @@ impl Manner {
     }
 }
 
-fn depth(value: &Bound<'_, PyAny>) -> PyResult<u16> {
-    let depth: u64 = value.extract()?;
-    Ok(u16::try_from(depth).unwrap_or(u16::MAX)) // deeper is as deep
+/// One number for each block. A depth may be that of the first block, or of all.
+fn each(what: &str, value: &Bound<'_, PyAny>, count: usize) -> PyResult<Numbers> {
+    let numbers = Numbers::read(what, value)?;
+    let one = if what == "depth" { count } else { 1 };
+    match numbers.count().unwrap_or(one) {
+        given if given == count => Ok(numbers),
+        given => Err(unequal(what, given, count)),
+    }
 }
 
-fn crcs(value: &Bound<'_, PyAny>, count: usize) -> PyResult<Numbers> {
-    let crcs = Numbers::read("crc", value)?;
-    match crcs.count().unwrap_or(1) {
-        given if given == count => Ok(crcs),
-        given => {
-            let text = format!("crc has {given} items for {count} keys; pass one each");
-            Err(RequestError::new_err(text))
-        }
+fn unequal(what: &str, given: usize, count: usize) -> PyErr {
+    RequestError::new_err(format!("{what} has {given} items for {count} keys; pass one each"))
+}
+
+/// Whether all blocks are one chain, and what the store has of the chain of each.
+fn chains(value: &Bound<'_, PyAny>, count: usize) -> PyResult<(Kin, Vec<Chain>)> {
+    if value.is_instance_of::<PyBool>() {
+        return Ok((if value.extract()? { Kin::Chain } else { Kin::Apart }, Vec::new()));
     }
+    if value.is_instance_of::<PyString>() {
+        return Ok((Kin::Chain, vec![chain(value)?; count]));
+    }
+    let all = value.try_iter().map_err(|_| unknown(value))?;
+    let all = all.map(|it| chain(&it?)).collect::<PyResult<Vec<_>>>()?;
+    match all.len() {
+        given if given == count => Ok((Kin::Apart, all)),
+        given => Err(unequal("chain", given, count)),
+    }
+}
+
+fn chain(value: &Bound<'_, PyAny>) -> PyResult<Chain> {
+    let word = value.cast::<PyString>().map_err(|_| unknown(value))?.to_str()?;
+    let all = [Chain::Extends, Chain::Begins];
+    all.into_iter().find(|it| chain_word(*it) == word).ok_or_else(|| unknown(value))
+}
+
+/// What Python calls it.
+pub(crate) fn chain_word(chain: Chain) -> &'static str {
+    match chain {
+        Chain::Extends => "extends",
+        Chain::Begins => "begins",
+    }
+}
+
+fn unknown(value: &Bound<'_, PyAny>) -> PyErr {
+    let text = format!("chain is {value:?}; it must be True, False, \"extends\" or \"begins\", or");
+    RequestError::new_err(format!("{text} one of these words for each block"))
 }
 
 /// One piece for each block; for one block it may be a piece by itself.

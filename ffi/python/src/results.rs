@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvrail_client::{BlockNote, Presence, Status};
+use kvrail_client::{BlockNote, Chain, Presence, Status};
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 
 use crate::errors::from_status;
 use crate::errors::raised::TooSmallError;
+use crate::manner::chain_word;
 
 /// How the request for one block ended.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,16 @@ impl End {
             BlockNote::Present => "PRESENT",
             BlockNote::Pending => "PENDING",
             _ => self.status.name(),
+        }
+    }
+
+    /// Why it was declined, in a word.
+    fn declined(self) -> Option<&'static str> {
+        match self.note {
+            _ if self.status != Status::Declined => None,
+            BlockNote::Declined(why) => Some(why.name()),
+            BlockNote::Stale => Some("stale"),
+            _ => Some("behind"),
         }
     }
 
@@ -244,6 +255,15 @@ impl Results {
     }
 
     #[getter]
+    fn declines(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for name in self.ends.iter().filter_map(|end| end.declined()) {
+            *counts.entry(name).or_default() += 1;
+        }
+        counts
+    }
+
+    #[getter]
     fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
@@ -294,6 +314,11 @@ impl Found {
     #[getter]
     fn there<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         view_of_bools(py, self.found.there.iter().copied())
+    }
+
+    #[getter]
+    fn chain(&self) -> &'static str {
+        chain_word(self.found.chain())
     }
 
     #[getter]
@@ -357,6 +382,12 @@ impl Probed {
     #[getter]
     fn there<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         view_of_bools(py, self.probed.iter().map(|presence| *presence == Presence::Present))
+    }
+
+    #[getter]
+    fn chain(&self) -> &'static str {
+        let gone = self.probed.iter().position(|presence| *presence == Presence::Absent);
+        chain_word(Chain::of(gone.unwrap_or(self.probed.len()), self.probed.len()))
     }
 
     #[getter]

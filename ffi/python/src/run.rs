@@ -238,7 +238,8 @@ fn find(
     asked: Asked,
 ) -> Result<Found, Failure> {
     let until = deadline(asked.timeout);
-    let mut all = Found { there: Vec::with_capacity(keys.len()), ..Found::default() };
+    let there = Vec::with_capacity(keys.len());
+    let mut all = Found { keys: keys.len(), there, ..Found::default() };
     for keys in keys.chunks(LOOKUP_KEYS) {
         let found = patiently(py, session, (until, asked.timeout), |timeout| {
             queue.lookup(space, keys, &Lookup { timeout, ..asked.how() })
@@ -249,7 +250,7 @@ fn find(
         all.there.extend(found.there);
         all.held += found.held;
         all.warming += found.warming;
-        if asked.extent == LookupExtent::Prefix && all.prefix < all.there.len() {
+        if asked.extent == LookupExtent::Prefix && found.prefix < keys.len() {
             break;
         }
     }

@@ -8,8 +8,37 @@ import time
 from pathlib import Path
 
 import kvrail
+import numpy
 from kvrail._binary import binary
 from kvrail._serve import _environment
+
+
+BUSY = 64 << 10
+"""Bytes of the blocks that keep a store busy."""
+
+
+class Busy:
+    """Blocks that fill a store, and are read again and again: new chains find no room."""
+
+    def __init__(self, host: "Host") -> None:
+        self._client = kvrail.Client(host.socket)
+        self._space = self._client.store("kv").namespace("busy", {"of": "tests"})
+        self._rows = self._client.create_arena(256 * BUSY)
+        self._there: list[int] = []
+        last, absent = 0, 0
+        while not absent:
+            keys = range(last, last := last + 256)
+            self._space.put_many(keys, (self._rows, numpy.arange(256) * BUSY, BUSY))
+            absent = list(self._space.lookup(range(last - 256))).count(False)
+        self._there = [key for key, there in enumerate(self._space.lookup(range(last))) if there]
+        for _ in range(4):
+            self.read()
+
+    def read(self) -> None:
+        for at in range(0, len(self._there), 256):
+            keys = self._there[at : at + 256]
+            places = (self._rows, numpy.arange(len(keys)) * BUSY, BUSY)
+            assert self._space.get_many(keys, places).all_ok, "a block that is read went"
 
 
 class Host:

@@ -4,6 +4,7 @@ import array
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -396,6 +397,48 @@ def test_a_chain_ends_where_it_is_declined():
         puts = space.put_many(keys, [bytes(4096)] * 2000, chain=True, depth=3)
         assert puts.counts == {"OK": puts.prefix, "DECLINED": 2000 - puts.prefix}
         assert "index" in puts.reason(puts.prefix) and "in its chain" in puts.reason(-1)
+
+
+def test_puts_say_where_in_which_chain_they_are(space):
+    def put(keys, **options):
+        assert space.put_many(keys, [b"x"] * len(keys), metadata=keys, **options).all_ok
+
+    put([b"a", b"b"], chain="begins", depth=3)
+    put([b"c", b"d"], chain=["begins", "extends"], depth=[5, 1 << 40])
+    put([b"e", b"f"], chain=["extends"] * 2, depth=numpy.array([7, 9]))
+    put([b"g", b"h"], depth=6)
+    put([b"i", b"j"], chain="extends")
+    assert space.put(b"k", b"x", metadata=b"k", chain="begins", depth=2) == "OK"
+    depths = {block.metadata.decode(): block.depth for block in space.list()}
+    wanted = {"a": 3, "b": 4, "c": 5, "d": 32767, "e": 7, "f": 9, "g": 6, "h": 6, "i": 0, "j": 1}
+    assert depths == wanted | {"k": 2}
+
+    for options, words in [
+        ({"chain": "new"}, "chain is 'new'"),
+        ({"chain": 5}, "chain is 5"),
+        ({"chain": [True, False]}, "chain is True"),
+        ({"chain": ["begins"]}, "chain has 1 items for 2 keys"),
+        ({"depth": [1, 2, 3]}, "depth has 3 items for 2 keys"),
+        ({"depth": -1}, "depth is -1"),
+    ]:
+        with pytest.raises(kvrail.RequestError, match=re.escape(words)):
+            put([b"y", b"z"], **options)
+    with pytest.raises(TypeError, match="no option of this call"):
+        space.get_many([b"a"], [bytearray(1)], chain="begins")
+
+    keys = [b"a", b"b", b"none", b"c", b"d"]
+    for asked in (space.lookup, space.probe_many):
+        assert [asked(keys[:count]).chain for count in (3, 4, 5)] == ["extends"] * 2 + ["begins"]
+        assert asked([b"none"]).chain == "begins" and asked([]).chain == "extends"
+    assert space.lookup(keys, prefix_only=True).chain == "begins"
+
+
+def test_a_prefix_ends_in_the_middle_of_a_long_lookup(space):
+    names = [b"%d" % at for at in range(9000)]
+    assert space.put_many(names, [b"x"] * 9000).prefix > 100
+    space.drop(names[100:8192])
+    assert space.probe_many(names).prefix == 100
+    assert space.lookup(names, prefix_only=True).prefix == 100
 
 
 def write_budget(sidecar, words):

@@ -5,14 +5,16 @@ import os
 import select
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kvrail
 import numpy
 import pytest
-from host import Host
+from host import Busy, Host
 from kvrail import _lane, _mapping, _tier
+from kvrail._chains import ASKED, Asked, Places
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._relay import Relay
 from kvrail._tier import Link
@@ -100,6 +102,64 @@ def test_a_block_that_is_put_again_is_what_was_put_last(host, rows):
     lane.begin("put", "same", put)
     assert set(end_of(lane).words) == {"PRESENT"}
     tie.close()
+
+
+def test_new_chains_of_a_busy_store_are_declined_and_settled(tmp_path, rows):
+    host = Host(tmp_path, "48MiB", block_mean="64KiB")
+    host.start()
+    busy, tie = Busy(host), link(host)
+    lane = tie.lane()
+    for chain in range(100):
+        put = blocks(rows, range(32 * chain, 32 * chain + 32))
+        places = Places(["begins"] * 32, range(32))
+        lane.begin("put", chain, replace(put, places=places))
+        end = end_of(lane)
+        assert end.went_well and end.was_settled and set(end.words) <= {"OK", "DECLINED"}
+        if end.declines == {"colder": 32}:
+            break
+        busy.read()
+    else:
+        raise AssertionError("new chains are always taken")
+    lane.begin("put", "more", blocks(rows, range(9000, 9032)))
+    end = end_of(lane)
+    assert set(end.words) == {"OK"}, "without a word they are taken"
+    tie.close()
+    host.kill()
+
+
+def test_a_chain_is_known_by_what_is_there_of_its_front(host, rows):
+    tie = link(host)
+    lane, keys = tie.lane(), blocks(rows, range(9)).keys
+    told = []
+    for at in range(9):
+        told.append(tie.chain(keys))
+        lane.begin("put", at, blocks(rows, range(at, at + 1)))
+        assert all(end_of(lane).ok)
+    assert told == ["begins"] * 5 + ["extends"] * 4
+    tie.call(lambda it: it.drop(keys[:1]), None)
+    assert tie.chain(keys) == "begins", "what is behind a hole is not there"
+    assert tie.chain([]) == "extends"
+    host.kill()
+    assert tie.chain(keys) == "extends", "nobody knows"
+    tie.close()
+
+
+def test_what_was_looked_up_last_is_remembered():
+    asked, seen = Asked[int](), []
+    asked.note([1, 2, 3])
+    asked.note([1, 2, 4])
+
+    def word(chain):
+        seen.append(list(chain))
+        return "begins" if chain else "extends"
+
+    places = asked.places([4, 3, 2, 9], word)
+    assert list(places.chains) == ["begins"] * 3 + ["extends"]
+    assert list(places.depths) == [2, 2, 1, 0]
+    assert sorted(seen) == [[], [1, 2, 3], [1, 2, 4]], "each is asked for once"
+    asked.note(range(10, 10 + ASKED - 1))
+    assert list(asked.places([4, 2, 10], word).depths) == [2, 0, 0], "the oldest are forgotten"
+    assert list(asked.places([2], word).chains) == ["extends"]
 
 
 def test_a_touch_is_waited_for_by_nobody_and_one_is_in_flight(host, rows):

@@ -96,6 +96,9 @@ void misuse() {
     bad.metadata = identity;
     bad.metadata_bytes = 1;
     expect(KVRAIL_E_REFUSED, submit(bad), __LINE__, "metadata means nothing for a get");
+    bad = request(KVRAIL_GET, 1);
+    bad.flags = KVRAIL_BEGINS;
+    expect(KVRAIL_E_REFUSED, submit(bad), __LINE__, "chain means nothing for a get");
     bad = request(KVRAIL_DROP, 1);
     bad.deadline_ns = 1;
     expect(KVRAIL_E_REFUSED, submit(bad), __LINE__, "deadline");
@@ -130,6 +133,7 @@ void put_get_drop() {
         auto put = request(KVRAIL_PUT, i);
         put.metadata = &i;
         put.metadata_bytes = sizeof i;
+        put.flags = i % 2 == 0 ? 0 : KVRAIL_BEGINS;
         auto end = end_of(put);
         CHECK(end.status == KVRAIL_OK && end.note == KVRAIL_NOTE_NONE && end.bytes == 1000 + i);
         end = end_of(put);
@@ -244,7 +248,7 @@ kvrail_key_info explained(std::uint64_t number) {
 
 void explanations() {
     const auto there = explained(3);
-    CHECK(there.state == KVRAIL_KEY_THERE && there.length == 1003 && there.hits == 2);
+    CHECK(there.state == KVRAIL_KEY_THERE && there.length == 1003 && there.worth == 0);
     CHECK(there.event == KVRAIL_NO_EVENT && there.epoch > 0 && there.opened_unix_s > 0);
     CHECK(explained(77).state == KVRAIL_KEY_ABSENT);
     kvrail_key_info info{};

@@ -2,6 +2,7 @@
 //! one, `KVRAIL_STORE_ROUNDS` how many rounds those take that have some.
 
 mod budget;
+mod colder;
 mod death;
 mod drives;
 mod full;

@@ -355,7 +355,7 @@ impl Seat {
         let member = self.members().place_of(self.uid, key.lo());
         let base = KeyedRequest {
             handle: self.handle,
-            depth: 0,
+            chain: 0,
             bytes: 0,
             key: [key.lo(), key.hi()],
             region: self.region,

@@ -29,7 +29,8 @@ fn the_store_keeps_up_with_lru() {
             // What is written is what was put and moved, and little else.
             let blocks = (counts.puts + counts.moved) << 20;
             let own = store.written_bytes - blocks;
-            assert!(own * 100 < blocks, "{own} of {blocks}");
+            // Segments are small here: a head and a page for each few blocks.
+            assert!(own * 50 < blocks, "{own} of {blocks}");
         }
     });
 }

@@ -12,7 +12,7 @@ const STATES: [&str; 7] =
 const MISSING: &str = "missing";
 
 /// Counters of a member that are exposed; those of `_` are by reason.
-pub const COUNTERS: [&str; 29] = [
+pub const COUNTERS: [&str; 31] = [
     "hits",
     "misses",
     "lookup_hits",
@@ -26,6 +26,8 @@ pub const COUNTERS: [&str; 29] = [
     "drops",
     "evicted",
     "holds_broken",
+    "holds_refused",
+    "hints_refused",
     "moved",
     "moved_bytes",
     "reclaimed",
@@ -44,7 +46,7 @@ pub const COUNTERS: [&str; 29] = [
     "write_tokens",
 ];
 
-pub(super) const FAMILIES: [Family; 37] = [
+pub(super) const FAMILIES: [Family; 39] = [
     Family {
         name: "kvrail_store_state",
         kind: Kind::Gauge,
@@ -204,7 +206,7 @@ pub(super) const FAMILIES: [Family; 37] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: &["store", "device", "reason"],
-        help: "Puts and drops that were declined.",
+        help: "Puts and drops that were declined. colder: of new chains that found no room.",
         samples: |report, to| by_reason(report, to, ("declined", "other")),
     },
     Family {
@@ -246,6 +248,22 @@ pub(super) const FAMILIES: [Family; 37] = [
         labels: &["store", "device"],
         help: "Blocks evicted although they were held.",
         samples: |report, to| counted(report, to, "holds_broken"),
+    },
+    Family {
+        name: "kvrail_store_holds_refused",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Holds asked for and not granted: more of the store would be held than may be.",
+        samples: |report, to| counted(report, to, "holds_refused"),
+    },
+    Family {
+        name: "kvrail_store_hints_refused",
+        kind: Kind::Counter,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Hints with an end that found no room: their blocks are worth no more than others.",
+        samples: |report, to| counted(report, to, "hints_refused"),
     },
     Family {
         name: "kvrail_store_moves",

@@ -6,9 +6,11 @@
 use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, LOOKUP_KEYS};
-use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, SideSlot, Status};
+use kvrail_ring::{
+    CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, Completion, Opcode, RequestSnapshot, SideSlot, Status,
+};
 use kvrail_store::{
-    Begun, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
+    Begun, Chain, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
 };
 
 use super::grants::Grant;
@@ -65,8 +67,8 @@ impl Stores {
             Some(Opcode::Release) => FLAG_CONTINUED,
             _ => 0,
         };
-        let depth = request.opcode() == Some(Opcode::Put) || request.depth() == 0;
-        if request.flags() & !allowed != 0 || !depth {
+        let placed = request.opcode() == Some(Opcode::Put) || request.chain() == 0;
+        if request.flags() & !allowed != 0 || !placed {
             return Err(Status::Invalid);
         }
         let answered = |(bytes, status): (u32, Status)| Completion {
@@ -105,8 +107,8 @@ impl Stores {
                     (block_bytes, at) = (side.block_bytes, side.at);
                 }
                 sized(length)?;
-                let ask = BlockCommand::Put { depth: request.depth(), block_bytes, at, check };
-                Ok((ask, length))
+                let (chain, depth) = chain_of(request.chain());
+                Ok((BlockCommand::Put { chain, depth, block_bytes, at, check }, length))
             }
             Some(Opcode::Drop) => {
                 let nothing =
@@ -469,6 +471,12 @@ pub(super) fn leave(memory: [Option<Entered>; 2], regions: &mut Regions) {
 pub(super) fn key_of(request: &RequestSnapshot) -> Key {
     let [lo, hi] = request.key();
     Key::of(hi, lo)
+}
+
+/// A put's place in its chain: any bits are one.
+fn chain_of(place: u16) -> (Chain, u16) {
+    let chain = if place & CHAIN_BEGINS == 0 { Chain::Extends } else { Chain::Begins };
+    (chain, place & CHAIN_DEPTH_MAX)
 }
 
 /// Parts have 1 byte to what one request may move.

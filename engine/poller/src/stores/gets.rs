@@ -224,7 +224,7 @@ fn read<D: Device>(
 #[inline(always)]
 fn extent_of(request: &RequestSnapshot) -> Result<Extent, Status> {
     let (length, check) = (request.length(), request.checksum());
-    if request.depth() != 0 || request.flags() & !FLAG_PART != 0 {
+    if request.chain() != 0 || request.flags() & !FLAG_PART != 0 {
         return Err(Status::Invalid);
     }
     if request.flags() & FLAG_PART != 0 {

@@ -4,7 +4,7 @@ use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{Class, Completion, Opcode, RegionId, Status};
 use kvrail_store::{
-    Answer, DeclineReason, Durability, Extent, Fault, Key, Outcome, Reading, SpaceId,
+    Answer, Chain, DeclineReason, Durability, Extent, Fault, Key, Outcome, Reading, SpaceId,
     Status as Ending, TaskId,
 };
 
@@ -22,7 +22,7 @@ pub(crate) struct Entered {
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BlockCommand {
-    Put { depth: u16, block_bytes: u32, at: u32, check: u64 },
+    Put { chain: Chain, depth: u16, block_bytes: u32, at: u32, check: u64 },
     Get(Extent),
     Drop { only: Option<u64> },
 }
@@ -258,6 +258,7 @@ pub(crate) fn reason_number(reason: DeclineReason) -> u32 {
         DeclineReason::FirstSight => 6,
         DeclineReason::Budget => 7,
         DeclineReason::Refused => 8,
+        DeclineReason::Colder => 9,
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Now, Outcome, Phase, Place, Put,
+    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
     RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
@@ -308,7 +308,7 @@ impl Shard {
         let Wanted { space, key, durability, bytes, .. } = *pending.wanted();
         self.touch(now.ns);
         match pending.wanted().ask {
-            BlockCommand::Put { depth, block_bytes: length, at, check } => {
+            BlockCommand::Put { chain, depth, block_bytes: length, at, check } => {
                 let put = Put {
                     user,
                     owner,
@@ -318,7 +318,9 @@ impl Shard {
                     at,
                     bytes,
                     check,
+                    chain,
                     depth,
+                    hint: Hint::default(),
                     durability,
                     metadata,
                 };

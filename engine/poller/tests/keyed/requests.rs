@@ -5,7 +5,9 @@ use kvrail_memory::{load, store};
 use kvrail_ring::slot::{
     FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_TOUCH,
 };
-use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
+use kvrail_ring::{
+    CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Opcode, Request, Side, Status, keys_slot,
+};
 use kvrail_store::{Key, Status as Ending, check};
 
 use crate::rig::{ARENA_BYTES, Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed};
@@ -42,6 +44,26 @@ fn a_block_of_any_length_comes_back_as_it_was_put_and_nothing_beside_it_is_touch
             load(&*client.tails, 0, &mut pages);
             assert!(pages[..2 * 4096].iter().chain(&pages[3 * 4096..]).all(|it| *it == GUARD));
         }
+    }
+}
+
+#[test]
+fn a_put_may_be_anywhere_in_a_chain_and_nothing_else_may() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let places = [0, 1, CHAIN_DEPTH_MAX, CHAIN_BEGINS, CHAIN_BEGINS | 1, u16::MAX];
+    for (number, chain) in (1..).zip(places) {
+        let at =
+            KeyedRequest { chain, ..keyed(&client, Key::of(number, number), (512, 7), (0, 0)) };
+        assert_eq!(rig.ask_one(&mut client, at.slot(Opcode::Put)).status(), Status::Ok);
+        let others = if chain == 0 { Status::Ok } else { Status::Invalid };
+        let get = KeyedRequest { check: 0, ..at }.slot(Opcode::Get);
+        assert_eq!(rig.ask_one(&mut client, get).status(), others, "{chain:#x}");
+        let drop = Request { reserved_a: chain, ..drop_slot(Opcode::Drop, Key::of(0, 9), 0) };
+        let lookup = Request { reserved_a: chain, ..keys_slot(Opcode::Lookup, HANDLE, 0, &[9]) };
+        let others = if chain == 0 { [Status::Miss, Status::Ok] } else { [Status::Invalid; 2] };
+        let ends = [drop, lookup].map(|it| rig.ask_one(&mut client, it).status());
+        assert_eq!(ends, others, "{chain:#x}");
     }
 }
 

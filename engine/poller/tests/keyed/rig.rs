@@ -525,7 +525,7 @@ pub(crate) fn keyed(
 ) -> KeyedRequest {
     KeyedRequest {
         handle: HANDLE,
-        depth: 0,
+        chain: 0,
         bytes,
         key: [key.lo(), key.hi()],
         region: client.region,
@@ -540,7 +540,7 @@ pub(crate) fn keyed(
 pub(crate) fn drop_slot(opcode: Opcode, key: Key, seen: u64) -> Request {
     KeyedRequest {
         handle: HANDLE,
-        depth: 0,
+        chain: 0,
         bytes: 0,
         key: [key.lo(), key.hi()],
         region: RegionId(0),

@@ -1,8 +1,8 @@
 //! What a member says of a key, as clients hear it.
 
 use kvrail_poller::StoreFound;
-use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState};
-use kvrail_store::Explained;
+use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
+use kvrail_store::{Class, Explained, Priority};
 
 /// The report of a key.
 pub(super) fn report(
@@ -22,6 +22,15 @@ pub(super) fn report(
     Some(KeyReport { member, device, state, event })
 }
 
+fn worth(class: Class) -> KeyWorth {
+    match class {
+        Class::Of(Priority::Low) => KeyWorth::Low,
+        Class::Of(Priority::Normal) => KeyWorth::Normal,
+        Class::Of(Priority::High) => KeyWorth::High,
+        Class::Over => KeyWorth::Over,
+    }
+}
+
 fn there(block: &kvrail_store::Block, now_ns: u64) -> KeyBlock {
     KeyBlock {
         segment: block.segment,
@@ -31,8 +40,7 @@ fn there(block: &kvrail_store::Block, now_ns: u64) -> KeyBlock {
         offset: block.offset,
         length: block.length,
         check: block.check,
-        hits: block.hits,
-        depth: block.depth,
+        worth: worth(block.class),
         held_ms: block.held_until.map(|until| until.saturating_sub(now_ns) / 1_000_000),
         suspect: block.suspect,
         next: if block.would_move { KeyFate::Moved } else { KeyFate::Evicted },

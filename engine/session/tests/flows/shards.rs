@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
-    Begun, Config, Durability, Expect, Identity, Key, Members, Memory, Now, Outcome, Phase, Pool,
-    Put, SpaceId, Start, Status, Store, Task, Verb,
+    Begun, Config, Durability, Expect, Hint, Identity, Key, Members, Memory, Now, Outcome, Phase,
+    Pool, Put, SpaceId, Start, Status, Store, Task, Verb,
 };
 use kvrail_volume::{StoreMember, StoreShape};
 
@@ -129,6 +129,7 @@ impl Shard {
     pub(crate) fn put(&mut self, name: &str) {
         let space = self.store.spaces().find(|space| space.name == name.as_bytes()).unwrap().id;
         let put = Put {
+            chain: kvrail_store::Chain::Extends,
             user: 0,
             owner: 0,
             space,
@@ -138,6 +139,7 @@ impl Shard {
             bytes: 512,
             check: 3,
             depth: 0,
+            hint: Hint::default(),
             durability: Durability::Soon,
             metadata: &[],
         };

@@ -2,14 +2,20 @@
 
 use std::mem::{offset_of, size_of};
 
-use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PAGE_BYTES;
 use super::seal::{is_whole, seal};
 use super::superblock::POOLS_MAX;
+use crate::ledger::Ledger;
 
 const MAGIC: [u8; 8] = *b"kvr-head";
+
+/// Ranges of a pool's ledger: two ledgers fill what the head has left.
+pub(crate) const LEDGER_MAX: usize = 116;
+const LEDGERS_BYTES: usize = 2 * 16 * LEDGER_MAX;
+const RESERVED: usize = PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1) - 8 - LEDGERS_BYTES;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -25,12 +31,16 @@ struct Image {
     spare: U32,
     floors: [U64; POOLS_MAX - 1],
     drops_of: [U64; POOLS_MAX - 1],
-    reserved: [u8; PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1)],
+    before: U32,
+    ranges: [U16; 2],
+    ledgers: [[[U64; 2]; LEDGER_MAX]; 2],
+    reserved: [u8; RESERVED],
     crc: U64,
 }
 
 const _: () = assert!(size_of::<Image>() == PAGE_BYTES && offset_of!(Image, segment) == 48);
 const _: () = assert!(offset_of!(Image, floors) == 64 && offset_of!(Image, drops_of) == 184);
+const _: () = assert!(offset_of!(Image, before) == 304 && offset_of!(Image, ledgers) == 312);
 
 /// What a head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +55,10 @@ pub(crate) struct Head {
     pub(crate) drops: [u64; POOLS_MAX],
     /// Seconds since 1970 when it was written.
     pub(crate) time: u32,
+    /// The pool that the segment was in before.
+    pub(crate) before: u8,
+    /// Numbers of drops without a record: of `pool`, and of `before`.
+    pub(crate) ledgers: [Ledger; 2],
 }
 
 impl Head {
@@ -61,7 +75,10 @@ impl Head {
             spare: 0.into(),
             floors: behind(&self.floors),
             drops_of: behind(&self.drops),
-            reserved: [0; PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1)],
+            before: u32::from(self.before).into(),
+            ranges: self.ledgers.each_ref().map(|ledger| count(ledger).into()),
+            ledgers: self.ledgers.each_ref().map(ranges),
+            reserved: [0; RESERVED],
             crc: 0.into(),
         };
         seal(image.as_mut_bytes());
@@ -75,16 +92,35 @@ impl Head {
             && image.instance == instance.to_le_bytes()
             && image.segment.get() == segment
             && is_whole(page);
-        let pool = u8::try_from(image.pool.get()).ok();
-        let pool = pool.filter(|pool| ours && usize::from(*pool) < POOLS_MAX)?;
+        let known = |pool: U32| {
+            let pool = u8::try_from(pool.get()).ok();
+            pool.filter(|pool| ours && usize::from(*pool) < POOLS_MAX)
+        };
+        let (pool, before) = (known(image.pool)?, known(image.before)?);
+        let ledger = |of: usize| {
+            let used = image.ledgers[of].get(..image.ranges[of].get().into())?;
+            Ledger::of(used.iter().map(|[from, to]| (from.get(), to.get())))
+        };
         Some(Self {
             epoch: image.epoch.get(),
             pool,
             floors: with_first(image.floor, &image.floors),
             drops: with_first(image.drops, &image.drops_of),
             time: image.time.get(),
+            before,
+            ledgers: [ledger(0)?, ledger(1)?],
         })
     }
+}
+
+fn count(ledger: &Ledger) -> u16 {
+    u16::try_from(ledger.ranges().len()).expect("at most LEDGER_MAX")
+}
+
+fn ranges(ledger: &Ledger) -> [[U64; 2]; LEDGER_MAX] {
+    let known = ledger.ranges();
+    let range = |at: usize| known.get(at).copied().unwrap_or_default();
+    std::array::from_fn(|at| [range(at).0.into(), range(at).1.into()])
 }
 
 /// What the pools behind the first one have.
@@ -98,12 +134,15 @@ fn with_first(first: U64, others: &[U64; POOLS_MAX - 1]) -> [u64; POOLS_MAX] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Head, PAGE_BYTES, POOLS_MAX};
+    use super::{Head, Ledger, PAGE_BYTES, POOLS_MAX};
 
     fn head() -> Head {
         let numbers = |first: u64| std::array::from_fn(|at| first + at as u64);
         let (floors, drops): ([u64; POOLS_MAX], _) = (numbers(3), numbers(90));
-        Head { epoch: u64::MAX - 1, pool: 15, floors, drops, time: 77 }
+        let ledgers =
+            [Ledger::of([(5, 9), (20, 21)].into_iter()), Ledger::of([(1, 2)].into_iter())];
+        let ledgers = ledgers.map(|ledger| ledger.expect("ranges in order"));
+        Head { epoch: u64::MAX - 1, pool: 15, floors, drops, time: 77, before: 3, ledgers }
     }
 
     #[test]
@@ -119,8 +158,10 @@ mod tests {
     #[test]
     fn a_pool_that_cannot_be_is_no_head() {
         let mut page = [0; PAGE_BYTES];
-        Head { pool: 16, ..head() }.encode(5, 8, &mut page);
-        assert_eq!(Head::decode(&page, 5, 8), None);
+        for wrong in [Head { pool: 16, ..head() }, Head { before: 16, ..head() }] {
+            wrong.encode(5, 8, &mut page);
+            assert_eq!(Head::decode(&page, 5, 8), None);
+        }
     }
 
     #[test]

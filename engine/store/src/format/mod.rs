@@ -11,13 +11,12 @@ mod seal;
 mod space;
 mod superblock;
 
-pub(crate) use head::Head;
+pub(crate) use head::{Head, LEDGER_MAX};
 pub(crate) use page::{Page, PageHeader, RECORDS_MAX, Record, RecordKind};
 pub use space::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
 pub(crate) use space::{SPACE, SPACE_BYTES, SpaceImage, SpaceState};
 pub use superblock::{
-    CHANGED_FORMAT_VERSION, FORMAT_VERSION, POOL_NAME_BYTES_MAX, POOLED_FORMAT_VERSION, POOLS_MAX,
-    PoolNames, SUPER_AT, Super, SuperError,
+    FORMAT_VERSION, POOL_NAME_BYTES_MAX, POOLS_MAX, PoolNames, SUPER_AT, Super, SuperError,
 };
 
 /// Bytes of a page, a head and a super.

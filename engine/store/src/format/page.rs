@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PAGE_BYTES;
 use super::seal::{SEAL_BYTES, is_whole, seal};
+use crate::hint::{Hint, Priority};
 use crate::key::Key;
 
 const MAGIC: [u8; 8] = *b"kvr-page";
@@ -49,22 +50,25 @@ struct RecordImage {
     time: U32,
     depth: U16,
     kind: u8,
-    flags: u8,
+    priority: u8,
     metadata: U16,
-    reserved: [u8; 6],
+    reserved: [u8; 2],
+    until: U32,
 }
 
 const _: () = assert!(size_of::<HeaderImage>() == HEADER_BYTES);
 const _: () = assert!(offset_of!(HeaderImage, segment) == 56);
 const _: () = assert!(size_of::<RecordImage>() == RECORD_BYTES);
-const _: () = assert!(offset_of!(RecordImage, offset) == 32);
+const _: () =
+    assert!(offset_of!(RecordImage, offset) == 32 && offset_of!(RecordImage, until) == 52);
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// A block was put, or moved here.
     Put,
-    /// A key was dropped: what stands before this record does not count.
+    /// A key was dropped: puts of it in segments of an epoch up to `check` do not count, nor do
+    /// those before this record in its own segment.
     Drop,
     /// Drops numbered `key.lo .. key.hi` were lost before they were durable: their absence is no
     /// damage. With key 0 it says nothing.
@@ -76,6 +80,7 @@ pub(crate) enum RecordKind {
 pub(crate) struct Record {
     pub(crate) key: Key,
     pub(crate) uid: u64,
+    /// Of a block; of a drop the epoch of the segment that the drop was made in.
     pub(crate) check: u64,
     /// Where the block begins, in 512-byte units from the segment's first byte.
     pub(crate) offset: u32,
@@ -87,12 +92,14 @@ pub(crate) struct Record {
     /// there halves the speed of recovery.
     pub(crate) depth: u32,
     pub(crate) kind: RecordKind,
+    pub(crate) hint: Hint,
 }
 
 impl Record {
     /// The record of a drop, or another that belongs to no block.
     pub(crate) fn plain(kind: RecordKind, key: Key, uid: u64, time: u32) -> Self {
-        Self { key, uid, check: 0, offset: 0, length: 0, time, depth: 0, kind }
+        let (check, offset, length, depth, hint) = (0, 0, 0, 0, Hint::default());
+        Self { key, uid, check, offset, length, time, depth, kind, hint }
     }
 
     /// A record that says nothing: its page is what matters.
@@ -176,9 +183,10 @@ impl Page {
                 RecordKind::Drop => 2,
                 RecordKind::Gap => 3,
             },
-            flags: 0,
+            priority: record.hint.priority.number(),
             metadata: short(metadata.len()),
-            reserved: [0; 6],
+            reserved: [0; 2],
+            until: record.hint.until.into(),
         };
         assert!(self.fits(metadata.len()), "the caller asked whether it fits");
         let begin = HEADER_BYTES + usize::from(self.used);
@@ -289,6 +297,7 @@ impl Page {
             time: image.time.get(),
             depth: image.depth.get().into(),
             kind,
+            hint: Hint { priority: Priority::of(image.priority), until: image.until.get() },
         };
         Some((record, metadata, at + short(record_bytes(metadata.len())).get()))
     }
@@ -304,7 +313,7 @@ fn short(length: usize) -> U16 {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAGE_BYTES, Page, PageHeader, Record, RecordKind};
+    use super::{Hint, PAGE_BYTES, Page, PageHeader, Priority, Record, RecordKind};
     use crate::key::Key;
 
     fn record(lo: u64, kind: RecordKind) -> Record {
@@ -317,6 +326,7 @@ mod tests {
             time: 3,
             depth: 9,
             kind,
+            hint: Hint { priority: Priority::High, until: 7 },
         }
     }
 

@@ -11,8 +11,8 @@ use super::seal::{is_whole, seal};
 use crate::members::{MEMBERS_MAX, Members};
 use crate::standing::OfEach;
 
-/// The format of a store that was served with all its members from the first day on.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format on the medium. Versions 1 to 3 reclaimed segments in the order of their epochs.
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Pools of a store at most. The first is everybody's, and has no name on the medium.
 pub const POOLS_MAX: usize = 16;
@@ -21,14 +21,6 @@ pub const POOL_NAME_BYTES_MAX: usize = 32;
 
 /// The names of a store's pools by their numbers; one of zeroes is none.
 pub type PoolNames = [[u8; POOL_NAME_BYTES_MAX]; POOLS_MAX];
-
-/// The same with the three fields behind `created`: what this member knows of those that came and
-/// went. A program that does not read them would bring old blocks back.
-pub const CHANGED_FORMAT_VERSION: u32 = 2;
-
-/// The same with names of pools. A program that does not know them would take one pool's records
-/// for another's.
-pub const POOLED_FORMAT_VERSION: u32 = 3;
 
 /// Where the two copies begin, in bytes of the area.
 pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
@@ -139,7 +131,7 @@ pub enum SuperError {
     #[error("both supers are damaged")]
     Damaged,
     /// Whole, of another version.
-    #[error("store format {0}; this release reads 1 to {POOLED_FORMAT_VERSION}")]
+    #[error("store format {0}; this release reads format {FORMAT_VERSION} only")]
     OtherVersion(u32),
     /// Whole, with values that no store has.
     #[error("a super whose values are impossible")]
@@ -154,10 +146,9 @@ impl Super {
 
     /// One copy as it lies on the medium.
     pub fn encode(&self, copy: u32, page: &mut [u8; PAGE_BYTES]) {
-        let plain = self.version() == FORMAT_VERSION;
         let mut image = Image {
             magic: MAGIC,
-            version: self.version().into(),
+            version: FORMAT_VERSION.into(),
             copy: copy.into(),
             volume: self.volume.to_le_bytes(),
             instance: self.instance.to_le_bytes(),
@@ -179,7 +170,7 @@ impl Super {
             begun: self.begun.into(),
             all_begun: self.all_begun.into(),
             before: [0; BEFORE],
-            served: if plain { 0 } else { self.served.bits() }.into(),
+            served: self.served.bits().into(),
             left: self.left.map(U64::new),
             outdated: self.outdated.map(U64::new),
             behind: [0; BEHIND],
@@ -201,7 +192,7 @@ impl Super {
         if !is_whole(page) {
             return Err(SuperError::Damaged);
         }
-        if !(FORMAT_VERSION..=POOLED_FORMAT_VERSION).contains(&image.version.get()) {
+        if image.version.get() != FORMAT_VERSION {
             return Err(SuperError::OtherVersion(image.version.get()));
         }
         if image.copy.get() != copy {
@@ -231,17 +222,6 @@ impl Super {
 }
 
 impl Super {
-    /// The format that says all this.
-    fn version(&self) -> u32 {
-        let changed = self.served != Members::first(self.members)
-            || self.left.iter().chain(&self.outdated).any(|it| *it > 0);
-        match changed {
-            _ if self.has_pools() => POOLED_FORMAT_VERSION,
-            true => CHANGED_FORMAT_VERSION,
-            false => FORMAT_VERSION,
-        }
-    }
-
     /// The number of the next start of these members.
     #[must_use]
     pub fn next_start(all: &[Self]) -> u64 {
@@ -272,25 +252,14 @@ impl Super {
 }
 
 impl Image {
-    /// In other formats the bytes are zero.
-    fn pools(&self) -> PoolNames {
-        let mut pools = PoolNames::default();
-        if self.version.get() == POOLED_FORMAT_VERSION {
-            pools[1..].copy_from_slice(&self.pools);
-        }
-        pools
-    }
-
     fn read(&self) -> Super {
-        let changed = self.version.get() >= CHANGED_FORMAT_VERSION;
-        let of_each = |field: &[U64; 64]| if changed { field.map(U64::get) } else { [0; 64] };
-        let members = self.members.get();
-        let served = Members::of_bits(self.served.get());
+        let mut pools = PoolNames::default();
+        pools[1..].copy_from_slice(&self.pools);
         Super {
             volume: u128::from_le_bytes(self.volume),
             instance: u128::from_le_bytes(self.instance),
             member: self.member.get(),
-            members,
+            members: self.members.get(),
             logical_block: self.logical_block.get(),
             area_bytes: self.area_bytes.get(),
             segment_bytes: self.segment_bytes.get(),
@@ -303,10 +272,10 @@ impl Image {
             epoch: self.epoch.get(),
             uid_mark: self.uid_mark.get(),
             created: self.created.get(),
-            served: if changed { served } else { Members::first(members) },
-            left: of_each(&self.left),
-            outdated: of_each(&self.outdated),
-            pools: self.pools(),
+            served: Members::of_bits(self.served.get()),
+            left: self.left.map(U64::get),
+            outdated: self.outdated.map(U64::get),
+            pools,
             begun: self.begun.get(),
             all_begun: self.all_begun.get(),
         }
@@ -363,14 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_a_pool_makes_it_another_format() {
+    fn names_of_pools_come_back() {
         let mut page = [0; PAGE_BYTES];
-        sample().encode(0, &mut page);
-        assert_eq!((page[16], page[152..4088].iter().all(|byte| *byte == 0)), (1, true));
         let mut named = sample();
         named.pools[15][..4].copy_from_slice(b"deep");
         named.encode(0, &mut page);
-        assert_eq!((page[16], &page[152 + 14 * 32..][..5]), (3, &b"deep\0"[..]));
+        assert_eq!((page[16], &page[152 + 14 * 32..][..5]), (4, &b"deep\0"[..]));
         assert_eq!(Super::decode(&page, 0), Ok(named));
     }
 
@@ -398,8 +365,10 @@ mod tests {
         copies.swap(0, 1);
         assert_eq!(Super::choose(&copies), Err(SuperError::Impossible));
         copies.swap(0, 1);
-        copies[0][16] = 9;
-        seal(&mut copies[0]);
-        assert_eq!(Super::choose(&copies), Err(SuperError::OtherVersion(9)));
+        for version in [1, 2, 3, 9] {
+            copies[0][16] = version;
+            seal(&mut copies[0]);
+            assert_eq!(Super::choose(&copies), Err(SuperError::OtherVersion(version.into())));
+        }
     }
 }

@@ -2,15 +2,15 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, DeclineReason, DropKey, Durability, Extent, Get, Got, Hold, Phase, Place, Put, Reply,
-    Status, check,
+    Begun, Chain, DeclineReason, DropKey, Durability, Extent, Get, Got, Hint, Hold, Phase, Place,
+    Priority, Put, Reply, Status, check,
 };
 
 use crate::model::Now;
 use crate::world::{Asked, GUARD, Space, World};
 
 impl World {
-    /// Puts a block of a random length; in parts now and then.
+    /// Puts a block of a random length, with a hint that follows from its key; in parts now and then.
     pub(crate) fn put(&mut self, space: u16, key: u64, durable: bool) -> Option<Status> {
         let length = match self.rng.u8(..8) {
             0 => self.rng.u32(1..=self.largest),
@@ -19,7 +19,17 @@ impl World {
             _ => self.rng.u32(1..=2048),
         };
         let parts = if self.rng.u8(..8) == 0 { 3 } else { 1 };
-        self.put_length(space, key, durable, length, parts)
+        let soon = self.time().unix + 2;
+        self.hint = match key % 8 {
+            0 => Hint { priority: Priority::High, until: soon },
+            1 => Hint { priority: Priority::High, until: 0 },
+            2 => Hint { priority: Priority::Low, until: 0 },
+            3 => Hint { priority: Priority::Normal, until: soon },
+            _ => Hint::default(),
+        };
+        let status = self.put_length(space, key, durable, length, parts);
+        self.hint = Hint::default();
+        status
     }
 
     /// Puts a block of that length in so many parts. The status, if it was answered at once.
@@ -70,7 +80,9 @@ impl World {
                 at,
                 bytes: size,
                 check,
+                chain: Chain::Extends,
                 depth: u16::try_from(key % 20).unwrap(),
+                hint: self.hint,
                 durability: if durable { Durability::Durable } else { Durability::Soon },
                 metadata: &Self::metadata(key),
             };

@@ -67,6 +67,8 @@ pub(crate) fn crash_and_verify(world: &mut World, keys: u64) {
         }
     }
     world.verify();
+    // This drive loses nothing that was durable: no drop may be missed.
+    assert_eq!(world.store.stats().distrusted, 0);
 }
 
 /// Nothing is evicted here: what must be found is.
@@ -142,22 +144,22 @@ fn a_put_does_not_overtake_a_drop() {
     });
 }
 
-/// A store without pools is on the medium as it was before there were any: these are lives of the
-/// program of that time. A change of what is written when, which is no change of the format, gets
-/// new numbers here.
+/// A store without pools is on the medium as these lives left it in version 4. A change of what is
+/// written when, which is no change of the format, gets new numbers here.
 #[test]
 fn a_store_without_pools_is_written_as_ever() {
     let lives = [(1, 40, 50), (2, 7, 60), (3, 10, 40)].map(|(seed, segments, keys)| {
         let mut world = life(seed, segments, keys, 200);
         world.settle();
         let medium = world.drive.medium();
-        let checksum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, medium);
-        (world.trace, checksum)
+        // No CRC: that of a page with its own CRC behind it is the same whatever the page says.
+        let fold = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        (world.trace, medium.iter().fold(0xcbf2_9ce4_8422_2325, fold))
     });
     let then = [
-        (16_339_329_820_301_606_115, 10_402_015_061_649_294_226),
-        (14_599_481_192_998_063_228, 5_932_119_348_705_341_980),
-        (13_825_011_324_413_414_404, 14_130_862_721_771_538_953),
+        (16_339_329_820_301_606_115, 9_924_650_536_675_987_556),
+        (14_599_481_192_998_063_228, 13_141_111_453_065_406_469),
+        (13_825_011_324_413_414_404, 11_995_689_056_299_648_108),
     ];
     assert_eq!(lives, then);
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use kvrail_store::{
-    Begun, Cursor, DeclineReason, DropKey, Durability, Explained, Extent, Get, Got, Key, Listed,
-    Phase, Reply, Status,
+    Begun, Class, Cursor, DeclineReason, DropKey, Durability, Explained, Extent, Get, Got, Key,
+    Listed, Phase, Priority, Reply, Status,
 };
 
 use crate::drive::Cut;
@@ -242,7 +242,7 @@ fn keys_are_explained() {
     world.hold(0, 7, 1);
     let held = world.now + 60_000_000_000;
     let Explained::There(block) = explain(&mut world) else { panic!("it is there") };
-    assert_eq!((block.length, block.hits, block.depth), (900, 2, 7), "a get, a touch, no hold");
+    assert_eq!((block.length, block.class), (900, Class::Of(Priority::Normal)));
     assert_eq!((block.held_until, block.suspect), (Some(held), false));
     assert!(block.offset < world.config.area_bytes && block.epoch > 0);
     assert!(world.store.suspect(id, key, block.check) && !world.store.suspect(id, key, 1));

@@ -7,6 +7,7 @@ mod crash;
 mod cut;
 mod drive;
 mod faults;
+mod hints;
 mod ledger;
 mod life;
 mod listing;

@@ -59,15 +59,21 @@ fn hot_blocks_are_moved() {
 fn moved_blocks_survive_cuts() {
     each_seed("moved", 30, |seed| {
         let mut world = World::new(seed, small(9, 512));
+        let mut cold = 100;
         for key in 0..8 {
             // The first is larger than a buffer.
             let length = if key == 0 { 20_000 } else { 1500 };
             world.put_length(0, key, true, length, 1);
             world.run_until("put", World::is_idle);
             world.get(0, key);
+            // Among others: a segment of nothing else would stay where it is.
+            for _ in 0..5 {
+                world.put_length(0, cold, false, 1500, 1);
+                world.run_until("put", World::is_idle);
+                cold += 1;
+            }
         }
         let laps = 6 + world.rng.u64(..6);
-        let mut cold = 100;
         while world.laps() < laps {
             world.put_length(0, cold, false, 1500, 1);
             for key in 0..2 {
@@ -117,27 +123,76 @@ fn held_blocks_are_moved() {
     assert_eq!(world.store.holds(), 0);
 }
 
+/// Whole segments are held while the ring goes round, as much as may be. Each hold that was granted
+/// is kept; what is above the limit is refused when it is asked for.
+#[test]
+fn segments_of_held_blocks_stay() {
+    each_seed("held", 6, |seed| {
+        let config = Config { holds: 256, owner_holds: 256, ..small(30, 512) };
+        let mut world = World::new(seed, config);
+        // Seven of 32 segments may be held, and 14 of these blocks lie in each.
+        let mut held = Vec::new();
+        for key in 0..128 {
+            world.put_length(0, key, false, 4096, 1);
+            world.run_until("put", World::is_idle);
+        }
+        let mut cold = 1000;
+        for _ in 0..3 {
+            for first in [0, 64] {
+                let found = world.hold(0, first, 64);
+                held.extend((0..64).filter(|at| found.held >> at & 1 == 1).map(|at| first + at));
+            }
+            held.sort_unstable();
+            held.dedup();
+            let laps = world.laps();
+            while world.laps() < laps + 40 {
+                world.put_length(0, cold, false, 1500, 1);
+                world.run_until("put", World::is_idle);
+                cold += 1;
+            }
+            let stats = world.store.stats();
+            assert_eq!((held.len(), stats.holds_broken), (112, 0), "{stats:?}");
+            assert!(stats.holds_refused >= 16, "{stats:?}");
+            assert!(stats.moved_bytes < stats.put_bytes, "{stats:?}");
+            for key in &held {
+                assert_eq!(world.get(0, *key), None, "key {key} was evicted");
+                world.run_until("got", World::is_idle);
+            }
+        }
+        // What is passed over is read again when holds end, and goes.
+        world.wait(70_000_000_000);
+        let evicted = world.store.stats().evicted;
+        while world.store.stats().evicted < evicted + 900 {
+            world.put_length(0, cold, false, 1500, 1);
+            world.run_until("put", World::is_idle);
+            cold += 1;
+        }
+        assert_eq!((world.store.holds(), world.store.stats().holds_broken), (0, 0));
+    });
+}
+
 /// Most of the ring is hot all the time: as much as is put moves, and held blocks nevertheless.
 #[test]
 fn no_more_moves_than_is_put_but_for_holds() {
     let mut world = World::new(6, small(12, 512));
-    let (held, hot) = (8, 300);
+    // Held ones are put between others, and nobody reads them: their segments go.
+    let (held, first, hot) = (400, 8, 300);
     for put in 0..1200 {
         world.put_length(0, put, false, 1500, 1);
         world.run_until("put", World::is_idle);
-        if put % 10 == held {
-            world.hold(0, 0, held); // each lease ends
+        if put >= held + 8 && put % 10 == 8 {
+            world.hold(0, held, 8); // each lease ends
         }
         for at in 0..if put < hot { 0 } else { 6 } {
-            world.get(0, held + (put * 6 + at) % (hot - held));
+            world.get(0, first + (put * 6 + at) % (hot - first));
             world.run_until("got", World::is_idle);
         }
     }
     let stats = *world.store.stats();
     println!("hot: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
     assert!(stats.moved_bytes <= stats.put_bytes, "{stats:?}");
-    assert!(stats.moved_bytes > stats.put_bytes / 2, "{stats:?}");
-    for key in 0..held {
+    assert!(stats.moved_bytes > stats.put_bytes / 8, "{stats:?}");
+    for key in held..held + 8 {
         assert_eq!(world.get(0, key), None, "key {key} was evicted: {stats:?}");
         world.run_until("got", World::is_idle);
     }
@@ -151,20 +206,25 @@ fn blocks_are_moved_for_who_waits_for_space() {
     for key in 0..900 {
         world.put_length(0, key, false, 1500, 1);
         world.run_until("put", World::is_idle);
-        world.get(0, key);
-        world.run_until("got", World::is_idle);
+        // One of four is read again and again.
+        for again in [16, 32, 48, 64, 80, 96] {
+            world.get(0, (key & !3).saturating_sub(again));
+            world.run_until("got", World::is_idle);
+        }
         world.wait(20_000_000);
     }
     let slowly = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(slowly[0] > 400 && slowly[1] < slowly[0], "{slowly:?}");
+    assert!(slowly[0] > 100 && slowly[1] < slowly[0], "{slowly:?}");
     for key in 900..1800 {
         while world.put_length(0, key, false, 1500, 1).is_some() {
             world.tick();
         }
-        world.get(0, key - 100);
+        for again in [16, 32, 48, 64, 80, 96] {
+            world.get(0, (key & !3) - again);
+        }
     }
     let fast = [None, Some(1)].map(|owner| moved(&world, owner));
-    assert!(fast[1] - slowly[1] > 300, "{fast:?} after {slowly:?}");
+    assert!(fast[1] - slowly[1] > 100, "{fast:?} after {slowly:?}");
     assert!((fast[0] - slowly[0]) * 4 < fast[1] - slowly[1], "{fast:?} after {slowly:?}");
 }
 
@@ -184,7 +244,7 @@ fn a_ring_of_hot_blocks_goes_on() {
         let stats = *world.store.stats();
         assert_eq!(stats.puts, 900, "{stats:?}");
         println!("spiral: {} bytes put, {} moved", stats.put_bytes, stats.moved_bytes);
-        assert!(stats.moved > 0 && stats.evicted > 0, "{stats:?}");
+        assert!(stats.evicted > 0, "{stats:?}");
     });
 }
 

@@ -48,11 +48,11 @@ fn a_foreign_or_unknown_member_is_refused() {
     let mut world = stopped(1);
     for at in [0, SUPER_B] {
         let page = &mut world.drive.medium()[at..at + 4096];
-        page[16] = 4;
+        page[16] = 3;
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &page[..4088]);
         page[4088..].copy_from_slice(&crc.to_le_bytes());
     }
-    assert_eq!(refused(world, expect), StartError::Super(SuperError::OtherVersion(4)));
+    assert_eq!(refused(world, expect), StartError::Super(SuperError::OtherVersion(3)));
 }
 
 #[test]

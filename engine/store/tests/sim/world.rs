@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Identity, Key, Members, Memory, Now as Time, Outcome, Phase,
-    Pool, PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, Task, Times, Urgency, Verb,
+    Begun, Budget, Config, Discard, Hint, Identity, Key, Members, Memory, Now as Time, Outcome,
+    Phase, Pool, PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, Task, Times, Urgency,
+    Verb,
 };
 
 use crate::drive::{Drive, Kind};
@@ -85,6 +86,8 @@ pub(crate) struct World {
     /// Statuses and bytes seen so far, folded: two equal lives have equal traces.
     pub(crate) trace: u64,
     pub(crate) corrupt: u64,
+    /// Of what is put.
+    pub(crate) hint: Hint,
     /// Largest block that is put, in bytes.
     pub(crate) largest: u32,
     /// Whether blocks may be spoilt by the drive.
@@ -156,6 +159,7 @@ impl World {
             evicted: 0,
             trace: 0,
             corrupt: 0,
+            hint: Hint::default(),
             largest: 6000,
             lying: false,
             stalled: false,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use kvrail_memory::{load, store};
 use kvrail_ring::slot::{FLAG_MORE, FLAG_NOTICE, FLAG_PART, FLAG_SIDE};
-use kvrail_ring::{Completion, Opcode, Request as Slot, Status};
+use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Completion, Opcode, Request as Slot, Status};
+use kvrail_store::Chain;
 
 use super::rig::{ARENA_BYTES, LONG, Rig, UID};
 use crate::block_op::{TAIL_BYTES, crc_of};
@@ -14,6 +15,7 @@ use crate::client::Client;
 use crate::done::{BlockNote, Completed, Decline};
 use crate::error::ClientError;
 use crate::key::BlockKey;
+use crate::lookup::Found;
 use crate::submit_error_kind::SubmitErrorKind;
 
 const MIB: usize = 1 << 20;
@@ -167,6 +169,35 @@ fn tails_go_through_a_page_and_not_beyond_the_block() {
     assert_eq!((done.status, done.bytes), (Status::Ok, 5000));
     let lease = done.lease.unwrap();
     assert!(lease[..5000] == right[..] && lease[5000..].iter().all(|byte| *byte == 0x5a));
+}
+
+#[test]
+fn a_put_says_where_in_which_chain_its_block_is() {
+    let put = |rig: &mut Rig| BlockRequest::put(&rig.space(3), key(), rig.lease(512));
+    let mut rig = rig();
+    let cases = [
+        (put(&mut rig), 0),
+        (put(&mut rig).chain(Chain::Begins).depth(7), CHAIN_BEGINS | 7),
+        (put(&mut rig).depth(7).chain(Chain::Begins), CHAIN_BEGINS | 7),
+        (put(&mut rig).chain(Chain::Begins).chain(Chain::Extends).depth(1), 1),
+        (put(&mut rig).depth(u16::MAX), CHAIN_DEPTH_MAX),
+    ];
+    for (request, place) in cases {
+        rig.queue.submit_block(request).unwrap();
+        let slot = taken(&mut rig);
+        assert_eq!(slot.reserved_a, place);
+        rig.sidecar.complete(0, end(&slot, Status::Ok, 512));
+        assert_eq!(ended(&mut rig).status, Status::Ok);
+    }
+}
+
+#[test]
+fn a_chain_extends_from_its_half_on() {
+    let found = |prefix, keys| Found { prefix, keys, ..Found::default() }.chain();
+    assert_eq!([found(0, 1), found(4, 9), found(49, 100)], [Chain::Begins; 3]);
+    assert_eq!([found(0, 0), found(1, 1), found(5, 9), found(50, 100)], [Chain::Extends; 4]);
+    let warming = Found { keys: 9, warming: 1, ..Found::default() };
+    assert_eq!(warming.chain(), Chain::Extends, "nobody knows");
 }
 
 #[test]
@@ -380,7 +411,8 @@ fn what_cannot_be_is_refused_with_its_memory() {
         (put().length(513), SubmitErrorKind::LeaseTooShort { length: 513, lease: 512 }),
         (get().durable(), unfit("durable", Opcode::Get)),
         (get().metadata(b"a"), unfit("metadata", Opcode::Get)),
-        (get().depth(1), unfit("a depth", Opcode::Get)),
+        (get().depth(1), unfit("a depth or chain", Opcode::Get)),
+        (get().chain(Chain::Begins), unfit("a depth or chain", Opcode::Get)),
         (get().crc(1), unfit("a checksum", Opcode::Get)),
         (get().replacing(), unfit("replacing", Opcode::Get)),
         (

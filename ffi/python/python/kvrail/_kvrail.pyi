@@ -8,6 +8,7 @@ from kvrail._types import (
     BlockMemory,
     BlockName,
     BlockOptions,
+    ChainWord,
     DropOptions,
     GetOptions,
     GpuInfo,
@@ -633,6 +634,11 @@ class Results(Sequence[str]):
     def counts(self) -> dict[str, int]:
         """How many blocks have each status."""
     @property
+    def declines(self) -> dict[str, int]:
+        """How many were declined for each reason: ``"colder"``, ``"budget"``, ``"first_sight"``,
+        ``"index_full"``, ``"busy"``, ``"starting"``, ``"broken"``, ``"refused"``, ``"given_up"``;
+        ``"behind"`` is the rest of a chain, ``"stale"`` a namespace that was cleared."""
+    @property
     def copied_bytes(self) -> int:
         """Bytes that were copied, because they were in no arena."""
     def reason(self, at: SupportsIndex) -> str | None:
@@ -660,6 +666,9 @@ class Found(Sequence[bool]):
         """For each key that was asked for whether its block is there; a view of format "?". A hint:
         the block may be evicted or dropped since."""
     @property
+    def chain(self) -> ChainWord:
+        """What the store has of the chain that these keys are, for puts of what is missing."""
+    @property
     def held(self) -> int:
         """Keys that are held now."""
     @property
@@ -683,6 +692,9 @@ class Probed(Sequence[bool | None]):
     @property
     def there(self) -> memoryview:
         """For each key whether its block is there; a view of format "?"."""
+    @property
+    def chain(self) -> ChainWord:
+        """What the store has of the chain that these keys are, as far as nobody has to be asked."""
     @property
     def unknown(self) -> int:
         """Keys of which only a lookup knows."""

@@ -2,11 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import kvrail
+from kvrail._chains import Places
 
 if TYPE_CHECKING:
     from kvrail._tier import Link, Session
@@ -37,6 +38,8 @@ class Blocks:
     lengths: Sequence[int]
     metadata: Sequence[bytes] | None = None
     """What listings and the feed of what is gone say of each block that is put."""
+    places: Places | None = None
+    """Those of blocks that are put, where something is known of their chains."""
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +57,8 @@ class Ended(Generic[T]):
     """For each block whether it is in the store, or whole in its memory."""
     words: Sequence[str]
     """For each block its status; empty if no sidecar has answered."""
+    declines: Mapping[str, int]
+    """How many puts were declined, by reason."""
     replaced: Sequence[int]
     """For each block that was put the bytes of the other one that it has replaced."""
     seconds: float
@@ -62,6 +67,13 @@ class Ended(Generic[T]):
     def went_well(self) -> bool:
         """Whether nothing has failed: a miss is an answer, and so is a put that is declined."""
         return bool(self.words) and ANSWERS.issuperset(self.words)
+
+    @property
+    def was_settled(self) -> bool:
+        """Whether each block that was put is in the store, or the store has room for none of the
+        new chains that they belong to: then nobody can do anything about it."""
+        settled = self.declines.keys() <= {"colder"} and self.went_well
+        return settled and "MISS" not in self.words
 
 
 @dataclass
@@ -211,11 +223,12 @@ class Lane(Generic[T]):
     ) -> None:
         blocks = group.blocks
         ok, words, replaced = [False] * len(blocks.keys), list[str](), [0] * len(blocks.keys)
+        declines: Mapping[str, int] = {}
         if group.work == "put":
             self._storing_bytes -= blocks.nbytes
         if results is not None:
             ok, words = [bool(it) for it in results.ok], list(results)
-            replaced = list(results.replaced)
+            replaced, declines = list(results.replaced), results.declines
         if results is not None and group.work == "get":
             # A block of another length is another configuration's: not what was asked for.
             came = zip(ok, results.lengths, blocks.lengths, strict=True)
@@ -225,7 +238,7 @@ class Lane(Generic[T]):
             self._link.failed(self._session, kvrail.SessionEndedError("the sidecar has ended"))
         now = time.monotonic()
         seconds = now - group.begun
-        ended = Ended(group.tag, group.work, blocks, ok, words, replaced, seconds)
+        ended = Ended(group.tag, group.work, blocks, ok, words, declines, replaced, seconds)
         if restarted and group.work == "get":
             self._kept.append((now + QUARANTINE_S, ended))
         else:
@@ -241,7 +254,14 @@ def _submit(queue: "kvrail.BlockQueue", session: "Session", group: _Group[T]) ->
     buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
     if group.work == "get":
         return queue.submit_get(blocks.keys, buffers, priority="demand")
+    places = blocks.places
     # What an engine writes again is what it means from now on.
     return queue.submit_put(
-        blocks.keys, buffers, metadata=blocks.metadata, priority="background", replace=True
+        blocks.keys,
+        buffers,
+        metadata=blocks.metadata,
+        chain=places.chains if places is not None else None,
+        depth=places.depths if places is not None else None,
+        priority="background",
+        replace=True,
     )

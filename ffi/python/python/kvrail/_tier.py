@@ -17,6 +17,7 @@ import kvrail
 from kvrail import _identity
 from kvrail._lane import Lane
 from kvrail._mapping import Memory
+from kvrail._types import ChainWord
 
 ATTACH_S = 10.0
 """Longest wait for the sidecar's answers while a link is made."""
@@ -103,6 +104,12 @@ class Link:
         if keys and not self.hangs and time.monotonic() >= self._ask_at:
             self.call(lambda it: it.lookup(keys, touch=True, timeout=LOOKUP_S), None)
 
+    def chain(self, keys: Sequence[bytes]) -> ChainWord:
+        """What the store has of a chain of blocks, as far as nobody has to be asked."""
+        if self.hangs or not keys:
+            return "extends"
+        return self.call(lambda it: it.probe_many(keys).chain, "extends")
+
     def call(self, what: Callable[[kvrail.Namespace], T], otherwise: T) -> T:
         """A call of the namespace, or what stands for its answer when it fails."""
         if (session := self.session) is None:
@@ -168,6 +175,7 @@ class Link:
         try:
             store = client.store(self._store)
             space, memory = store.namespace(*self._named), Memory(client, store.memory_alignment)
+            space.probe(b"")  # from now on probes ask nobody
             return Session(client, space, memory, store.events(), space.usage()["uid"])
         except BaseException:
             client.close()

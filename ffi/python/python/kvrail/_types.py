@@ -19,6 +19,9 @@ class Array(Protocol):
     def __getitem__(self, rows: slice, /) -> Any: ...
 
 
+ChainWord = Literal["begins", "extends"]
+"""What a store has of a chain: less than half of it, or the rest."""
+
 Numbers = SupportsIndex | Sequence[int] | Array
 """One integer for each request, or one for all of them."""
 
@@ -97,17 +100,23 @@ class PutOptions(DropOptions, total=False):
     """Up to 1 KiB for each block, which listings and the feed of what is gone return."""
     crc: Numbers
     """CRC-64/NVME of each block, if the caller has computed it: it is not computed again."""
-    depth: int
-    """How deep in its prompt the (first) block is; 0 is its head."""
+    depth: Numbers | None
+    """How deep in its prompt the (first) block is, or each block; 0 is its head."""
     replace: bool
     """A block with other bytes or of another length gives way: it is dropped, for good also over a
     loss of power, before these bytes are put; a get between the two is a miss. Of the same bytes
     nothing is written, as without it."""
-    chain: bool
+    chain: bool | ChainWord | Sequence[ChainWord] | None
     """All blocks of the call are one chain, each worth little without those before it: they go out
     in order, each one deeper, and behind one that is declined no more are put. Where little write
     budget is left they are offered all the same: the store takes at second sight what it was
-    offered before."""
+    offered before.
+
+    A word says also what the store has of the chain, counted from its head: ``"begins"`` is less
+    than half, ``"extends"`` is the rest, and holds where nothing is said. ``Found.chain`` has the
+    word for the keys of a lookup. Chains that begin are taken if they are worth more than the
+    coldest blocks of the store, else declined. A sequence has the word of each block, of chains of
+    their own."""
 
 
 class Options(TypedDict, total=False):

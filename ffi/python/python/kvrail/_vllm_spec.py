@@ -33,8 +33,10 @@ from vllm.v1.kv_offload.base import (
 
 import kvrail
 from kvrail import _identity, gpu, paged
+from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane
 from kvrail._tier import Link, Session
+from kvrail._types import ChainWord
 
 HOLD_S = 30.0
 """What a lookup finds is not evicted for so long: until its load has ended."""
@@ -53,6 +55,8 @@ class Keys(LoadStoreSpec):
     """Where chunks are: in the store, by key."""
 
     keys: list[OffloadKey]
+    places: Places | None = None
+    """Those of chunks that are stored."""
 
 
 class KvrailOffloadingSpec(OffloadingSpec):
@@ -138,7 +142,8 @@ class _Manager(OffloadingManager):
         listed = list(keys)
         there = self._there(listed, 0.0)
         new = [key for key, found in zip(listed, there, strict=True) if not found]
-        return PrepareStoreOutput(new, Keys(new), evicted_keys=[])
+        places = Prompt.of(req_context).places(new, self._chain)
+        return PrepareStoreOutput(new, Keys(new, places), evicted_keys=[])
 
     def complete_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
@@ -189,6 +194,10 @@ class _Manager(OffloadingManager):
         found = [link.lookup([bytes(key) for key in keys], hold=hold) for link in self._links]
         return [all(its) for its in zip(*found, strict=True)]
 
+    def _chain(self, keys: Sequence[bytes]) -> ChainWord:
+        words = {link.chain(keys) for link in self._links}
+        return "begins" if "begins" in words else "extends"
+
     def _tell(self, keys: list[OffloadKey], *, removed: bool) -> None:
         if self._events is None or not keys:
             return
@@ -230,12 +239,14 @@ class _Worker(OffloadingWorker):
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
     ) -> bool:
-        job = _Job(job_id, is_load=False)
+        job, before = _Job(job_id, is_load=False), 0
         for group, keys, rows in self._cut(src_spec, dst_spec):
             # What is not on the GPU as a whole is no chunk.
             whole = [at for at, row in enumerate(rows) if -1 not in row]
             some, pages = [keys[at] for at in whole], [rows[at] for at in whole]
-            self._submit(job, group, some, pages)
+            manner = _manner(dst_spec, [before + at for at in whole])
+            self._submit(job, group, (some, pages), manner)
+            before += len(keys)
         return self._begun(job)
 
     def submit_load(
@@ -247,7 +258,8 @@ class _Worker(OffloadingWorker):
     ) -> bool:
         job = _Job(job_id, is_load=True)
         for group, keys, rows in self._cut(dst_spec, src_spec):
-            self._submit(job, group, keys, rows, "demand" if expedited else "prefetch")
+            manner = {"priority": "demand" if expedited else "prefetch"}
+            self._submit(job, group, (keys, rows), manner)
         return self._begun(job)
 
     def get_finished(self) -> list[TransferResult]:
@@ -294,10 +306,10 @@ class _Worker(OffloadingWorker):
         self,
         job: _Job,
         group: int,
-        keys: Sequence[bytes],
-        rows: list[list[int]],
-        priority: str = "background",
+        chunks: tuple[Sequence[bytes], list[list[int]]],
+        manner: dict[str, Any],
     ) -> None:
+        keys, rows = chunks
         if not keys:
             return
         cache = self._cache(group)
@@ -305,9 +317,8 @@ class _Worker(OffloadingWorker):
             if cache is None:
                 raise kvrail.NoSidecarError("no sidecar")
             if job.is_load:
-                ticket = cache.submit_get(keys, rows, stream=_stream(), priority=priority)
+                ticket = cache.submit_get(keys, rows, stream=_stream(), **manner)
             else:
-                manner: dict[str, Any] = {"priority": priority, "replace": True}
                 ticket = cache.submit_put(keys, rows, stream=_stream(), metadata=keys, **manner)
         except kvrail.KvrailError as error:
             if self._session is not None:
@@ -389,6 +400,16 @@ class _Worker(OffloadingWorker):
         for cache in self._caches:
             cache.close()
         self._caches, self._session = [], None
+
+
+def _manner(where: LoadStoreSpec, chunks: Sequence[int]) -> dict[str, Any]:
+    """How these of the chunks of a store are put."""
+    assert isinstance(where, Keys), "vLLM hands back what prepare_store gave"
+    manner: dict[str, Any] = {"priority": "background", "replace": True}
+    if where.places is None:
+        return manner
+    places = where.places.some(chunks)
+    return manner | {"chain": places.chains, "depth": places.depths}
 
 
 def _pages(caches: CanonicalKVCaches) -> list[gpu.Pages]:

@@ -93,9 +93,15 @@ class Tiers:
             self.step()
             time.sleep(STEP_S)
 
-    def store(self, keys: Sequence[OffloadKey], contents: Sequence[Array]) -> None:
-        """Chunks come from the GPU: they are written to the primary tier, and handed down."""
-        request = self.request(keys)
+    def store(
+        self,
+        keys: Sequence[OffloadKey],
+        contents: Sequence[Array],
+        prompt: Sequence[OffloadKey] | None = None,
+    ) -> None:
+        """Chunks come from the GPU: they are written to the primary tier, and handed down. They are
+        the prompt, or some of it."""
+        request = self.request(keys if prompt is None else prompt)
         with self._held():
             stored = self.manager.prepare_store(keys, request)
             wanted = dict(zip(keys, contents, strict=True))

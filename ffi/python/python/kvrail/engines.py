@@ -195,6 +195,7 @@ def _lmcache(socket: str, store: str) -> str:
 def _sglang(socket: str, store: str) -> str:
     storage = {"backend_name": "kvrail", "module_path": "kvrail.sglang", "class_name": "Storage"}
     whole = storage | {"interface_v1": 1, "allocator": "shm", "socket": socket, "store": store}
+    whole |= {"hicache_storage_pass_prefix_keys": True}
     return (
         "python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache "
         "--hicache-mem-layout page_first --hicache-storage-backend dynamic "

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, islice
 from types import MappingProxyType
@@ -38,10 +38,12 @@ from lmcache.v1.memory_management import MemoryObj, MemoryObjMetadata
 
 import kvrail
 from kvrail import _identity
+from kvrail._chains import Asked, Places
 from kvrail._identity import OPAQUE, lmcache_form
-from kvrail._lane import STORED, Blocks, Ended, Lane, Work
+from kvrail._lane import Blocks, Ended, Lane, Work
 from kvrail._relay import Relay
 from kvrail._tier import LOOKUP_S, Link
+from kvrail._types import ChainWord
 
 PARAMETERS: dict[str, Any] = {
     "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
@@ -144,6 +146,7 @@ class L2Adapter(L2AdapterInterface):
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
         self._numbers, self._lock = count(), threading.Lock()
         self._locked = Counter[bytes]()
+        self._asked = Asked[ObjectKey]()
         self._told_long = False
         self._forms: dict[tuple[str, str], dict[str, None]] = {}
         self._listings: dict[str, Iterator[_Listed]] = {}
@@ -177,6 +180,8 @@ class L2Adapter(L2AdapterInterface):
         for model, group in {(key.model_name, key.object_group_id) for key in keys}:
             for form in forms.get(group, ()):
                 self._learn((model, f"{group:x}"), form)
+        for chain in _chains(keys):
+            self._asked.note(chain)
         asked = [self._names(key, forms.get(key.object_group_id)) for key in keys]
         there = iter(self._link.lookup([it for each in asked for it in each], hold=LOCK_S))
         held = [[name for name in each if next(there)] for each in asked]
@@ -289,8 +294,18 @@ class L2Adapter(L2AdapterInterface):
             self._told_long = True
             text = "kvrail for lmcache: %s... is too long a name for listings: such objects are %s"
             log.warning(text, max(names, key=len)[:80], "stored and found, but not announced")
-        way.begin(work, task, Blocks(names, addresses, lengths, metadata=listed))
+        places = self._places(keys, forms) if work == "put" else None
+        way.begin(work, task, Blocks(names, addresses, lengths, listed, places))
         return task.number
+
+    def _places(self, keys: list[ObjectKey], forms: list[str]) -> Places:
+        """Those of objects that are stored, in the chains that LMCache has looked up before."""
+        form = dict(zip(map(_group_of, keys), forms, strict=True))
+
+        def word(chain: Sequence[ObjectKey]) -> ChainWord:
+            return self._link.chain([_name(key, form[_group_of(key)]) for key in chain])
+
+        return self._asked.places(keys, word)
 
     def _stored(self, end: Ended[_Task]) -> L2StoreResult:
         if not end.words:
@@ -306,7 +321,7 @@ class L2Adapter(L2AdapterInterface):
         self._notify_keys_stored(there, sizes)
         moved = zip(end.words, end.blocks.lengths, strict=True)
         written = sum(length for word, length in moved if word == "OK")
-        return L2StoreResult(STORED.issuperset(end.words), written)
+        return L2StoreResult(end.was_settled, written)
 
     def _is_new(self, name: bytes, word: str) -> bool:
         """Whether the size of an object that was stored is still to be told."""
@@ -385,6 +400,15 @@ def _parts(name: bytes) -> tuple[EncodedObjectKey, str]:
 def _group_of(key: ObjectKey) -> tuple[str, str]:
     """What has the same forms, as a rule."""
     return key.model_name, f"{key.object_group_id:x}"
+
+
+def _chains(keys: Sequence[ObjectKey]) -> Iterable[list[ObjectKey]]:
+    """The chains among the objects of one request: each worker and group of layers has one."""
+    chains: dict[tuple[str, int, int, str], list[ObjectKey]] = {}
+    for key in keys:
+        whose = (key.model_name, key.kv_rank, key.object_group_id, key.cache_salt)
+        chains.setdefault(whose, []).append(key)
+    return chains.values()
 
 
 def _bitmap(found: Sequence[object]) -> Bitmap:

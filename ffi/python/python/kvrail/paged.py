@@ -125,7 +125,8 @@ class _Job:
     keys: kvrail.Keys
     rows: list[list[int]]
     options: Mapping[str, Any]
-    metadata: Sequence[bytes] | None
+    each: Mapping[str, Sequence[Any]]
+    """Options with a value for each block."""
     words: list[str] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
     begun: int = 0
@@ -273,7 +274,8 @@ class Cache:
         :param stream: behind what it has now the pages are read: a number, or an object of
             PyTorch; the default stream unless said otherwise.
         :param metadata: for each key up to 1 KiB that stays with the block.
-        :param options: `priority`, `durable`, `depth`, `replace` as for `Namespace.put_many`.
+        :param options: `priority`, `durable`, `depth`, `chain`, `replace` as for
+            `Namespace.put_many`; a chain has a word. The rest of one that is declined is put too.
         """
         return self._submit("put", keys, blocks, stream, options, metadata)
 
@@ -337,12 +339,14 @@ class Cache:
         _check(work, options, metadata)
         keys = keys if isinstance(keys, kvrail.Keys) else kvrail.Keys(keys)
         rows = self._rows(work, blocks)
-        for what, given in (("blocks", rows), ("metadata", metadata)):
-            if given is not None and len(given) != len(keys):
+        each = _each(options, metadata, len(keys))
+        for what, given in [("blocks", rows), *each.items()]:
+            if len(given) != len(keys):
                 text = f"{what} has {len(given)} items for {len(keys)} keys; pass one each"
                 raise kvrail.RequestError(text)
         self._last_ticket += 1
-        job = _Job(self._last_ticket, work, keys, rows, options, metadata)
+        rest = {key: value for key, value in options.items() if key not in each}
+        job = _Job(self._last_ticket, work, keys, rows, rest, each)
         self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
@@ -464,8 +468,7 @@ class Cache:
         job, more = wave.job, dict(wave.job.options)
         if self._mover.why_host is None:
             more["crc"] = self._mover.crcs(wave.batch)
-        if job.metadata is not None:
-            more["metadata"] = [job.metadata[at] for at in wave.places]
+        more |= {key: [values[at] for at in wave.places] for key, values in job.each.items()}
         self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
 
     def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
@@ -541,7 +544,8 @@ def _check(
     work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
 ) -> None:
     """What a queue would refuse only when the blocks have left the GPU."""
-    known = {"priority"} if work == "get" else {"priority", "durable", "depth", "replace"}
+    of_puts = {"priority", "durable", "depth", "chain", "replace"}
+    known = {"priority"} if work == "get" else of_puts
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
         raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")
@@ -552,6 +556,26 @@ def _check(
         if len(piece) > METADATA_BYTES_MAX:
             text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
             raise kvrail.RequestError(f"{text}; put less beside the block")
+
+
+def _each(
+    options: Mapping[str, Any], metadata: Sequence[bytes] | None, count: int
+) -> dict[str, Sequence[Any]]:
+    """What is said of each block: a wave has some of them."""
+    each: dict[str, Sequence[Any]] = {} if metadata is None else {"metadata": metadata}
+    chain, depth = options.get("chain", "extends"), options.get("depth", 0)
+    words = [chain] * count if isinstance(chain, str | bool) else list(chain)
+    for word in words:
+        if word not in {"extends", "begins"}:
+            text = f'chain is {word!r}; it must be "extends" or "begins", or a word for each block'
+            raise kvrail.RequestError(text)
+    if "chain" in options:
+        each["chain"] = words
+    deeper = range(count) if isinstance(options.get("chain"), str) else [0] * count
+    if "depth" in options or any(deeper):
+        depths = [int(depth) + it for it in deeper] if hasattr(depth, "__index__") else depth
+        each["depth"] = list(depths)
+    return each
 
 
 def _gets(waves: Iterable[_Wave]) -> int:

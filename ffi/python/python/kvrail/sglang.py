@@ -3,7 +3,8 @@
     --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "kvrail",
       "module_path": "kvrail.sglang", "class_name": "Storage", "interface_v1": 1,
-      "allocator": "shm", "socket": "/run/kvrail/kvrail.sock", "store": "kv"}'
+      "allocator": "shm", "hicache_storage_pass_prefix_keys": true,
+      "socket": "/run/kvrail/kvrail.sock", "store": "kv"}'
 
 With `"allocator": "shm"` SGLang's host pools are memory files. The sidecar's drives read and write
 their pages in place, if the sidecar has `memory.unsealed_imports = "accept"`; else each page is
@@ -34,6 +35,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 import kvrail
 from kvrail import _identity
+from kvrail._chains import Places
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._sglang_pages import Pages
 from kvrail._tier import Link
@@ -133,7 +135,8 @@ class Storage(HiCacheStorage):
     def batch_set_v1(
         self, keys: list[str], host_indices: Any, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        return self._move("put", [(self._pools[PoolName.KV], keys, host_indices)])[0]
+        parts: list[Part] = [(self._pools[PoolName.KV], keys, host_indices)]
+        return self._move("put", parts, _before(extra_info))[0]
 
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
@@ -143,7 +146,7 @@ class Storage(HiCacheStorage):
     def batch_set_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        return self._transfer("put", transfers)
+        return self._transfer("put", transfers, _before(extra_info))
 
     def exists(self, key: str) -> bool:
         return self.batch_exists([key]) == 1
@@ -201,27 +204,51 @@ class Storage(HiCacheStorage):
         found = self._link.lookup(pages.names(keys), hold=HOLD_S)
         return pages.whole(list(found), len(keys))
 
-    def _transfer(self, work: Work, transfers: list[PoolTransfer]) -> dict[str, list[bool]]:
+    def _transfer(
+        self, work: Work, transfers: list[PoolTransfer], before: list[str] | None = None
+    ) -> dict[str, list[bool]]:
         parts = [(self._pools[it.name], it.keys or [], it.host_indices) for it in transfers]
         names = [it.name for it in transfers]
-        return dict(zip(names, self._move(work, parts), strict=True))
+        return dict(zip(names, self._move(work, parts, before), strict=True))
 
-    def _move(self, work: Work, parts: list[Part]) -> list[list[bool]]:
-        """Moves pages, all pools' at once, and says which are whole in the store or in memory."""
+    def _move(
+        self, work: Work, parts: list[Part], before: list[str] | None = None
+    ) -> list[list[bool]]:
+        """Moves pages, all pools' at once, and says which are whole in the store or in memory.
+
+        :param before: hashes of the pages before them in their prompt, where SGLang passes them.
+        """
         runs = [pages.runs(keys, indices) for pages, keys, indices in parts]
         blocks = Blocks(
             [it for run in runs for it in run.keys],
             [it for run in runs for it in run.addresses],
             [it for run in runs for it in run.lengths],
+            places=None if before is None else self._places(parts, before),
         )
         ok: Iterator[bool] = iter(())
         end = self._ways[work].run(work, blocks, parts)
         if end is not None and end.words:
-            ok = iter([it in STORED for it in end.words] if work == "put" else end.ok)
+            # Of what is declined as a new chain there is nothing to be done.
+            stored = STORED | {"DECLINED"} if end.was_settled else STORED
+            ok = iter([it in stored for it in end.words] if work == "put" else end.ok)
         return [
             pages.whole([next(ok, False) for _ in run.keys], len(keys))
             for (pages, keys, _), run in zip(parts, runs, strict=True)
         ]
+
+
+    def _places(self, parts: list[Part], before: list[str]) -> Places:
+        """Those of all blocks of pages that are stored, behind these pages. The pages of K and V
+        are the chain: of other pools only the last ones are stored."""
+        longest = max((keys for _, keys, _ in parts), key=len, default=[])
+        chain = self._link.chain(self._pools[PoolName.KV].names([*before, *longest]))
+        depths = [
+            len(before) + at
+            for pages, keys, _ in parts
+            for at in range(len(keys))
+            for _ in pages.lengths
+        ]
+        return Places([chain] * len(depths), depths)
 
 
 class _Way:
@@ -265,6 +292,10 @@ class _Way:
             pages.give_back(indices)
         self._late = []
         return True
+
+
+def _before(extra_info: HiCacheStorageExtraInfo | None) -> list[str] | None:
+    return None if extra_info is None else extra_info.prefix_keys
 
 
 def _run(there: Iterable[bool]) -> int:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from typing import Any, ClassVar
 
@@ -39,6 +39,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from kvrail import _identity
+from kvrail._chains import Prompt
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._tier import Link
 
@@ -205,7 +206,10 @@ class Tier(SecondaryTierManager):
 
     def _begin_stores(self, most_bytes: int) -> None:
         while self._stores and self._lane.storing_bytes < most_bytes:
-            self._lane.begin("put", *self._stores.popleft())
+            job, blocks = self._stores.popleft()
+            # Asked now: what was stored of the prompt meanwhile counts.
+            places = Prompt.of(job.req_context).places(blocks.keys, self._link.chain)
+            self._lane.begin("put", job, replace(blocks, places=places))
 
     def _blocks(self, job: TransferJob) -> Blocks:
         first, keys = self._rows.ctypes.data, [bytes(key) for key in job.keys]

@@ -2,9 +2,27 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from host import Host
+from kvrail import _lane
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[int]]]:
+    """Where in which chains blocks are that adapters put, put by put."""
+    seen: list[tuple[list[str], list[int]]] = []
+    submit = _lane._submit
+
+    def record(queue: Any, session: Any, group: Any) -> int:
+        places = group.blocks.places
+        if group.work == "put":
+            seen.append(([], []) if places is None else (list(places.chains), list(places.depths)))
+        return submit(queue, session, group)
+
+    monkeypatch.setattr(_lane, "_submit", record)
+    return seen
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("lmcache", reason="LMCache is not installed")
 
 import torch  # noqa: E402
-from host import Host  # noqa: E402
+from host import BUSY, Busy, Host  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
 from kvrail.lmcache import L2Adapter  # noqa: E402
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
@@ -117,6 +117,41 @@ def load(adapter: L2Adapter, keys: list[ObjectKey], back: list[Any]) -> list[boo
     came = wait(adapter.get_load_event_fd(), lambda: adapter.query_load_result(task))
     assert adapter.query_load_result(task) is None, "an answer is given once"
     return [came.test(at) for at in range(len(keys))]
+
+
+def test_objects_are_stored_with_their_place_in_what_was_looked_up(adapter, placed):
+    keys = keys_of(range(8))
+    others = [ObjectKey(key.chunk_hash, "model", 8, 0, "") for key in keys]
+    # One request of two workers.
+    assert not any(lookup(adapter, [*keys, *others]))
+    for some in (keys[:3], keys[3:5], [keys[5], others[0]], keys_of(range(90, 91))):
+        assert store(adapter, some, objects(len(some), seed=1)).is_successful()
+    assert placed == [
+        (["begins"] * 3, [0, 1, 2]),
+        (["begins"] * 2, [3, 4]),
+        (["extends", "begins"], [5, 0]),
+        (["extends"], [0]),
+    ]
+
+
+def test_a_store_that_a_busy_store_declines_is_no_failure(tmp_path):
+    host = Host(tmp_path, "48MiB", block_mean="64KiB")
+    host.start()
+    busy, adapter = Busy(host), L2Adapter({"socket": str(host.socket)})
+    for number in range(100):
+        keys = keys_of(range(16 * number, 16 * number + 16))
+        descs = {0: MemoryLayoutDesc([torch.Size([BUSY // 2])], [torch.bfloat16])}
+        assert not any(lookup(adapter, keys, descs))
+        stored = store(adapter, keys, objects(16, seed=1, nbytes=BUSY))
+        assert stored.is_successful()
+        if stored.bytes_transferred() == 0:
+            break
+        busy.read()
+    else:
+        raise AssertionError("new chains are always taken")
+    assert not any(lookup(adapter, keys, descs)), "declined as a whole"
+    adapter.close()
+    host.kill()
 
 
 def equal(one: list[Any], other: list[Any]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sglang", reason="SGLang is not installed")
 
 import torch  # noqa: E402
-from host import Host  # noqa: E402
+from host import BUSY, Busy, Host  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
 from kvrail._sglang_hosts import (  # noqa: E402
     EXTRA,
@@ -27,6 +27,7 @@ from kvrail._sglang_hosts import (  # noqa: E402
 )
 from sglang.srt.environ import envs  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
+    HiCacheStorageExtraInfo,
     PoolHitPolicy,
     PoolName,
     PoolTransfer,
@@ -82,6 +83,42 @@ def test_pages_of_k_and_v_come_back_without_a_copy(make, layout):
     assert storage.batch_exists(keys) == 16
     assert got(storage, pool, keys, wanted)
     assert storage.status()["copied_bytes"] == 0
+
+
+def test_pages_are_stored_with_their_place_in_their_prompt(make, placed):
+    pool = mha(64, PAGE)
+    storage = make(pool)
+    keys = keys_of(range(12))
+    for first, last in ((0, 3), (3, 8), (8, 10)):
+        before = HiCacheStorageExtraInfo(prefix_keys=keys[:first])
+        where = places(first, last - first, pool.page_size)
+        assert all(storage.batch_set_v1(keys[first:last], where, before))
+    assert all(storage.batch_set_v1(keys[10:], places(10, 2, pool.page_size)))
+    assert placed == [
+        (["begins"] * 6, [0, 0, 1, 1, 2, 2]),
+        (["begins"] * 10, [it // 2 for it in range(6, 16)]),
+        (["extends"] * 4, [8, 8, 9, 9]),
+        ([], []),
+    ]
+
+
+def test_new_pages_that_a_busy_store_declines_are_no_failure(tmp_path):
+    host = Host(tmp_path / "busy", "48MiB", block_mean="64KiB")
+    host.start()
+    busy, pool = Busy(host), mha(64, 2 * BUSY)
+    storage = backend("dynamic", EXTRA | {"socket": str(host.socket)}, pool)
+    where, first = places(0, 16, pool.page_size), HiCacheStorageExtraInfo(prefix_keys=[])
+    fill(pool, where, 1)
+    for number in range(100):
+        keys = keys_of(range(16 * number, 16 * number + 16))
+        assert storage.batch_set_v1(keys, where, first) == [True] * 16
+        if not storage.batch_exists(keys):
+            break
+        busy.read()
+    else:
+        raise AssertionError("new chains are always taken")
+    storage.close()
+    host.kill()
 
 
 def test_pages_that_are_put_again_are_what_was_put_last(make):

@@ -12,7 +12,11 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from host import Host  # noqa: E402
 from kvrail import _lane, _tier, vllm  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
-from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
+from vllm.v1.kv_offload.base import (  # noqa: E402
+    LookupResult,
+    ReqContext,
+    make_offload_key,
+)
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # noqa: E402
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
 
@@ -92,6 +96,21 @@ def test_a_chunk_that_went_meanwhile_is_left_out_and_computed(make):
     tiers.settle()
     hit, miss = LookupResult.HIT, LookupResult.MISS
     assert tiers.look(keys, request) == [miss if at in (3, 5) else hit for at in range(8)]
+
+
+def test_chunks_are_stored_with_their_place_in_their_prompt(make, placed):
+    tiers, content = make(), contents(8)
+    prompt = keys_of(range(8))
+    window = [make_offload_key(key[:-4], 1) for key in prompt]
+    for some in (prompt[:3], prompt[3:5], window[-1:], prompt[5:]):
+        tiers.store(some, content[: len(some)], [*prompt, *window])
+        tiers.settle()
+    depths = [[0, 1, 2], [3, 4], [7], [5, 6, 7]]
+    if hasattr(ReqContext, "set_offload_key_position"):
+        words = ["begins", "begins", "extends", "extends"]
+    else:
+        words, depths = ["extends"] * 4, [[0] * len(its) for its in depths]
+    assert placed == [([word] * len(its), its) for word, its in zip(words, depths, strict=True)]
 
 
 def test_another_model_or_dtype_finds_nothing(make):

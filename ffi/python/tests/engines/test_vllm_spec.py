@@ -1,7 +1,9 @@
 """vLLM's offloading without a CPU tier: its manager and worker, driven as its connector does. With
 PyTorch's tensors on a GPU where there is one, else in memory of the host and with a stand-in."""
 
+import pickle
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from vllm.v1.kv_offload.config import (  # noqa: E402
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KNOWS_PROMPTS = hasattr(ReqContext, "set_offload_key_position")
 BLOCKS, PAGE, PADDED = 48, 10_496, 10_752
 
 
@@ -78,9 +81,12 @@ class Engine:
         self.worker = KvrailOffloadingSpec(made).get_worker(CanonicalKVCaches(rows, refs))
         self._last = 0
 
-    def request(self) -> ReqContext:
+    def request(self, prompt: Sequence = ()) -> ReqContext:
         self._last += 1
-        return ReqContext(f"request {self._last}")
+        request = ReqContext(f"request {self._last}")
+        for at, key in enumerate(prompt if KNOWS_PROMPTS else ()):
+            request.set_offload_key_position(key, 16 * (at + 1))
+        return request
 
     def job(self) -> int:
         self._last += 1
@@ -94,9 +100,12 @@ class Engine:
         assert [it.job_id for it in results] == [job]
         return results[0]
 
-    def store(self, keys: list, blocks: list[int], sizes: tuple[int, int]) -> Any:
-        request = self.request()
+    def store(
+        self, keys: list, blocks: list[int], sizes: tuple[int, int], prompt: Sequence = ()
+    ) -> Any:
+        request = self.request(prompt)
         out = self.manager.prepare_store(keys, request)
+        self.placed = pickle.loads(pickle.dumps(out.store_spec)).places
         assert out.keys_to_store == keys and not out.evicted_keys
         number = self.job()
         source = GPULoadStoreSpec(blocks, group_sizes=sizes, block_indices=(0, 0))
@@ -175,6 +184,19 @@ def test_blocks_of_two_groups_come_back_into_other_pages_of_another_engine(engin
     assert all(bool((it == 0x5A).all()) for row in two.pages(0, others) for it in row)
     checks = two.worker.status()["check"]
     assert checks == ["gpu", "gpu"] and two.worker.status()["is_healthy"]
+
+
+def test_chunks_are_stored_with_their_place_in_their_prompt(engine):
+    its, keys = engine(), keys_of(0, 8)
+    for first, last, word in ((0, 3, "begins"), (3, 5, "begins"), (5, 8, "extends")):
+        count = last - first
+        assert its.store(keys[first:last], list(range(first, last)), (count, 0), keys).success
+        known = ([word] * count, list(range(first, last)))
+        wanted = known if KNOWS_PROMPTS else (["extends"] * count, [0] * count)
+        assert (its.placed.chains, its.placed.depths) == wanted
+    space = its.manager._links[0].session.space
+    depths = {block.metadata: block.depth for block in space.list()}
+    assert depths == {bytes(key): at if KNOWS_PROMPTS else 0 for at, key in enumerate(keys)}
 
 
 def test_chunks_of_four_blocks_and_loads_that_begin_and_end_within_one(engine):

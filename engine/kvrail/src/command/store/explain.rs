@@ -2,7 +2,7 @@
 
 use clap::Args;
 use indicatif::HumanDuration;
-use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState};
+use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
 use serde::Serialize;
 
 use super::target::{TargetArgs, ago};
@@ -126,17 +126,23 @@ fn absent(report: &KeyReport) -> String {
 fn there(it: &KeyBlock) -> String {
     let hold = it.held_ms.map_or_else(|| "none".to_owned(), |left| format!("{left} ms more"));
     let next = match it.next {
-        KeyFate::Moved => "moved, because it was hit or is held",
-        KeyFate::Evicted => "evicted: it was not hit since it was put or moved",
+        KeyFate::Moved => "moved, because it was used lately or is held",
+        KeyFate::Evicted => "evicted: others were used later",
+    };
+    let worth = match it.worth {
+        KeyWorth::Low => "less than that of others: it was demoted",
+        KeyWorth::Normal => "as that of others",
+        KeyWorth::High => "more than that of others: it is retained",
+        KeyWorth::Over => "none: the time that it was to be kept for is over",
     };
     let turn = match it.segments_ahead {
         0 => "its segment is the oldest".to_owned(),
-        ahead => format!("{ahead} older segments go first"),
+        ahead => format!("{ahead} segments of its pool are older"),
     };
     let doubt = if it.suspect { "\n  doubt    a reader said that its bytes are wrong" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
-         of the member's area\n  check    {:016x}\n  depth    {}\n  hits     {}{}\n  hold     \
+         of the member's area\n  check    {:016x}\n  worth    {worth}\n  hold     \
          {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
         human_bytes(it.length.into()),
         it.length,
@@ -145,9 +151,6 @@ fn there(it: &KeyBlock) -> String {
         ago(it.opened_unix_s),
         it.offset,
         it.check,
-        it.depth,
-        it.hits,
-        if it.hits == 3 { " or more" } else { "" },
     )
 }
 

@@ -25,12 +25,13 @@ Examples:
 FILL is the bytes of all blocks against what the member can hold; a ring that was round once stays
 below 100 % by what was dropped, cleared or padded. INDEX is the blocks against what the index is
 made for: one for each --block-mean of the capacity. WRITTEN/PUT is what the drive was given for
-each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no errors: first sight
-(little write budget is left, and the block was not put before), budget (none is left), index full,
-broken (the drive refused a write of the store's own; it only reads), busy. BUDGET is what may be
-written. STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up),
-serving, gone (its drive is), missing (it was when the sidecar started). Pools follow where there
-are some, all members together.";
+each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no errors: colder (of a
+new chain, while what is there is used too often to make room for it), first sight (little write
+budget is left, and the block was not put before), budget (none is left), index full, broken (the
+drive refused a write of the store's own; it only reads), busy. BUDGET is what may be written.
+STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up), serving,
+gone (its drive is), missing (it was when the sidecar started). Pools follow where there are some,
+all members together.";
 
 /// Rows of pools.
 const POOLS_SHOWN: usize = 12;

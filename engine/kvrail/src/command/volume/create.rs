@@ -53,7 +53,7 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     segment: Option<Size>,
     /// Store: mean length of its blocks; the index in memory is made for as many as fit
-    /// [default: 1MiB]
+    /// [default: 64KiB]
     #[arg(long)]
     block_mean: Option<Size>,
     /// What is written once from end to end, so that later writes allocate nothing

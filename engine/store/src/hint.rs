@@ -1,0 +1,59 @@
+//! What a put's client knows of its block: how much it is worth, and until when.
+
+/// How much a block is worth beside others that were used at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Less: it was demoted.
+    Low,
+    /// As much.
+    #[default]
+    Normal,
+    /// More: it is retained, or pinned.
+    High,
+}
+
+/// What is known of a block when it is put. It stays with the block, also where that moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// How much it is worth until then.
+    pub priority: Priority,
+    /// Seconds since 1970 from which on it is worth nothing: it is served, but goes first and does
+    /// not move. 0: never.
+    pub until: u32,
+}
+
+impl Priority {
+    /// As records have it.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Normal => 0,
+            Self::Low => 1,
+            Self::High => 2,
+        }
+    }
+
+    /// Of a record; another number says nothing.
+    pub(crate) fn of(number: u8) -> Self {
+        match number {
+            1 => Self::Low,
+            2 => Self::High,
+            _ => Self::Normal,
+        }
+    }
+}
+
+impl Hint {
+    /// Whether its time is over.
+    pub(crate) fn is_over(self, unix: u32) -> bool {
+        self.until != 0 && self.until <= unix
+    }
+}
+
+/// A block's worth as its entry has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// What its hint says.
+    Of(Priority),
+    /// The time of its hint is over.
+    Over,
+}

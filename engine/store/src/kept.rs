@@ -1,0 +1,60 @@
+//! What a reclaimed segment says of drops, and others still need.
+
+use crate::core::Core;
+use crate::format::{Record, RecordKind};
+use crate::log::Log;
+
+/// The account of one victim's drops.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    victim: u32,
+    /// Drops seen so far, and gaps for which the ledger had no room.
+    drops: u64,
+    lost_gaps: u64,
+    /// Serial of the last page with a drop that was written again.
+    serial: u64,
+}
+
+impl Kept {
+    /// Another victim; its serial goes on.
+    pub(crate) fn begin(&mut self, victim: u32) {
+        *self = Self { victim, serial: self.serial, ..Self::default() };
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Sees to it that what a record says of drops is not lost. `false`: there is no space or page
+    /// now.
+    pub(crate) fn keep(&mut self, core: &mut Core, log: &mut Log, record: &Record) -> bool {
+        let pool = core.segments.pool(self.victim);
+        match record.kind {
+            RecordKind::Put => {}
+            RecordKind::Drop => {
+                if core.needs_drop(self.victim, record.check) {
+                    let serial = log.append_plain(core, pool, record, false);
+                    let Some(serial) = serial else { return false };
+                    self.serial = self.serial.max(serial);
+                }
+                self.drops += 1;
+            }
+            RecordKind::Gap => {
+                let ledger = &mut core.ledgers[usize::from(pool)];
+                self.lost_gaps += u64::from(!ledger.add(record.key.lo(), record.key.hi()));
+            }
+        }
+        true
+    }
+
+    /// Enters the victim's drops into the ledger, if all of them were seen: those of a page that
+    /// cannot be read may be needed.
+    pub(crate) fn account(&self, core: &mut Core) {
+        let (from, to) = core.segments.drops(self.victim);
+        let all = self.lost_gaps == 0 && self.drops == to - from;
+        let pool = usize::from(core.segments.pool(self.victim));
+        if all && core.ledgers[pool].add(from, to) {
+            core.segments.set_drops(self.victim, (to, to));
+        }
+    }
+}

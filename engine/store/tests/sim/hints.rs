@@ -1,0 +1,161 @@
+//! What a put says of its block's worth counts, and no longer than it says.
+
+use kvrail_store::{Class, Explained, Hint, Priority};
+
+use crate::drive::Cut;
+use crate::each_seed;
+use crate::world::{World, small};
+
+fn put(world: &mut World, key: u64, priority: Priority, until: u32) {
+    world.hint = Hint { priority, until };
+    world.put_length(0, key, false, 1500, 1);
+    world.run_until("put", World::is_idle);
+    world.hint = Hint::default();
+}
+
+/// Puts blocks that nobody asks for again until so many more segments were reclaimed.
+fn turn(world: &mut World, cold: &mut u64, laps: u64) {
+    let until = world.laps() + laps;
+    while world.laps() < until {
+        put(world, *cold, Priority::Normal, 0);
+        *cold += 1;
+    }
+}
+
+fn class(world: &mut World, key: u64) -> Option<Class> {
+    let (id, time) = (world.id(0), world.time());
+    match world.store.explain(id, World::key(key), time) {
+        Explained::There(block) => Some(block.class),
+        _ => None,
+    }
+}
+
+fn there(world: &mut World, keys: std::ops::Range<u64>) -> usize {
+    keys.filter(|key| class(world, *key).is_some()).count()
+}
+
+fn restart(world: &mut World) {
+    world.settle();
+    world.cut(Cut::Kill);
+    world.reopen();
+}
+
+/// Of blocks that were put side by side and never asked for those of high priority stay, after a
+/// restart too.
+#[test]
+fn what_is_retained_stays() {
+    each_seed("retained", 4, |seed| {
+        let mut world = World::new(seed, small(16, 512));
+        for at in 0..20 {
+            put(&mut world, at, Priority::High, 0);
+            (0..4).for_each(|other| put(&mut world, 100 + 4 * at + other, Priority::Normal, 0));
+        }
+        if seed.is_multiple_of(2) {
+            restart(&mut world);
+        }
+        turn(&mut world, &mut 1000, 40);
+        let left = [0..20, 100..180].map(|keys| there(&mut world, keys));
+        assert!(left[0] == 20 && left[1] < 20, "{left:?} {:?}", world.store.stats());
+    });
+}
+
+/// Demoted blocks go before others that were put earlier.
+#[test]
+fn what_is_demoted_goes_first() {
+    each_seed("demoted", 4, |seed| {
+        let mut world = World::new(seed, small(16, 512));
+        (0..80).for_each(|key| put(&mut world, key, Priority::Normal, 0));
+        (100..180).for_each(|key| put(&mut world, key, Priority::Low, 0));
+        if seed.is_multiple_of(2) {
+            restart(&mut world);
+        }
+        turn(&mut world, &mut 1000, 2);
+        let left = [0..80, 100..180].map(|keys| there(&mut world, keys));
+        assert!(left[0] >= 60 && left[1] <= 40, "{left:?} {:?}", world.store.stats());
+    });
+}
+
+/// A block goes like any other, and does not move, once the time of its hint is over: however it is
+/// used after that, and also when it ends while the store is down.
+#[test]
+fn no_hint_outlives_its_time() {
+    each_seed("until", 6, |seed| {
+        let mut world = World::new(seed, small(16, 512));
+        let cold = &mut 1000;
+        let end = world.time().unix + 30;
+        for key in 0..30 {
+            let priority = if key < 15 { Priority::High } else { Priority::Normal };
+            put(&mut world, key, priority, end);
+        }
+        turn(&mut world, cold, 20);
+        assert_eq!(there(&mut world, 0..15), 15, "they are retained until then");
+        match seed % 3 {
+            0 => world.wait(31_000_000_000),
+            1 => {
+                world.settle();
+                world.cut(Cut::Kill);
+                world.now += 31_000_000_000;
+                world.reopen();
+            }
+            _ => {
+                restart(&mut world);
+                world.wait(31_000_000_000);
+            }
+        }
+        assert!(world.time().unix >= end);
+        for key in 0..15 {
+            let class = class(&mut world, key);
+            // Over a restart they may have gone already.
+            let gone = seed % 3 == 1 && class.is_none();
+            assert!(gone || class == Some(Class::Over), "key {key}: {class:?}");
+        }
+        // They are used as nothing else is, and yet they go first.
+        for _ in 0..40 {
+            for key in 0..30 {
+                world.get(0, key);
+                world.run_until("got", World::is_idle);
+            }
+            turn(&mut world, cold, 1);
+        }
+        assert_eq!(there(&mut world, 0..30), 0, "{:?}", world.store.stats());
+    });
+}
+
+/// One that was dropped and put again has the end of the second put only.
+#[test]
+fn a_hint_goes_with_its_block() {
+    let mut world = World::new(5, small(16, 512));
+    let now = world.time().unix;
+    put(&mut world, 1, Priority::High, now + 20);
+    world.drop_key(0, 1, false);
+    world.run_until("dropped", World::is_idle);
+    put(&mut world, 1, Priority::High, now + 300);
+    world.wait(40_000_000_000);
+    assert_eq!(class(&mut world, 1), Some(Class::Of(Priority::High)));
+}
+
+/// Where there is no room for another end, the hint counts for nothing, and is counted.
+#[test]
+fn hints_that_end_are_bounded() {
+    let mut world = World::new(6, small(16, 512));
+    let now = world.time().unix;
+    let (mut refused, mut key) = (0, 0);
+    while refused == 0 {
+        put(&mut world, key, Priority::High, now + 300);
+        refused = world.store.stats().hints_refused;
+        key += 1;
+    }
+    assert!(key > 4, "{key}");
+    assert_eq!(class(&mut world, key - 1), Some(Class::Of(Priority::Normal)));
+    put(&mut world, key, Priority::High, 0);
+    assert_eq!(class(&mut world, key), Some(Class::Of(Priority::High)), "it needs no room");
+    // Its record has the end nevertheless: after that it does not move.
+    world.wait(301_000_000_000);
+    let mut cold = 1000;
+    for _ in 0..40 {
+        world.get(0, key - 1);
+        world.run_until("got", World::is_idle);
+        turn(&mut world, &mut cold, 1);
+    }
+    assert_eq!(class(&mut world, key - 1), None, "{:?}", world.store.stats());
+}
