@@ -12,11 +12,14 @@ const BYTES: u32 = 256 << 10;
 const BLOCKS: u64 = 600;
 /// Gets ask for the youngest so many.
 const YOUNG: u64 = 100;
+/// And for every other one of so many: the segments of those hold blocks that are worth moving
+/// beside blocks that are not.
+const OLD: u64 = 420;
 /// Gets under way.
 const GETS: u64 = 16;
 
-/// A full ring on a device that does four things at once, and all blocks of it were got: most of
-/// each segment is moved before puts go on.
+/// A full ring on a device that does four things at once, and half of its old blocks are got again:
+/// a part of each segment is moved before puts go on.
 struct Full {
     rig: Rig,
     next: u64,
@@ -49,8 +52,9 @@ impl Full {
         self.rig.tick();
         let (got, put) = (reader.collect(), writer.collect());
         for ended in &got {
-            let young = self.next - 1 - (ended.user_data * 7919) % YOUNG;
-            reader.post(&alone(get(reader, young)));
+            let number = self.next - 1 - (ended.user_data * 7919) % OLD;
+            let is_young = self.next - number <= YOUNG;
+            reader.post(&alone(get(reader, if is_young { number } else { number & !1 })));
         }
         self.begin_puts(writer, put.len() as u64);
         [got, put].map(|ended| ended.iter().filter(|it| it.status() == Status::Ok).count() as u64)
@@ -86,7 +90,7 @@ fn alone(request: Request) -> Asked<'static> {
     Asked { request, side: None }
 }
 
-/// Half a block is moved for each that is put, so a put costs twice what a get does, in a half of
+/// Blocks are moved for those that are put, so a put costs up to twice what a get does, in a half of
 /// the device's time: less than five gets for each. As nobody's work moves would leave it 15.
 #[test]
 fn puts_that_wait_for_space_have_their_share_of_the_device() {
