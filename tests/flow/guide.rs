@@ -148,6 +148,7 @@ fn every_snippet_has_a_test() {
     let known = [
         "first.py",
         "many.py",
+        "chain.py",
         "blocks.py",
         "volume.py",
         "batches.py",
