@@ -2,7 +2,7 @@
 #![no_main]
 
 // The sidecar is a program, not a library: its room of the configuration is compiled in here.
-#[allow(dead_code, unused_imports, reason = "the rest of the program uses them")]
+#[expect(dead_code, unused_imports, reason = "the rest of the program uses them")]
 #[path = "../../engine/kvrail/src/config/mod.rs"]
 mod config;
 

@@ -216,8 +216,8 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// The rows after the first laps: the later half is as the earlier one. Latencies are for the reader
-/// of the table: they are the machine's, too.
+/// The rows after the first laps: the later half is as the earlier one. Latencies are for the
+/// reader of the table: they are the machine's, too.
 fn assert_constant(rows: &[Row]) {
     let (early, late) = rows[WARM..].split_at((rows.len() - WARM) / 2);
     let ratio = |of: &dyn Fn(&Row) -> f64| {
