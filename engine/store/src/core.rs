@@ -140,7 +140,7 @@ pub(crate) struct Core {
     pub(crate) spaces: Spaces,
     pub(crate) flush: Flush,
     pub(crate) stats: Stats,
-    pub(crate) feed: Feed,
+    feed: Feed,
     pub(crate) admission: Admission,
     pub(crate) worth: Worth,
     /// When hints end, in seconds since 1970: holds without an owner.
@@ -150,7 +150,7 @@ pub(crate) struct Core {
     pub(crate) recovery: Recovery,
     standing: Standing,
     /// Of each pool: numbers of drops without a record.
-    pub(crate) ledgers: Box<[Ledger; POOLS_MAX]>,
+    ledgers: Box<[Ledger; POOLS_MAX]>,
     pools: Pools,
     /// The store has pools with names, now or once.
     pooled: bool,
@@ -166,6 +166,24 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// What readers of the feed have not seen yet.
+    pub(crate) fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    pub(crate) fn feed_mut(&mut self) -> &mut Feed {
+        &mut self.feed
+    }
+
+    /// Numbers of a pool's drops without a record.
+    pub(crate) fn ledger(&self, pool: u8) -> &Ledger {
+        &self.ledgers[usize::from(pool)]
+    }
+
+    pub(crate) fn ledger_mut(&mut self, pool: u8) -> &mut Ledger {
+        &mut self.ledgers[usize::from(pool)]
+    }
+
     /// A store with an index of so many buckets for so many blocks.
     pub(crate) fn new(
         config: &Config,

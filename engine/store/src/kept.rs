@@ -40,7 +40,7 @@ impl Kept {
                 self.drops += 1;
             }
             RecordKind::Gap => {
-                let ledger = &mut core.ledgers[usize::from(pool)];
+                let ledger = core.ledger_mut(pool);
                 self.lost_gaps += u64::from(!ledger.add(record.key.lo(), record.key.hi()));
             }
         }
@@ -52,8 +52,8 @@ impl Kept {
     pub(crate) fn account(&self, core: &mut Core) {
         let (from, to) = core.segments.drops(self.victim);
         let all = self.lost_gaps == 0 && self.drops == to - from;
-        let pool = usize::from(core.segments.pool(self.victim));
-        if all && core.ledgers[pool].add(from, to) {
+        let pool = core.segments.pool(self.victim);
+        if all && core.ledger_mut(pool).add(from, to) {
             core.segments.set_drops(self.victim, (to, to));
         }
     }

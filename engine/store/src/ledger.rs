@@ -4,10 +4,8 @@
 //! damage. Each head carries the ledger of its segment's pool, and of the pool that the segment
 //! was in before.
 
-use crate::format::{LEDGER_MAX, POOLS_MAX};
-
-/// Bytes of RAM of all pools' ledgers.
-pub(crate) const LEDGERS_BYTES: u64 = (POOLS_MAX * size_of::<Ledger>()) as u64;
+/// Ranges of a pool's ledger: two ledgers fill what a head has left.
+pub(crate) const LEDGER_MAX: usize = 116;
 
 /// Ranges of numbers, in ascending order; no two touch.
 #[derive(Clone, Copy, Debug)]

@@ -482,7 +482,7 @@ impl Log {
             epoch: core.segments.epoch(segment),
             pool,
             before,
-            ledgers: [pool, before].map(|pool| core.ledgers[usize::from(pool)]),
+            ledgers: [pool, before].map(|pool| *core.ledger(pool)),
             floors,
             drops: self.ends.map(|end| end.drops_durable),
             time: core.now().unix,

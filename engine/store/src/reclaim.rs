@@ -180,7 +180,7 @@ impl Reclaim {
         let pool = core.segments.pool(segment);
         core.segments.release(segment);
         let floor = core.segments.oldest(pool).map_or(u64::MAX, |it| core.segments.drops(it).0);
-        core.ledgers[usize::from(pool)].forget_below(floor);
+        core.ledger_mut(pool).forget_below(floor);
         core.payers().settle();
         core.stats.reclaimed += 1;
         let given = pool != self.taker;

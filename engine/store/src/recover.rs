@@ -268,7 +268,7 @@ impl Recovery {
         self.sequence = self.sequence.max(header.sequence + u64::from(self.page.count()));
         drops.durable(header.drops_durable);
         self.touch(core);
-        let ledger = &core.ledgers[usize::from(header.pool)];
+        let ledger = core.ledger(header.pool);
         drops.page(ledger, header.drops_before, self.page.drops())
     }
 
@@ -403,8 +403,8 @@ impl Recovery {
             core.segments.release_nth(at);
         } else {
             core.segments.set_drops(chunk.segment, drops.numbers());
-            let pool = usize::from(core.segments.pool(chunk.segment));
-            if drops.segment_end(&core.ledgers[pool]) == Hole::Damage {
+            let pool = core.segments.pool(chunk.segment);
+            if drops.segment_end(core.ledger(pool)) == Hole::Damage {
                 return self.distrust(core, drops, cell, chunk.segment);
             }
             core.segments.seal(chunk.segment, self.pages);
@@ -436,7 +436,7 @@ impl Recovery {
     /// not count.
     fn distrust(&mut self, core: &mut Core, drops: &mut Drops, cell: u32, segment: u32) {
         let pool = core.segments.pool(segment);
-        let _ = drops.segment_end(&core.ledgers[usize::from(pool)]);
+        let _ = drops.segment_end(core.ledger(pool));
         core.stats.distrusted += u64::from(core.recovery.unread_of[usize::from(pool)]);
         core.segments.set(segment, State::Dead);
         core.recovery.seen(pool);

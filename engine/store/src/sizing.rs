@@ -6,10 +6,10 @@ use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry};
 use crate::core::{REPLY_BYTES, TASK_BYTES, ends_of};
 use crate::feed::FEED_BYTES;
-use crate::format::SPACE_BYTES;
+use crate::format::{POOLS_MAX, SPACE_BYTES};
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
-use crate::ledger::LEDGERS_BYTES;
+use crate::ledger::Ledger;
 use crate::log::LOG_BYTES;
 use crate::moves::MOVE_BYTES;
 use crate::payers::PAYER_BYTES;
@@ -75,7 +75,7 @@ impl Sizing {
             (1, images),
             (1, FEED_BYTES),
             (1, LOG_BYTES),
-            (1, TALLIES_BYTES + LEDGERS_BYTES),
+            (1, TALLIES_BYTES + (POOLS_MAX * size_of::<Ledger>()) as u64),
             (1, seen_bytes(blocks)),
         ];
         Self {

@@ -387,7 +387,7 @@ impl Starting {
         for (pool, ledger) in [head.pool, head.before].into_iter().zip(head.ledgers) {
             let newest = &mut self.ledgers_of[usize::from(pool)];
             if head.epoch > *newest {
-                (*newest, core.ledgers[usize::from(pool)]) = (head.epoch, ledger);
+                (*newest, *core.ledger_mut(pool)) = (head.epoch, ledger);
             }
         }
         self.highest = self.highest.max(head.epoch);

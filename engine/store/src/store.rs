@@ -474,20 +474,20 @@ impl Store {
     /// page of a listing is taken, the feed and the listing together say what is there. What a
     /// crash took away, or recovery left out, is not in it: list after each start.
     pub fn next_evicted(&mut self) -> Option<Evicted<'_>> {
-        self.core.feed.pop()
+        self.core.feed_mut().pop()
     }
 
     /// Rows of the feed that nobody has taken, 512 at most.
     #[must_use]
     pub fn evictions(&self) -> usize {
-        self.core.feed.len()
+        self.core.feed().len()
     }
 
     /// Blocks that went and are not in the feed, because it was full or their keys are not known.
     /// When this grows, only another listing says what is there.
     #[must_use]
     pub fn evictions_lost(&self) -> u64 {
-        self.core.feed.lost()
+        self.core.feed().lost()
     }
 
     /// Whether there is more to look at than one step does.

@@ -62,7 +62,7 @@ impl Sweep {
                 if Self::is_dead(core, &entry) {
                     core.stats.evicted += u64::from(entry.is_there());
                     if entry.is_there() && core.spaces.is_open(entry.number()) {
-                        core.feed.lose();
+                        core.feed_mut().lose();
                     }
                     core.remove(position);
                 } else if entry.is_there() && core.worth.clock.age(entry.stamp()) > AGE_MAX {

@@ -31,7 +31,7 @@ fn is_in_order(core: &Core, pool: u8) -> bool {
     let drops = core.segments.drops_of(pool) * DROP_BYTES * DROPS_SHARE;
     let bytes = u64::from(core.segments.held(pool)) * core.geometry().segment_bytes;
     core.recovery.knowledge == Knowledge::Partial
-        || !core.ledgers[usize::from(pool)].has_room(RANGES)
+        || !core.ledger(pool).has_room(RANGES)
         || core.segments.has_dead()
         || drops > bytes
 }

@@ -455,7 +455,7 @@ impl Writes {
         if let Some(length) = length {
             core.stats.drops += 1;
             let (key, why) = (drop.key, Gone::Dropped);
-            core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
+            core.feed_mut().push(&Evicted { uid, key, length, why, metadata: &[] });
         }
         let dropping = Dropping::new(drop, (uid, core.spaces.pool(number)), length);
         Ok(self.drops.insert(self.user(drop.owner), dropping))

@@ -90,8 +90,8 @@ fn alone(request: Request) -> Asked<'static> {
     Asked { request, side: None }
 }
 
-/// Blocks are moved for those that are put, so a put costs up to twice what a get does, in a half of
-/// the device's time: less than five gets for each. As nobody's work moves would leave it 15.
+/// Blocks are moved for those that are put, so a put costs up to twice what a get does, in a half
+/// of the device's time: less than five gets for each. As nobody's work moves would leave it 15.
 #[test]
 fn puts_that_wait_for_space_have_their_share_of_the_device() {
     let mut full = Full::new();

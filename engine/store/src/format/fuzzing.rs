@@ -9,6 +9,7 @@ use super::{
     SpaceState, Super,
 };
 use crate::key::Key;
+use crate::ledger::Ledger;
 use crate::members::Members;
 
 /// Both copies of a super: what is accepted says the same when it is written again.
@@ -86,7 +87,9 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     told.encode(0, &mut made[0]);
     told.pools[1][..4].copy_from_slice(b"team");
     told.encode(1, &mut made[1]);
-    let head = Head { epoch: 9, pool: 1, floors: [3; 16], drops: [2; 16], time: 77 };
+    let ledgers = [Ledger::of([(5, 9)].into_iter()).expect("in order"), Ledger::EMPTY];
+    let (floors, drops) = ([3; 16], [2; 16]);
+    let head = Head { epoch: 9, pool: 1, floors, drops, time: 77, before: 2, ledgers };
     head.encode(5, 8, &mut made[2]);
     let mut page = Page::new();
     let key = Key::new(7 << 64 | 9);

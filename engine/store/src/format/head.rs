@@ -8,12 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::PAGE_BYTES;
 use super::seal::{is_whole, seal};
 use super::superblock::POOLS_MAX;
-use crate::ledger::Ledger;
+use crate::ledger::{LEDGER_MAX, Ledger};
 
 const MAGIC: [u8; 8] = *b"kvr-head";
 
-/// Ranges of a pool's ledger: two ledgers fill what the head has left.
-pub(crate) const LEDGER_MAX: usize = 116;
 const LEDGERS_BYTES: usize = 2 * 16 * LEDGER_MAX;
 const RESERVED: usize = PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1) - 8 - LEDGERS_BYTES;
 

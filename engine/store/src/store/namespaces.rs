@@ -91,7 +91,7 @@ impl Store {
         } else {
             if let Some(uid) = self.core.spaces.ending() {
                 let (key, length, why) = (Key::default(), 0, Gone::Cleared);
-                self.core.feed.push(&Evicted { uid, key, length, why, metadata: &[] });
+                self.core.feed_mut().push(&Evicted { uid, key, length, why, metadata: &[] });
                 self.core.close_uid(uid);
             }
             let (change, opened) = self.core.spaces.commit();

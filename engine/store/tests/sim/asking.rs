@@ -10,7 +10,7 @@ use crate::model::Now;
 use crate::world::{Asked, GUARD, Space, World};
 
 impl World {
-    /// Puts a block of a random length, with a hint that follows from its key; in parts now and then.
+    /// Puts a block of a random length, with a hint that follows from its key; at times in parts.
     pub(crate) fn put(&mut self, space: u16, key: u64, durable: bool) -> Option<Status> {
         let length = match self.rng.u8(..8) {
             0 => self.rng.u32(1..=self.largest),
