@@ -221,7 +221,12 @@ fn a_key_is_explained_from_its_put_to_its_end() {
         dropped.event.is_some_and(|(event, _)| event.kind == EventKind::Dropped)
     });
     writer.put(3, 8000);
-    (10..5000).for_each(|number| writer.put(number, 8000));
+    // No further than to its end: what became of a key is remembered for seconds.
+    let mut next = 10;
+    while writer.space.explain(key(3)).unwrap().state != KeyState::Absent {
+        (next..next + 50).for_each(|number| writer.put(number, 8000));
+        next += 50;
+    }
     eventually("the eviction is told", || {
         let evicted = writer.space.explain(key(3)).unwrap();
         assert_eq!(evicted.state, KeyState::Absent);

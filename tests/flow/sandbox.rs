@@ -131,8 +131,10 @@ fn a_sandbox_that_is_off_is_said_loudly() {
     let status = sidecar.status();
     assert_eq!(status.sandbox.mode, "off");
     assert!(status.notes.iter().any(|note| note.contains("sidecar.sandbox = \"off\"")));
-    let said = sidecar.said();
-    assert!(said.contains("WARN") && said.contains("sandbox off"), "{said}");
+    eventually("the log names it", || {
+        let said = sidecar.said();
+        said.contains("WARN") && said.contains("sandbox off")
+    });
     sidecar.stop();
 }
 
