@@ -2,9 +2,9 @@
 //!
 //! Drops are numbered over the store's life; each page says how many stand before it and how many
 //! were durable when it was written. Between two pages that follow each other the numbers must
-//! follow too, but for those of segments that were reclaimed: the ledger has them. A hole above what
-//! was durable is what a crash leaves; it is written down as a gap, so that it is no damage later. A
-//! hole below is damage: nothing older can be trusted.
+//! follow too, but for those of segments that were reclaimed: the ledger has them. A hole above
+//! what was durable is what a crash leaves; it is written down as a gap, so that it is no damage
+//! later. A hole below is damage: nothing older can be trusted.
 
 use crate::fifo::Fifo;
 use crate::ledger::Ledger;

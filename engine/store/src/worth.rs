@@ -1,8 +1,9 @@
 //! What blocks are worth: how lately each was used, and how often those that are there are.
 //!
 //! A clock counts bytes that are used: gets of blocks, and blocks that are offered. An entry has
-//! the tick of its last use, a segment the sum of its entries' ticks. A survey looks at all segments
-//! in steps, and says of each pool which segment is the coldest, and how old the coldest ones are.
+//! the tick of its last use, a segment the sum of its entries' ticks. A survey looks at all
+//! segments in steps, and says of each pool which segment is the coldest, and how old the coldest
+//! ones are.
 
 use std::cmp::Reverse;
 
