@@ -1,13 +1,11 @@
-//! The report as a picture: hits over the size of the cache, a field for each stream, a line for
-//! each policy.
+//! The report as a picture: hits over the size of the cache, a line for each policy.
 
-use plotters::coord::Shift;
 use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoLogRange, LineSeries,
-    PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
+    BLACK, ChartBuilder, Circle, Color, IntoDrawingArea, IntoLogRange, LineSeries, PathElement,
+    RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
 };
 
-use crate::report::{Report, Run, StreamReport};
+use crate::report::{Report, Run};
 
 /// Colours that stay apart for most kinds of colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
@@ -19,11 +17,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 0, 0),
 ];
 const FONT: &str = "sans-serif";
-const FIELD: (u32, u32) = (720, 440);
-/// Fields beside each other at most.
-const ACROSS: usize = 2;
-
-type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+const SIZE: (u32, u32) = (720, 440);
 
 /// An SVG document.
 ///
@@ -36,26 +30,15 @@ pub fn plot(report: &Report) -> Result<String, String> {
 }
 
 fn paint(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let across = report.streams.len().clamp(1, ACROSS);
-    let down = report.streams.len().div_ceil(ACROSS).max(1);
-    let (width, height) = (FIELD.0 * u32::try_from(across)?, FIELD.1 * u32::try_from(down)?);
-    let canvas = SVGBackend::with_string(svg, (width, height)).into_drawing_area();
+    let canvas = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     canvas.fill(&WHITE)?;
-    for (stream, field) in report.streams.iter().zip(canvas.split_evenly((down, across))) {
-        draw(stream, &field)?;
-    }
-    canvas.present()?;
-    Ok(())
-}
-
-fn draw(stream: &StreamReport, field: &Canvas<'_>) -> Result<(), Box<dyn std::error::Error>> {
-    let blocks = || stream.runs.iter().map(|run| run.blocks.max(1) as f64);
+    let blocks = || report.runs.iter().map(|run| run.blocks.max(1) as f64);
     let low = blocks().fold(f64::INFINITY, f64::min).min(1e12);
     let high = blocks().fold(low, f64::max);
-    let best = stream.runs.iter().map(|run| run.hit_ratio).fold(0.01, f64::max);
-    let facts = stream.facts;
-    let title = format!("{}: {} requests, {} blocks", stream.name(), facts.requests, facts.blocks);
-    let mut chart = ChartBuilder::on(field)
+    let best = report.runs.iter().map(|run| run.hit_ratio).fold(0.01, f64::max);
+    let trace = report.trace;
+    let title = format!("{} requests, {} different blocks", trace.requests, trace.distinct);
+    let mut chart = ChartBuilder::on(&canvas)
         .caption(title, (FONT, 16))
         .margin(10)
         .x_label_area_size(40)
@@ -69,7 +52,7 @@ fn draw(stream: &StreamReport, field: &Canvas<'_>) -> Result<(), Box<dyn std::er
         .x_label_formatter(&|blocks| format!("{blocks:.0}"))
         .y_label_formatter(&|ratio| format!("{ratio:.2}"))
         .draw()?;
-    for ((policy, points), colour) in lines(stream).into_iter().zip(COLOURS.iter().cycle()) {
+    for ((policy, points), colour) in lines(report).into_iter().zip(COLOURS.iter().cycle()) {
         let dots = points.clone().into_iter().map(|at| Circle::new(at, 3, colour.filled()));
         chart.draw_series(dots)?;
         chart
@@ -84,15 +67,16 @@ fn draw(stream: &StreamReport, field: &Canvas<'_>) -> Result<(), Box<dyn std::er
         .border_style(BLACK.mix(0.2))
         .label_font((FONT, 13))
         .draw()?;
+    canvas.present()?;
     Ok(())
 }
 
 /// The runs of each policy, from the smallest cache to the largest.
-fn lines(stream: &StreamReport) -> Vec<(&str, Vec<(f64, f64)>)> {
+fn lines(report: &Report) -> Vec<(&str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
-    let mut runs: Vec<&Run> = stream.runs.iter().collect();
+    let mut runs: Vec<&Run> = report.runs.iter().collect();
     runs.sort_by_key(|run| run.blocks);
-    for run in &stream.runs {
+    for run in &report.runs {
         if lines.iter().any(|(policy, _)| *policy == run.policy) {
             continue;
         }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Access, Found, Peer, in_turn};
+use super::{Access, Peer};
 
 /// Uses are counted up to this.
 const USES_MAX: u8 = 3;
@@ -95,8 +95,7 @@ impl S3Fifo {
     }
 }
 
-impl S3Fifo {
-    /// A block is asked for.
+impl Peer for S3Fifo {
     fn access(&mut self, block: u32) -> Access {
         if self.places[block as usize] != Place::Out {
             let uses = &mut self.uses[block as usize];
@@ -113,16 +112,10 @@ impl S3Fifo {
     }
 }
 
-impl Peer for S3Fifo {
-    fn request(&mut self, blocks: &[u32]) -> Found {
-        in_turn(blocks, |block| self.access(block))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::S3Fifo;
-    use crate::peers::Access;
+    use crate::peers::{Access, Peer};
 
     #[test]
     fn a_scan_does_not_push_out_what_is_used() {
