@@ -7,7 +7,7 @@ use kvrail_tests::{KeyedPlan, KeyedTally};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{counter, number, seed, shape};
-use crate::rig::{Place, Sidecar, Told, VOLUME};
+use crate::rig::{Place, Sidecar, Told, VOLUME, eventually};
 
 const PROCESSES: u64 = 8;
 
@@ -42,6 +42,10 @@ fn acknowledged_blocks_survive_kills() {
             process.expect("running");
         }
         std::thread::sleep(Duration::from_millis(dice.u64(50..800)));
+        if round == 0 {
+            // Some of each kind, however slow the machine.
+            eventually("drops end", || counter(&sidecar, "drops") > 2);
+        }
         assert_eq!(counter(&sidecar, "evicted"), 0, "the store is too small for this");
         let killed = clock_gettime(ClockId::Monotonic);
         sidecar.kill();
