@@ -127,7 +127,8 @@ fn a_file_that_would_not_start_is_a_trouble_before_the_restart() {
     let report = sidecar.status();
     assert!(report.troubles[0].words.contains("would not start"), "{:?}", report.troubles);
     assert_eq!(report.config.reload_refused, None, "nobody has asked");
-    assert!(sidecar.said().contains("the configuration on the disk would not start"));
+    let words = "the configuration on the disk would not start";
+    eventually("the log names it", || sidecar.said().contains(words));
 
     fs::write(&file, good.replace("metrics.listen", "limits.sessions = 5\nmetrics.listen"))
         .unwrap();
