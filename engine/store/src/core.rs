@@ -413,7 +413,9 @@ impl Core {
         self.count_in(&new);
         // One that is moved is there all the time.
         if old.is_there() != new.is_there() {
-            self.forget_end(old);
+            if old.is_there() {
+                self.forget_end(old.number(), old.lo());
+            }
             self.tell(old, |witness, uid, lo| witness.go(uid, lo));
             self.tell(&new, |witness, uid, lo| witness.come(uid, lo));
         }
@@ -424,7 +426,9 @@ impl Core {
     pub(crate) fn remove(&mut self, position: Position) {
         let entry = self.index.remove(position);
         self.count_out(&entry);
-        self.forget_end(&entry);
+        if entry.is_there() {
+            self.forget_end(entry.number(), entry.lo());
+        }
         self.tell(&entry, |witness, uid, lo| witness.go(uid, lo));
     }
 
@@ -437,7 +441,10 @@ impl Core {
         }
         let age = self.worth.clock.age(entry.stamp());
         self.worth.used(self.segments.pool(segment), age);
-        self.set_age(position, entry, segment, 0);
+        // Within a tick its stamp stays as it is.
+        if age > 0 {
+            self.set_age(position, entry, segment, 0);
+        }
     }
 
     /// A block that is there is put again. Behind a hole that stays it is worth no more than
@@ -463,7 +470,7 @@ impl Core {
     /// block is worth no more than others.
     pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> Class {
         // Of an older put.
-        let _ = self.ends.release(number, key.lo(), 0);
+        self.forget_end(number, key.lo());
         if hint.until == 0 || hint.is_over(self.now.unix) {
             return if hint.until == 0 { Class::Of(hint.priority) } else { Class::Over };
         }
@@ -476,10 +483,10 @@ impl Core {
         Class::Of(if low { Priority::Low } else { Priority::Normal })
     }
 
-    /// A block with that entry is not there any more.
-    fn forget_end(&mut self, entry: &Entry) {
-        if entry.is_there() && self.ends.count() > 0 {
-            let _ = self.ends.release(entry.number(), entry.lo(), 0);
+    /// The end of a block's hint is not needed any more.
+    fn forget_end(&mut self, number: u16, lo: u64) {
+        if self.ends.count() > 0 {
+            let _ = self.ends.release(number, lo, 0);
         }
     }
 
