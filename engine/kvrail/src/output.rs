@@ -37,7 +37,7 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Says a failure. The journal is told which it is (sd-daemon(3)): it has no other way to know.
+/// Prints a failure. For the journal each line has its priority (sd-daemon(3)).
 pub(crate) fn say_failure(text: &str) {
     if !is_journal() {
         return say(text);

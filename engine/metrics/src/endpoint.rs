@@ -58,7 +58,7 @@ pub enum EndpointError {
     Start(#[from] io::Error),
 }
 
-/// Is told where the endpoint listens now, or why it does not yet; once for each change, on the
+/// Gets where the endpoint listens now, or why it does not yet; once for each change, on the
 /// endpoint's thread but for the first time.
 pub type Listening = Box<dyn Fn(Result<&Listen, &str>) + Send>;
 
@@ -74,8 +74,8 @@ struct Entrance {
     place: Place,
     listen: Listen,
     listening: Listening,
-    /// What was told last.
-    told: Option<String>,
+    /// What `Listening` got last.
+    last: Option<String>,
 }
 
 /// A door with a kernel's queue before it.
@@ -108,7 +108,7 @@ impl Endpoint {
         let thread = std::thread::Builder::new().name("kvrail-metrics".into());
         let hosts = (!matches!(listen, Listen::Unix(_))).then_some(hosts);
         let site = Site { snapshots: Snapshots::new(life), hosts };
-        let mut entrance = Entrance { place, listen: listen.clone(), listening, told: None };
+        let mut entrance = Entrance { place, listen: listen.clone(), listening, last: None };
         let entered = runtime.enter();
         let first = entrance.take();
         drop(entered);
@@ -140,9 +140,9 @@ impl Entrance {
             }
             Err(cause) => {
                 let why = cannot(&self.listen, cause).to_string();
-                if self.told.as_ref() != Some(&why) {
+                if self.last.as_ref() != Some(&why) {
                     (self.listening)(Err(&why));
-                    self.told = Some(why);
+                    self.last = Some(why);
                 }
                 None
             }

@@ -80,7 +80,7 @@ impl ServerHandle {
     }
 
     /// Answers a client that had the configuration read again. What was renewed before holds when
-    /// the client hears of it.
+    /// the client has its answer.
     pub fn reloaded(&self, ask: ReloadAsk, verdict: Result<Reloaded, String>) {
         lock(&self.0.verdicts).push((ask, verdict));
         self.0.bell.ring();

@@ -17,7 +17,7 @@ const DAY_NS: u64 = 86_400_000_000_000;
 const WHOLE: u64 = 1 << 16;
 /// The bucket takes one in so many bytes of the store.
 const BURST_SHARE: u64 = 20;
-/// Depths are told apart up to this.
+/// Depths beyond this count alike.
 const DEPTH_MAX: u16 = 15;
 /// Keys of a row of the memory; one place says which of them is the oldest.
 const KEYS: u16 = 31;
@@ -226,8 +226,8 @@ impl Admission {
     }
 
     /// The age up to which a block moves, where it is worth a move up to `age`: half of that where
-    /// blocks at first sight are not taken. When the bucket owes something only held blocks move:
-    /// segments full of hot blocks would owe more and more.
+    /// blocks at first sight are not taken. While the bucket is below zero only held blocks
+    /// move: segments full of hot blocks would take it lower and lower.
     pub(crate) fn age_to_move(&self, pool: u8, age: u64) -> u64 {
         let bucket = self.bucket(pool);
         let unlimited = self.budget == Budget::Unlimited || bucket.filling;

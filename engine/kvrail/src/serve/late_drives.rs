@@ -24,14 +24,14 @@ const EXTENSION_US: u32 = 30_000_000;
 /// or when a stop is asked for. Called before the sandbox, which keeps paths that are there.
 pub(crate) fn await_drives(config: &Config, context: &Context, stop: &EarlyStop) {
     let limit = config.sidecar.wait_for_drives.duration();
-    let mut said = String::new();
+    let mut shown = String::new();
     loop {
         let (late, up) = (late(config), uptime());
         if stop.is_asked() {
             return;
         }
         if late.is_empty() || up >= limit {
-            if !said.is_empty() {
+            if !shown.is_empty() {
                 let what =
                     if late.is_empty() { "all members are there" } else { "no longer waiting" };
                 say(context, what);
@@ -44,12 +44,12 @@ pub(crate) fn await_drives(config: &Config, context: &Context, stop: &EarlyStop)
             config.sidecar.wait_for_drives,
             (limit - up).as_secs()
         );
-        // A supervisor that is not there is told nothing.
-        let _told = sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(EXTENSION_US)]);
+        // Where there is no supervisor, nothing is sent.
+        let _sent = sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(EXTENSION_US)]);
         let names = late.join(", ");
-        if said != names {
+        if shown != names {
             say(context, &words);
-            said = names;
+            shown = names;
         }
         thread::sleep(LOOK.min(limit - up));
     }
@@ -58,7 +58,7 @@ pub(crate) fn await_drives(config: &Config, context: &Context, stop: &EarlyStop)
 /// In the log, and in `systemctl status`.
 fn say(context: &Context, words: &str) {
     context.note(words);
-    let _told = sd_notify::notify(&[NotifyState::Status(words)]);
+    let _sent = sd_notify::notify(&[NotifyState::Status(words)]);
 }
 
 /// Members that cannot be opened because they are not there, or because udev has not given them
