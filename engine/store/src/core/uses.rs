@@ -1,0 +1,116 @@
+//! What blocks are worth to a store, as they are used, hinted at and held: entries, segments and the
+//! clock of uses stay in step.
+
+use super::Core;
+use crate::entry::Entry;
+use crate::hint::{Class, Hint, Priority};
+use crate::holds::Held;
+use crate::index::Position;
+use crate::key::Key;
+use crate::pools::POOL_SEGMENTS_MIN;
+use crate::request::Chain;
+use crate::worth::AGE_MAX;
+
+/// One in so many blocks may have a hint that ends.
+const ENDING_SHARE: u64 = 128;
+
+/// Hints that end, of a store of so many blocks.
+pub(crate) fn ends_of(blocks: u64) -> u32 {
+    u32::try_from(blocks / ENDING_SHARE).unwrap_or(u32::MAX).max(64)
+}
+
+/// Of a pool's segments so many times what is held.
+const HELD_SHARE: u64 = 4;
+
+impl Core {
+    /// A block that is there is used.
+    #[inline(always)]
+    pub(crate) fn use_block(&mut self, position: Position, entry: &Entry, segment: u32) {
+        self.worth.clock.count(entry.length());
+        if entry.class() == Class::Over {
+            return;
+        }
+        let age = self.worth.clock.age(entry.stamp());
+        self.worth.used(self.segments.pool(segment), age);
+        // Within a tick its stamp stays as it is.
+        if age > 0 {
+            self.set_age(position, entry, segment, 0);
+        }
+    }
+
+    /// A block that is there is put again. Behind a hole that stays it is worth no more than
+    /// before.
+    pub(crate) fn offered_again(&mut self, position: Position, entry: &Entry, chain: Chain) {
+        let segment = self.geometry.segment_of(entry.place());
+        let pool = self.segments.pool(segment);
+        if chain == Chain::Extends || self.worth.takes_newcomers(pool) {
+            self.use_block(position, entry, segment);
+        }
+    }
+
+    /// A block that is there counts as used so many ticks ago.
+    #[inline(always)]
+    pub(crate) fn set_age(&mut self, position: Position, entry: &Entry, segment: u32, age: u64) {
+        let clock = &self.worth.clock;
+        let (before, stamp) = (clock.tick_of(entry.stamp()), clock.stamp(age));
+        self.segments.use_again(segment, before, clock.tick_of(stamp));
+        self.index.update(position, entry.with_stamp(stamp));
+    }
+
+    /// The class of a block with a hint. Its end is noted; where there is no room for that, the
+    /// block is worth no more than others.
+    pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> Class {
+        // Of an older put.
+        self.forget_end(number, key.lo());
+        if hint.until == 0 || hint.is_over(self.now.unix) {
+            return if hint.until == 0 { Class::Of(hint.priority) } else { Class::Over };
+        }
+        let block = Held { number, lo: key.lo(), pool: 0, bytes: 0 };
+        if self.ends.take(block, 0, hint.until.into(), u64::MAX) {
+            return Class::Of(hint.priority);
+        }
+        self.stats.hints_refused += 1;
+        let low = hint.priority == Priority::Low;
+        Class::Of(if low { Priority::Low } else { Priority::Normal })
+    }
+
+    /// The end of a block's hint is not needed any more.
+    pub(super) fn forget_end(&mut self, number: u16, lo: u64) {
+        if self.ends.count() > 0 {
+            let _ = self.ends.release(number, lo, 0);
+        }
+    }
+
+    /// Blocks whose hints have ended are worth nothing.
+    pub(crate) fn end_hints(&mut self) {
+        let Self { ends, index, segments, worth, geometry, now, .. } = self;
+        ends.expire(now.unix.into(), |number, lo| {
+            let is_it = |entry: &Entry| entry.is_low(lo, number) && entry.is_there();
+            let Some(position) = index.place_of(index.hash(number, lo), is_it) else { return };
+            let entry = index.get(position);
+            let over = entry.with_class(Class::Over).with_stamp(worth.clock.stamp(AGE_MAX));
+            let segment = geometry.segment_of(entry.place());
+            segments.use_again(segment, worth.clock.weigh(&entry), worth.clock.weigh(&over));
+            index.update(position, over);
+        });
+    }
+
+    /// What a hold of the block at a position is of.
+    pub(crate) fn to_hold(&self, position: Position) -> Held {
+        let entry = self.index.get(position);
+        Held {
+            number: entry.number(),
+            lo: entry.lo(),
+            pool: self.segments.pool(self.geometry.segment_of(entry.place())),
+            bytes: self.geometry.padded(entry.length()),
+        }
+    }
+
+    /// Bytes of a pool that may be held, if it had so many segments less: a quarter of those beyond
+    /// what it works with. So some complete segment always has few held blocks.
+    pub(crate) fn holdable(&self, pool: u8, less: u32) -> u64 {
+        let work = POOL_SEGMENTS_MIN + less;
+        let segments = self.segments.reach(pool).saturating_sub(work);
+        u64::from(segments) * self.geometry.segment_bytes / HELD_SHARE
+    }
+}
