@@ -10,6 +10,7 @@ use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
+use crate::hint::ends_of;
 use crate::holds::Holds;
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
@@ -27,8 +28,6 @@ use crate::stats::Stats;
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
 use crate::worth::Worth;
-
-pub(crate) use uses::ends_of;
 
 /// The time as the caller tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,13 @@
 //! What a put's client knows of its block: how much it is worth, and until when.
 
+/// One in so many blocks may have a hint that ends.
+const ENDING_SHARE: u64 = 128;
+
+/// Hints that end, of a store of so many blocks.
+pub(crate) fn ends_of(blocks: u64) -> u32 {
+    u32::try_from(blocks / ENDING_SHARE).unwrap_or(u32::MAX).max(64)
+}
+
 /// How much a block is worth beside others that were used at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {

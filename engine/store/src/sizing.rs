@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::admission::seen_bytes;
 use crate::config::{Config, ConfigError, Geometry};
-use crate::core::{REPLY_BYTES, TASK_BYTES, ends_of};
+use crate::core::{REPLY_BYTES, TASK_BYTES};
 use crate::feed::FEED_BYTES;
 use crate::format::{POOLS_MAX, SPACE_BYTES};
+use crate::hint::ends_of;
 use crate::holds::HOLD_BYTES;
 use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
 use crate::ledger::Ledger;

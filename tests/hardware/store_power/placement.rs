@@ -22,6 +22,9 @@ const BLOCK_BYTES: u32 = 256 << 10;
 const BLOCKS: u64 = 160;
 /// Blocks that are asked for again and again.
 const HOT: u64 = 8;
+/// One block in so many is one of them, so that segments hold both kinds: a segment of blocks that
+/// are all in use would stay where it is.
+const SPREAD: u64 = 4;
 
 /// Bytes of reclaim units that are left, by handle: what is written under a handle takes of it.
 fn left(node: &str) -> BTreeMap<u64, u64> {
@@ -62,7 +65,7 @@ fn churn(seat: &mut Seat) {
         if number % HOT != 0 {
             continue;
         }
-        for hot in 0..HOT.min(number) {
+        for hot in (0..HOT).map(|hot| hot * SPREAD).take_while(|hot| *hot < number) {
             let end = seat.one(Op::Get { key: key_of(hot), capacity: BLOCK_BYTES });
             let end = end.expect("the sidecar stays");
             let found = seat.verified(0, BLOCK_BYTES, key_of(hot), &end);

@@ -1,5 +1,5 @@
-//! What blocks are worth to a store, as they are used, hinted at and held: entries, segments and the
-//! clock of uses stay in step.
+//! What blocks are worth to a store, as they are used, hinted at and held: entries, segments and
+//! the clock of uses stay in step.
 
 use super::Core;
 use crate::entry::Entry;
@@ -10,14 +10,6 @@ use crate::key::Key;
 use crate::pools::POOL_SEGMENTS_MIN;
 use crate::request::Chain;
 use crate::worth::AGE_MAX;
-
-/// One in so many blocks may have a hint that ends.
-const ENDING_SHARE: u64 = 128;
-
-/// Hints that end, of a store of so many blocks.
-pub(crate) fn ends_of(blocks: u64) -> u32 {
-    u32::try_from(blocks / ENDING_SHARE).unwrap_or(u32::MAX).max(64)
-}
 
 /// Of a pool's segments so many times what is held.
 const HELD_SHARE: u64 = 4;
