@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
+use std::time::Duration;
 
 use kvrail_client::{Arena, BlockKey, BlockRequest, Client, Identity, Pages, Request, Status};
 use kvrail_protocol::DeviceReport;
@@ -34,16 +35,26 @@ fn place_of_nobody(make: impl FnOnce(&Place)) -> Option<Place> {
     }
     let place = Place::open_to_all(1)?;
     make(&place);
-    for path in place.members.iter().map(|path| path.as_path()).chain([place.data()]) {
-        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    chown(place.socket().parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+    give(&place, NOBODY);
     Some(place)
+}
+
+fn give(place: &Place, user: u32) {
+    let socket = place.socket();
+    let folders = [place.data(), socket.parent().unwrap()];
+    for path in place.members.iter().map(|path| path.as_path()).chain(folders) {
+        chown(path, Some(user), Some(user)).unwrap();
+    }
 }
 
 /// The sidecar as `nobody`, with more restrictions, by copies of the programs that he can reach.
 fn as_nobody(place: &Place, restrictions: &[&str]) -> Command {
-    let mut all = vec!["user=65534"];
+    as_user(NOBODY, place, restrictions)
+}
+
+fn as_user(user: u32, place: &Place, restrictions: &[&str]) -> Command {
+    let user = format!("user={user}");
+    let mut all = vec![user.as_str()];
     all.extend(restrictions);
     let template = under(place, &all);
     let copies = Copies::in_folder(&place.path(""));
@@ -131,6 +142,38 @@ fn memory_that_may_not_be_pinned_is_used_all_the_same() {
     drop(client);
     let said = sidecar.stop();
     assert_eq!(said.matches(NOT_REGISTERED).count(), 1, "{said}");
+}
+
+/// A user of one test alone: what a user's processes may pin, they may pin together.
+const SOMEBODY: u32 = 65_531;
+
+/// The kernel counts what an ended sidecar had pinned until its rings are gone, a while after it.
+#[test]
+fn a_ring_waits_for_memory_that_others_of_its_user_still_have_pinned() {
+    let Some(first) = of_nobody(8 << 20, "") else { return };
+    let Some(next) = of_nobody(8 << 20, "") else { return };
+    give(&first, SOMEBODY);
+    give(&next, SOMEBODY);
+    let start = |place: &Place| as_user(SOMEBODY, place, &["memlock=1048576"]);
+    let sidecar = Sidecar::start_as(&first, start(&first));
+    let client = sidecar.attach();
+    let mut arenas = Vec::new();
+    for bytes in [256 << 10, 64 << 10, 16 << 10] {
+        loop {
+            let before = attached(&client).1;
+            arenas.push(client.create_arena(bytes, Pages::Base).unwrap());
+            if attached(&client).1 > before {
+                break;
+            }
+        }
+    }
+    let waiting = Sidecar::launch(&next, start(&next));
+    // Long enough for its first tries; a slower machine only has it wait less.
+    std::thread::sleep(Duration::from_secs(1));
+    drop((arenas, client));
+    sidecar.stop();
+    eventually("the other one serves", || Client::attach(next.socket()).is_ok());
+    waiting.stop();
 }
 
 /// A region of which the kernel has registered one entry when it refuses the next.

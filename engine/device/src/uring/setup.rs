@@ -1,8 +1,11 @@
 //! Makes rings: flags of the mode, registered file, sparse table of registered buffers.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
+use kvrail_memory::PinLimit;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::io_uring::IoringSetupFlags;
@@ -21,6 +24,11 @@ const TAGS_MAX: u32 = 1024;
 
 /// Entries of the second ring of a device that has one: flushes and discards at once.
 pub(super) const SIDE_ENTRIES: u32 = 64;
+
+/// How long a ring waits for memory that may be pinned, and between two tries: an ended process has
+/// given back what it had within milliseconds, on a busy machine within a second.
+const PINNED_WAIT: Duration = Duration::from_secs(5);
+const PINNED_PAUSE: Duration = Duration::from_millis(10);
 
 /// The feature that is known for certain only after the first submission.
 pub(super) const REGISTERED_RING: &str = "registered ring";
@@ -123,7 +131,8 @@ fn build<M: RingMode>(
     let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
     let attempt = |flags| {
         let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
-        M::SqeFormat::make(&setup).map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
+        let made = with_pinned_memory(|| M::SqeFormat::make(&setup));
+        made.map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
     let made = match attempt(plain | IoringSetupFlags::NO_SQARRAY) {
         // Kernels before 6.6 do not know NO_SQARRAY; everything else wrong is wrong again.
@@ -131,6 +140,23 @@ fn build<M: RingMode>(
         made => (made?, plain | IoringSetupFlags::NO_SQARRAY),
     };
     Ok(made)
+}
+
+/// Waits for memory that processes of this user still have pinned: the kernel takes it back a while
+/// after they have ended, so a sidecar that is started anew finds its own there.
+fn with_pinned_memory<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let begin = Instant::now();
+    loop {
+        match make() {
+            Err(Errno::NOMEM)
+                if PinLimit::of_this_process() != PinLimit::Unlimited
+                    && begin.elapsed() < PINNED_WAIT =>
+            {
+                thread::sleep(PINNED_PAUSE);
+            }
+            made => return made,
+        }
+    }
 }
 
 /// Room for every answer and every tag, so that completions do not overflow.

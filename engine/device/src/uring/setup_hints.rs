@@ -77,7 +77,7 @@ fn no_memory(needed: u64, limit: PinLimit) -> String {
             .into(),
         PinLimit::Bytes(limit) => format!(
             "a ring takes {needed} bytes of the {limit} that this user's processes may pin \
-             together (RLIMIT_MEMLOCK): {}",
+             together (RLIMIT_MEMLOCK), and they hold the rest: end one of them, or {}",
             pin_remedy(needed)
         ),
     }
