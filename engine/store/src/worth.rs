@@ -30,7 +30,7 @@ const GAPS: u64 = 2;
 /// One tick of so many takes newcomers in any case: who keeps coming gets in.
 const OPEN_TICKS: u64 = 32;
 /// The coldest segments that count for newcomers, and for what moves: one of so many.
-const COLD_SHARE: u32 = 16;
+const COLD_SHARE: u32 = 8;
 const CUT_SHARE: u32 = 3;
 /// Uses that a mean gap is over.
 const GAP_USES: u64 = 1 << 12;
