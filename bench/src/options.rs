@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvrail_device::{ModeName, UnknownMode};
 use kvrail_nvme::Selector;
+use kvrail_replay::{SEGMENTS_MAX, SEGMENTS_MIN, Shape};
 use kvrail_units::Size;
 use rustix::fs::{Access, access};
 use serde::Serialize;
@@ -172,8 +173,8 @@ pub struct BenchOptions {
     pub replay: Option<PathBuf>,
     /// Play a trace of an engine's requests against the store instead: each looks its blocks up,
     /// gets the prefix that is there and puts the rest, all bytes compared. One JSON object a line,
-    /// as for `kvrail store replay`. --block (1MiB), --depth (32) and --clients (4) take one value,
-    /// --volume-size is the store's, 256MiB at least
+    /// as for `kvrail store replay`, whose hits for this store are shown beside. --block (1MiB),
+    /// --depth (32) and --clients (4) take one value; --volume-size is what the store's blocks take
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["replay", "op", "open", "gpu", "members", "html", "hdr_log"])]
     pub trace: Option<PathBuf>,
@@ -326,11 +327,29 @@ impl BenchOptions {
         (wanted && there).then(|| self.store_bytes_min())
     }
 
+    /// How each of so many members of a store for a trace is cut: as `kvrail store replay` cuts
+    /// the one for as many blocks.
+    ///
+    /// # Errors
+    /// Names the option and the limit where no store can be so.
+    pub fn store_shape(&self, members: u64) -> Result<Shape> {
+        let serving = self.serving()?;
+        let blocks = self.volume_size / u64::from(serving.block_bytes) / members;
+        Shape::of(blocks, serving.block_bytes).with_context(|| {
+            format!(
+                "--volume-size {}: no store has {blocks} blocks of --block {} on each of {members} \
+                 members: it has {SEGMENTS_MIN} to {SEGMENTS_MAX} segments of one or more; name \
+                 another size",
+                Size::new(self.volume_size),
+                Size::new(serving.block_bytes.into())
+            )
+        })
+    }
+
     /// Bytes of a store, ours or another's.
     #[must_use]
     pub fn store_bytes_min(&self) -> u64 {
-        let times = if self.trace.is_some() { 1 } else { 2 };
-        (times * self.volume_size).max(STORE_BYTES_MIN)
+        (2 * self.volume_size).max(STORE_BYTES_MIN)
     }
 
     /// How a trace of requests is to be played.

@@ -60,6 +60,12 @@ impl Shown {
         self.line(what);
     }
 
+    /// A line for everybody.
+    pub(crate) fn say(&self, what: &str) {
+        self.bar.println(wrapped(what));
+        self.line(what);
+    }
+
     /// A line for who sees no bar.
     pub(crate) fn line(&self, what: &str) {
         if let Some(since) = self.lines.filter(|_| !what.is_empty()) {

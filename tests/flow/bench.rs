@@ -438,15 +438,48 @@ fn requests_of_an_engine_are_played_against_the_store() {
     for words in ["3 requests in", "0 errors, 0 wrong sectors", "hits inside prefixes"] {
         assert!(told.stdout.contains(words), "no {words:?} in {}", told.stdout);
     }
+    // Before anything is played.
+    let at = |words: &str| told.stderr.find(words).unwrap_or_else(|| panic!("{}", told.stderr));
+    let expected = at("3 requests for 6 blocks, ");
+    assert!(told.stderr[expected..].contains("about "), "{}", told.stderr);
+    assert!(expected < at("playing the requests"), "{}", told.stderr);
     play(&["--depth", "1,2"]).expect(2, &["--depth", "one value"]);
     play(&["--depth", "200"]).expect(2, &["--depth 200", "128"]);
     play(&["--arms", "kvrail,files"]).expect(2, &["--arms", "leave --arms out"]);
+    play(&["--volume-size", "64KiB"]).expect(2, &["--volume-size 64KiB", "--block 40000B"]);
     fs::write(&trace, "").unwrap();
-    let idle = play(&["--arms", "kvrail"]);
-    idle.expect(0, &[]);
-    assert!(idle.stdout.contains("0 requests in 0.0 s: 0.000 GB/s"), "{}", idle.stdout);
+    play(&["--arms", "kvrail"]).expect(2, &["requests.jsonl: 0 requests, and none asks"]);
     fs::write(&trace, "{\"timestamp\": 1}\n").unwrap();
-    play(&[]).expect(2, &["requests.jsonl:1: missing field `hash_ids`"]);
+    play(&[]).expect(2, &["requests.jsonl:1: hash_ids is missing"]);
+    nothing_left(&folder);
+}
+
+/// A store that has room for a third of the blocks: what it keeps with bytes is what it keeps in
+/// the replay, which is played beside.
+#[test]
+fn hits_with_bytes_are_those_of_the_replay() {
+    let (place, folder) = place_with_folder();
+    let trace = place.path("sessions.jsonl");
+    // Sixty sessions of sixteen turns; some come back sooner than others.
+    let mut random = fastrand::Rng::with_seed(36);
+    let mut turns = [0_u64; 60];
+    let lines = (0..960_u64).map(|at| {
+        let session = random.usize(..60).min(random.usize(..60));
+        turns[session] += 1;
+        let ids: Vec<_> = (0..2 * turns[session]).map(|it| session as u64 * 1000 + it).collect();
+        format!("{{\"timestamp\": {}, \"hash_ids\": {ids:?}}}\n", at * 1000)
+    });
+    fs::write(&trace, lines.collect::<String>()).unwrap();
+    let mut command = kvrail();
+    command.args(["bench", "--store", "--trace"]).arg(&trace).arg("--dir").arg(&folder);
+    command.args(["--speed", "1e6", "--block", "16KiB", "--clients", "1"]);
+    let outcome = run(command.args(["--volume-size", "10MiB", "--format", "json"]));
+    outcome.expect(0, &[]);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let number = |name: &str| report[name].as_f64().unwrap();
+    assert!((number("hit_ratio") - number("replay_hit_ratio")).abs() <= 0.01, "{report}");
+    assert!((0.1..0.9).contains(&number("hit_ratio")), "{report}");
+    assert!(number("wrong") == 0.0 && number("expected_seconds") > 0.0, "{report}");
     nothing_left(&folder);
 }
 

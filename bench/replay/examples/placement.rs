@@ -9,7 +9,7 @@ use std::env;
 use std::path::Path;
 
 use fastrand::Rng;
-use kvrail_replay::{Placement, Plan, Policy, Share, Trace, replay};
+use kvrail_replay::{Placement, Plan, Policy, Share, Stream, Trace, replay};
 use kvrail_store::Members;
 
 /// A data-center drive of PCIe 4 or 5 at large reads.
@@ -71,7 +71,7 @@ fn table() {
 
 /// Hits of the store's own code over so many rings.
 fn hits(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let trace = Trace::load(path, &mut |_| ())?;
+    let streams = Stream::with_tiers("trace", Trace::load(path, &mut |_| ())?, &[]);
     println!("\n| rings | placement | 5 % | 10 % | 20 % |");
     println!("| --- | --- | --- | --- | --- |");
     for (members, placement) in [
@@ -88,8 +88,9 @@ fn hits(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
             members,
             placement,
         };
-        let report = replay(&trace, &plan, &mut |_| ())?;
-        let cells: Vec<_> = report.runs.iter().map(|it| format!("{:.3}", it.hit_ratio)).collect();
+        let report = replay(&streams, &plan, &|_| ())?;
+        let runs = &report.streams[0].runs;
+        let cells: Vec<_> = runs.iter().map(|it| format!("{:.3}", it.hit_ratio)).collect();
         println!("| {members} | {placement:?} | {} |", cells.join(" | "));
     }
     Ok(())

@@ -1,20 +1,31 @@
 //! Replays of request traces through the keyed store's own code, without moving a byte.
 //!
-//! Owns traces of requests, the simulated member that a store runs on, the caches it is compared
-//! with, and the report. Time is the trace's. It may not touch drives, sidecars or clocks.
+//! Owns traces of requests, how a request is played, the simulated member that a store runs on, the
+//! caches it is compared with, and the report. Time is the trace's. It may not touch drives,
+//! sidecars or clocks.
 #![forbid(unsafe_code)]
 
+mod line;
 mod member;
 mod peers;
+mod player;
 mod plot;
+mod policy;
+mod reading;
 mod report;
 mod rings;
 mod run;
+mod share;
 mod store;
 mod trace;
 
+pub use kvrail_store::{Chain, SEGMENTS_MAX, SEGMENTS_MIN};
+pub use player::{Keyed, request};
 pub use plot::plot;
-pub use report::{Report, Run, StoreCounts, TraceFacts};
+pub use policy::Policy;
+pub use report::{Oddities, Report, Run, StoreCounts, StreamReport, TraceFacts};
 pub use rings::Placement;
-pub use run::{Plan, Policy, ReplayError, Share, replay};
+pub use run::{Plan, ReplayError, Stream, replay};
+pub use share::Share;
+pub use store::Shape;
 pub use trace::{Trace, TraceError};

@@ -1,11 +1,13 @@
-//! The report as a picture: hits over the size of the cache, a line for each policy.
+//! The report as a picture: hits over the size of the cache, a field for each stream, a line for
+//! each policy.
 
+use plotters::coord::Shift;
 use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color, IntoDrawingArea, IntoLogRange, LineSeries, PathElement,
-    RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
+    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoLogRange, LineSeries,
+    PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
 };
 
-use crate::report::{Report, Run};
+use crate::report::{Report, Run, StreamReport};
 
 /// Colours that stay apart for most kinds of colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
@@ -17,7 +19,11 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 0, 0),
 ];
 const FONT: &str = "sans-serif";
-const SIZE: (u32, u32) = (720, 440);
+const FIELD: (u32, u32) = (720, 440);
+/// Fields beside each other at most.
+const ACROSS: usize = 2;
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// An SVG document.
 ///
@@ -30,15 +36,26 @@ pub fn plot(report: &Report) -> Result<String, String> {
 }
 
 fn paint(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let canvas = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let across = report.streams.len().clamp(1, ACROSS);
+    let down = report.streams.len().div_ceil(ACROSS).max(1);
+    let (width, height) = (FIELD.0 * u32::try_from(across)?, FIELD.1 * u32::try_from(down)?);
+    let canvas = SVGBackend::with_string(svg, (width, height)).into_drawing_area();
     canvas.fill(&WHITE)?;
-    let blocks = || report.runs.iter().map(|run| run.blocks.max(1) as f64);
+    for (stream, field) in report.streams.iter().zip(canvas.split_evenly((down, across))) {
+        draw(stream, &field)?;
+    }
+    canvas.present()?;
+    Ok(())
+}
+
+fn draw(stream: &StreamReport, field: &Canvas<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    let blocks = || stream.runs.iter().map(|run| run.blocks.max(1) as f64);
     let low = blocks().fold(f64::INFINITY, f64::min).min(1e12);
     let high = blocks().fold(low, f64::max);
-    let best = report.runs.iter().map(|run| run.hit_ratio).fold(0.01, f64::max);
-    let trace = report.trace;
-    let title = format!("{} requests, {} different blocks", trace.requests, trace.distinct);
-    let mut chart = ChartBuilder::on(&canvas)
+    let best = stream.runs.iter().map(|run| run.hit_ratio).fold(0.01, f64::max);
+    let facts = stream.facts;
+    let title = format!("{}: {} requests, {} blocks", stream.name(), facts.requests, facts.blocks);
+    let mut chart = ChartBuilder::on(field)
         .caption(title, (FONT, 16))
         .margin(10)
         .x_label_area_size(40)
@@ -52,7 +69,7 @@ fn paint(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error::Er
         .x_label_formatter(&|blocks| format!("{blocks:.0}"))
         .y_label_formatter(&|ratio| format!("{ratio:.2}"))
         .draw()?;
-    for ((policy, points), colour) in lines(report).into_iter().zip(COLOURS.iter().cycle()) {
+    for ((policy, points), colour) in lines(stream).into_iter().zip(COLOURS.iter().cycle()) {
         let dots = points.clone().into_iter().map(|at| Circle::new(at, 3, colour.filled()));
         chart.draw_series(dots)?;
         chart
@@ -67,16 +84,15 @@ fn paint(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error::Er
         .border_style(BLACK.mix(0.2))
         .label_font((FONT, 13))
         .draw()?;
-    canvas.present()?;
     Ok(())
 }
 
 /// The runs of each policy, from the smallest cache to the largest.
-fn lines(report: &Report) -> Vec<(&str, Vec<(f64, f64)>)> {
+fn lines(stream: &StreamReport) -> Vec<(&str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
-    let mut runs: Vec<&Run> = report.runs.iter().collect();
+    let mut runs: Vec<&Run> = stream.runs.iter().collect();
     runs.sort_by_key(|run| run.blocks);
-    for run in &report.runs {
+    for run in &stream.runs {
         if lines.iter().any(|(policy, _)| *policy == run.policy) {
             continue;
         }

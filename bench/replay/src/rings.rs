@@ -2,6 +2,7 @@
 
 use kvrail_store::{Budget, Chain, Members};
 
+use crate::player::Keyed;
 use crate::report::StoreCounts;
 use crate::store::{Replayed, Shape, lower_half};
 
@@ -57,30 +58,15 @@ impl Rings {
         self.rings.iter_mut().try_for_each(Replayed::fill)
     }
 
-    /// One request: gets from the front until the first miss, then puts of the rest. The number of
-    /// hits.
-    ///
-    /// # Errors
-    /// A store that is stuck or fails: a fault of its own.
-    pub(crate) fn request(&mut self, at_ns: u64, blocks: &[u32]) -> Result<u64, String> {
+    /// The trace has come to this time.
+    pub(crate) fn pass(&mut self, at_ns: u64) {
         self.rings.iter_mut().for_each(|ring| ring.pass(at_ns));
-        let root = blocks.first().map_or(0, |block| lower_half(*block));
-        let place = |(depth, block): (usize, u32)| {
-            self.placement.of(self.members, (root, depth), lower_half(block))
-        };
-        let places: Vec<usize> = blocks.iter().copied().enumerate().map(place).collect();
-        let mut hits = 0;
-        for (block, place) in blocks.iter().zip(&places) {
-            if !self.rings[*place].get(*block)? {
-                break;
-            }
-            hits += 1;
-        }
-        let chain = if 2 * hits < blocks.len() { Chain::Begins } else { Chain::Extends };
-        for (depth, (block, place)) in blocks.iter().zip(&places).enumerate().skip(hits) {
-            self.rings[*place].store(*block, (chain, depth))?;
-        }
-        Ok(hits as u64)
+    }
+
+    /// The member of a chain's block at this depth.
+    fn place(&self, blocks: &[u32], depth: usize) -> usize {
+        let root = (lower_half(blocks[0]), depth);
+        self.placement.of(self.members, root, lower_half(blocks[depth]))
     }
 
     /// What all counted since the first request, and the bytes they wrote.
@@ -88,5 +74,27 @@ impl Rings {
         let each = self.rings.iter().map(Replayed::counted);
         let sum = each.reduce(|(one, bytes), (other, more)| (one.and(other), bytes + more));
         sum.expect("a store has a member")
+    }
+}
+
+impl Keyed for Rings {
+    type Error = String;
+
+    fn get(&mut self, blocks: &[u32]) -> Result<usize, String> {
+        for (depth, block) in blocks.iter().enumerate() {
+            let place = self.place(blocks, depth);
+            if !self.rings[place].get(*block)? {
+                return Ok(depth);
+            }
+        }
+        Ok(blocks.len())
+    }
+
+    fn put(&mut self, blocks: &[u32], there: usize, chain: Chain) -> Result<(), String> {
+        for (depth, block) in blocks.iter().enumerate().skip(there) {
+            let place = self.place(blocks, depth);
+            self.rings[place].store(*block, (chain, depth))?;
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,17 @@
-//! Runs: every policy at every size over one trace.
+//! Runs: every policy at every size over every stream.
 
-use std::fmt;
-use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use kvrail_store::{Budget, SEGMENTS_MAX, SEGMENTS_MIN};
 use thiserror::Error;
 
-use crate::peers::{Access, Belady, Lru, Peer, S3Fifo};
-use crate::report::{Report, Run, StoreCounts, TraceFacts};
+use crate::peers::Peer;
+use crate::player::request;
+use crate::policy::Policy;
+use crate::report::{Report, Run, StoreCounts, StreamReport};
 use crate::rings::{Placement, Rings};
+use crate::share::Share;
 use crate::store::Shape;
 use crate::trace::Trace;
 
@@ -16,94 +19,6 @@ const DAY_NS: f64 = 86_400e9;
 /// Time that a trace has for each block at least: the store's own steps take some, and what a
 /// budget earns meanwhile must not count.
 const BLOCK_NS: u64 = 1_000_000;
-
-/// A share of the trace's different blocks, or a number of blocks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Share {
-    /// Of the different blocks, in percent.
-    Percent(f64),
-    /// Blocks.
-    Blocks(u64),
-}
-
-impl Share {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100 %")]
-    fn blocks(self, distinct: u32) -> u64 {
-        match self {
-            Self::Percent(percent) => (f64::from(distinct) * percent / 100.0).round() as u64,
-            Self::Blocks(blocks) => blocks,
-        }
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Percent(percent) => write!(f, "{percent} %"),
-            Self::Blocks(blocks) => write!(f, "{blocks}"),
-        }
-    }
-}
-
-impl FromStr for Share {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || {
-            format!(
-                "{text:?} is no size: write a share of the trace's different blocks (5%), more \
-                than 0 and up to 100 %, or a number of blocks (5000)"
-            )
-        };
-        let Some(percent) = text.strip_suffix('%') else {
-            let blocks = text.parse().ok().filter(|blocks| (1..=1 << 32).contains(blocks));
-            return blocks.map(Self::Blocks).ok_or_else(refused);
-        };
-        let percent = percent.trim_end().parse().ok();
-        let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
-        percent.map(Self::Percent).ok_or_else(refused)
-    }
-}
-
-/// Who caches.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Policy {
-    /// The store, which takes everything.
-    All,
-    /// The store with a write budget: bytes written for each byte asked for, moves and records
-    /// counted. Its ring is full of other blocks when the trace begins, as it is in all of its life
-    /// but the first filling.
-    Budget(f64),
-    /// Least recently used.
-    Lru,
-    /// S3-FIFO.
-    S3Fifo,
-    /// With knowledge of what comes.
-    Belady,
-}
-
-impl Policy {
-    /// What a store may write in a day, if its share of what is asked for is as in the trace.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-    fn budget(self, trace: &Trace, block_bytes: u32) -> Budget {
-        let Self::Budget(share) = self else { return Budget::Unlimited };
-        let asked_bytes = trace.asked() as f64 * f64::from(block_bytes);
-        let days = Pace::of(trace).span_ns as f64 / DAY_NS;
-        Budget::BytesPerDay((share * asked_bytes / days) as u64)
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "kvrail, all admitted",
-            Self::Budget(share) => return write!(f, "kvrail, budget {share:.2}"),
-            Self::Lru => "LRU",
-            Self::S3Fifo => "S3-FIFO",
-            Self::Belady => "Belady",
-        })
-    }
-}
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,8 +38,31 @@ pub struct Plan {
 impl Plan {
     /// Blocks asked for in all runs: what progress counts up to.
     #[must_use]
-    pub fn work(&self, trace: &Trace) -> u64 {
-        trace.asked() * (self.sizes.len() * self.policies.len()) as u64
+    pub fn work(&self, streams: &[Stream]) -> u64 {
+        let asked: u64 = streams.iter().map(|stream| stream.trace.asked()).sum();
+        asked * (self.sizes.len() * self.policies.len()) as u64
+    }
+}
+
+/// Requests as a store sees them.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// What the report calls the trace.
+    pub name: String,
+    /// The memory tier above.
+    pub below: Option<Share>,
+    /// The requests.
+    pub trace: Trace,
+}
+
+impl Stream {
+    /// A trace, and what is left of it below each of these tiers.
+    #[must_use]
+    pub fn with_tiers(name: &str, trace: Trace, tiers: &[Share]) -> Vec<Self> {
+        let stream = |below, trace| Self { name: name.to_owned(), below, trace };
+        let below: Vec<_> =
+            tiers.iter().map(|tier| stream(Some(*tier), trace.below(*tier))).collect();
+        std::iter::once(stream(None, trace)).chain(below).collect()
     }
 }
 
@@ -133,54 +71,118 @@ impl Plan {
 #[error("the store failed in the replay: {0}")]
 pub struct ReplayError(String);
 
-/// Runs all policies at all sizes; a store of a size that none can have is left out, with a note.
-/// `progress` is told how many blocks were asked for since it was told before.
+/// Runs all policies at all sizes over all streams, on as many threads as there are processors; a
+/// store of a size that none can have is left out, with a note. `progress` is told how many blocks
+/// were asked for since it was told before.
 ///
 /// # Errors
 /// `ReplayError` when the store does what it must not.
 pub fn replay(
-    trace: &Trace,
+    streams: &[Stream],
     plan: &Plan,
-    progress: &mut dyn FnMut(u64),
+    progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Report, ReplayError> {
-    let trace_facts = TraceFacts {
-        requests: trace.requests() as u64,
-        asked: trace.asked(),
-        distinct: trace.distinct().into(),
-        span_s: trace.span_ns() as f64 / 1e9,
-    };
-    let mut report =
-        Report { trace: trace_facts, block_bytes: plan.block_bytes, runs: vec![], notes: vec![] };
-    if trace.requests() == 0 {
-        report.notes.push("the trace has no request".to_owned());
-    }
-    for size in &plan.sizes {
-        let blocks = size.blocks(trace.distinct());
-        for policy in &plan.policies {
-            let played = match peer(*policy, blocks, trace) {
-                Some(mut cache) => Some(play(&mut *cache, trace, plan.block_bytes, progress)),
-                None => match Shape::of(blocks / u64::from(plan.members), plan.block_bytes) {
-                    Some(shape) => {
-                        let limits = (plan.block_bytes, policy.budget(trace, plan.block_bytes));
-                        let rings = (plan.members, plan.placement);
-                        Some(play_store((shape, rings), limits, trace, progress)?)
-                    }
-                    None => None,
-                },
-            };
-            match played {
-                Some(played) => report.runs.push(played.run(*policy, *size, blocks, plan, trace)),
-                None => report.notes.push(format!(
-                    "{policy} at {size}: {blocks} blocks are too {} for a store, of which each \
-                     member has {} to {} segments",
-                    if blocks > u64::from(SEGMENTS_MAX) { "many" } else { "few" },
-                    SEGMENTS_MIN,
-                    SEGMENTS_MAX
-                )),
-            }
+    let mut jobs = Vec::new();
+    for stream in 0..streams.len() {
+        for size in &plan.sizes {
+            jobs.extend(plan.policies.iter().map(|policy| (stream, *size, *policy)));
         }
     }
-    Ok(report)
+    let run = |at: usize| {
+        let (stream, size, policy) = *jobs.get(at)?;
+        Some((at, Job { plan, size, policy }.run(&streams[stream].trace, progress)))
+    };
+    let next = AtomicUsize::new(0);
+    let work =
+        || -> Vec<_> { std::iter::from_fn(|| run(next.fetch_add(1, Ordering::Relaxed))).collect() };
+    let count = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+    let mut ran: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|it| it.join().expect("runs do not panic")).collect()
+    });
+    ran.sort_by_key(|(at, _)| *at);
+    let mut reports: Vec<_> = streams.iter().map(about).collect();
+    for ((_, ran), (stream, ..)) in ran.into_iter().zip(&jobs) {
+        match ran? {
+            Ok(run) => reports[*stream].runs.push(run),
+            Err(note) => reports[*stream].notes.push(note),
+        }
+    }
+    Ok(Report { block_bytes: plan.block_bytes, streams: reports })
+}
+
+/// A stream that nobody has played yet.
+fn about(stream: &Stream) -> StreamReport {
+    let facts = stream.trace.facts();
+    StreamReport {
+        trace: stream.name.clone(),
+        below: stream.below.map(|tier| tier.to_string()),
+        facts,
+        runs: vec![],
+        notes: facts.odd.words(),
+    }
+}
+
+/// One run.
+struct Job<'a> {
+    plan: &'a Plan,
+    size: Share,
+    policy: Policy,
+}
+
+impl Job<'_> {
+    /// Plays a trace. No store can be so large or small: a note.
+    fn run(
+        &self,
+        trace: &Trace,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Result<Run, String>, ReplayError> {
+        let Plan { block_bytes, members, placement, .. } = *self.plan;
+        let blocks = self.size.blocks(trace.distinct());
+        if let Some(mut cache) = self.policy.peer(blocks, trace) {
+            let (hits, written) = play(&mut *cache, trace, progress);
+            return Ok(Ok(self.ran((hits, written * u64::from(block_bytes)), None, trace)));
+        }
+        let Some(shape) = Shape::of(blocks / u64::from(members), block_bytes) else {
+            return Ok(Err(format!(
+                "{} at {}: {blocks} blocks are too {} for a store, of which each member has {} to \
+                 {} segments",
+                self.policy,
+                self.size,
+                if blocks > u64::from(SEGMENTS_MAX) { "many" } else { "few" },
+                SEGMENTS_MIN,
+                SEGMENTS_MAX
+            )));
+        };
+        let limits = (block_bytes, budget(self.policy, trace, block_bytes));
+        let rings = Rings::new((members, placement), shape, limits).map_err(ReplayError)?;
+        let played = play_store(rings, limits.1, trace, progress).map_err(ReplayError)?;
+        let (hits, (counts, written_bytes)) = played;
+        Ok(Ok(self.ran((hits, written_bytes), Some(counts), trace)))
+    }
+
+    fn ran(&self, (hits, written): (u64, u64), store: Option<StoreCounts>, trace: &Trace) -> Run {
+        let asked = trace.asked().max(1) as f64;
+        Run {
+            policy: self.policy.to_string(),
+            size: self.size.to_string(),
+            blocks: self.size.blocks(trace.distinct()),
+            hits,
+            hit_ratio: hits as f64 / asked,
+            written_bytes: written,
+            write_ratio: written as f64 / (asked * f64::from(self.plan.block_bytes)),
+            store,
+        }
+    }
+}
+
+/// What a store may write in a day, if its share of what is asked for is as in the trace.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+fn budget(policy: Policy, trace: &Trace, block_bytes: u32) -> Budget {
+    let Policy::Budget(share) = policy else { return Budget::Unlimited };
+    let asked_bytes = trace.asked() as f64 * f64::from(block_bytes);
+    let days = Pace::of(trace).span_ns as f64 / DAY_NS;
+    Budget::BytesPerDay((share * asked_bytes / days) as u64)
 }
 
 /// When a store is told of requests: at their times, drawn out where those leave too little.
@@ -206,80 +208,33 @@ impl Pace {
     }
 }
 
-/// What came of one run.
-struct Played {
-    hits: u64,
-    written_bytes: u64,
-    store: Option<StoreCounts>,
-}
-
-impl Played {
-    fn run(self, policy: Policy, size: Share, blocks: u64, plan: &Plan, trace: &Trace) -> Run {
-        let asked = trace.asked().max(1) as f64;
-        Run {
-            policy: policy.to_string(),
-            size: size.to_string(),
-            blocks,
-            hits: self.hits,
-            hit_ratio: self.hits as f64 / asked,
-            written_bytes: self.written_bytes,
-            write_ratio: self.written_bytes as f64 / (asked * f64::from(plan.block_bytes)),
-            store: self.store,
-        }
-    }
-}
-
-fn peer(policy: Policy, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
-    let distinct = trace.distinct();
-    match policy {
-        Policy::All | Policy::Budget(_) => None,
-        Policy::Lru => Some(Box::new(Lru::new(blocks, distinct))),
-        Policy::S3Fifo => Some(Box::new(S3Fifo::new(blocks, distinct))),
-        Policy::Belady => {
-            let all = trace.iter().flat_map(|(_, blocks)| blocks.iter().copied());
-            Some(Box::new(Belady::new(blocks, distinct, all)))
-        }
-    }
-}
-
 /// Hits inside unbroken prefixes, and blocks written.
-fn play(
-    cache: &mut dyn Peer,
-    trace: &Trace,
-    block_bytes: u32,
-    progress: &mut dyn FnMut(u64),
-) -> Played {
+fn play(cache: &mut dyn Peer, trace: &Trace, progress: &(dyn Fn(u64) + Sync)) -> (u64, u64) {
     let (mut hits, mut written) = (0, 0);
     for (_, blocks) in trace.iter() {
-        let mut unbroken = true;
-        for block in blocks {
-            let access = cache.access(*block);
-            unbroken &= access == Access::Hit;
-            hits += u64::from(unbroken);
-            written += u64::from(access == Access::Written);
-        }
+        let found = cache.request(blocks);
+        (hits, written) = (hits + found.hits, written + found.written);
         progress(blocks.len() as u64);
     }
-    Played { hits, written_bytes: written * u64::from(block_bytes), store: None }
+    (hits, written)
 }
 
+/// Hits inside unbroken prefixes, what the store counted, and the bytes it wrote.
 fn play_store(
-    (shape, members): (Shape, (u16, Placement)),
-    (block_bytes, budget): (u32, Budget),
+    mut store: Rings,
+    budget: Budget,
     trace: &Trace,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Played, ReplayError> {
-    let mut store = Rings::new(members, shape, (block_bytes, budget)).map_err(ReplayError)?;
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(u64, (StoreCounts, u64)), String> {
     if budget != Budget::Unlimited {
-        store.fill().map_err(ReplayError)?;
+        store.fill()?;
     }
     let (pace, mut hits, mut before) = (Pace::of(trace), 0, 0);
     for (at_ns, blocks) in trace.iter() {
-        let at_ns = pace.at(at_ns, before);
+        store.pass(pace.at(at_ns, before));
         before += blocks.len() as u64;
-        hits += store.request(at_ns, blocks).map_err(ReplayError)?;
+        hits += request(&mut store, blocks)? as u64;
         progress(blocks.len() as u64);
     }
-    let (counts, written_bytes) = store.counted();
-    Ok(Played { hits, written_bytes, store: Some(counts) })
+    Ok((hits, store.counted()))
 }

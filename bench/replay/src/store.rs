@@ -37,23 +37,24 @@ pub(crate) struct Replayed {
     filled: Stats,
 }
 
-/// How a store for so many blocks is made.
+/// How a member of a store for so many blocks is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) segment_bytes: u64,
-    pub(crate) segments: u64,
-    /// Blocks in a segment.
-    pub(crate) blocks: u64,
+pub struct Shape {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments.
+    pub segments: u64,
 }
 
 impl Shape {
     /// The largest segments of which there are enough, else the smallest that hold a block. There
     /// is no store for fewer blocks than its fewest segments hold, or for more than its most.
-    pub(crate) fn of(blocks: u64, block_bytes: u32) -> Option<Self> {
+    #[must_use]
+    pub fn of(blocks: u64, block_bytes: u32) -> Option<Self> {
         let sizes = SEGMENT_BYTES_MIN.trailing_zeros()..=34;
         let mut fitting = sizes.map(|log| 1 << log).filter_map(|segment_bytes| {
             let own = in_segment(segment_bytes, block_bytes)?;
-            Some(Self { segment_bytes, segments: blocks / own, blocks: own })
+            Some(Self { segment_bytes, segments: blocks / own })
         });
         let first = fitting.next()?;
         let more = fitting
@@ -215,6 +216,7 @@ impl Replayed {
             puts: stats.puts - self.filled.puts,
             moved: stats.moved - self.filled.moved,
             evicted: stats.evicted - self.filled.evicted,
+            declined_colder: stats.declined_colder - self.filled.declined_colder,
             declined_first_sight: stats.declined_first_sight - self.filled.declined_first_sight,
             declined_budget: stats.declined_budget - self.filled.declined_budget,
         };

@@ -1,21 +1,20 @@
-//! Traces of requests: one JSON object a line, with the time and the ids of the prompt's blocks.
+//! Traces of requests: their times, and the blocks of their prompts.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::Number;
 use thiserror::Error;
+
+use crate::line::{EXPECTED, Line};
+use crate::peers::{Lru, Order, Peer};
+use crate::reading::Reading;
+use crate::report::{Oddities, TraceFacts};
+use crate::share::Share;
 
 /// Bytes of a line at most: millions of ids. A drive named by mistake may have no line at all.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-
-/// What a line has to look like.
-const EXPECTED: &str = "each line is a JSON object such as \
-     {\"timestamp\": 1500, \"hash_ids\": [7, 8, 9]}: milliseconds, and the ids of the prompt's \
-     blocks from the front";
 
 /// Why a trace is not read.
 #[derive(Debug, Error)]
@@ -38,6 +37,14 @@ pub enum TraceError {
         /// What is wrong.
         why: String,
     },
+    /// Nothing to replay.
+    #[error("{path}: {requests} requests, and none asks for a block; {EXPECTED}")]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+        /// Requests in it.
+        requests: usize,
+    },
     /// More than the tables take.
     #[error(
         "{path}:{line}: more than {} blocks are asked for; replay a part of the trace",
@@ -49,13 +56,6 @@ pub enum TraceError {
         /// Counted from 1.
         line: u64,
     },
-}
-
-/// A line of a trace; other fields may stand beside these.
-#[derive(Deserialize)]
-struct Line {
-    timestamp: f64,
-    hash_ids: Vec<Number>,
 }
 
 /// One request.
@@ -73,13 +73,36 @@ pub struct Trace {
     /// Numbers of blocks: ids in the order in which they first appear.
     blocks: Vec<u32>,
     distinct: u32,
+    block_tokens: Option<u64>,
+    odd: Oddities,
+}
+
+/// Numbers for ids. Nearly all traces have ids that half as many bytes hold.
+#[derive(Debug, Default)]
+struct Numbers {
+    narrow: HashMap<u64, u32>,
+    wide: HashMap<i128, u32>,
+}
+
+impl Numbers {
+    fn of(&mut self, id: i128) -> u32 {
+        let next = small(self.narrow.len() + self.wide.len());
+        match u64::try_from(id) {
+            Ok(id) => *self.narrow.entry(id).or_insert(next),
+            Err(_) => *self.wide.entry(id).or_insert(next),
+        }
+    }
+
+    fn count(&self) -> u32 {
+        small(self.narrow.len() + self.wide.len())
+    }
 }
 
 impl Trace {
     /// Reads a trace; `progress` is told the bytes read so far.
     ///
     /// # Errors
-    /// `TraceError` names the file, the line, and what should stand there.
+    /// `TraceError` names the file, the line, the key, and what should stand there.
     pub fn load(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Self, TraceError> {
         let failed = |why| TraceError::File { path: path.to_owned(), why };
         let file = File::open(path).map_err(failed)?;
@@ -89,14 +112,14 @@ impl Trace {
     /// Reads a trace from anything; `path` is what errors name.
     ///
     /// # Errors
-    /// `TraceError` names the file, the line, and what should stand there.
+    /// As `load`.
     pub fn read(
         mut from: impl BufRead,
         path: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, TraceError> {
         let mut trace = Self::default();
-        let mut numbers = HashMap::new();
+        let (mut numbers, mut reading) = (Numbers::default(), Reading::new());
         let (mut text, mut bytes) = (Vec::new(), 0);
         for line in 1.. {
             text.clear();
@@ -114,25 +137,61 @@ impl Trace {
             if read as u64 > LINE_BYTES_MAX {
                 return Err(wrong("the line is longer than 64 MiB".to_owned()));
             }
-            let (at_ns, ids) = parse(&text).map_err(wrong)?;
-            if u32::try_from(trace.blocks.len() + ids.len()).is_err() {
+            let request = Line::read(&text).map_err(wrong)?;
+            if u32::try_from(trace.blocks.len() + request.ids().len()).is_err() {
                 return Err(TraceError::TooLong { path: path.to_owned(), line });
             }
-            trace.push(at_ns, &ids, &mut numbers);
+            let at = small(trace.requests.len());
+            let blocks =
+                trace.push(request.at_ns(), request.ids().iter().map(|id| numbers.of(*id)));
+            reading.take(at, request.at_ns(), blocks, request.tokens());
+        }
+        if trace.blocks.is_empty() {
+            let requests = trace.requests.len();
+            return Err(TraceError::Empty { path: path.to_owned(), requests });
         }
         // Logs of several servers may be joined out of order; a request is played at its time.
         trace.requests.sort_by_key(|request| request.at_ns);
-        Ok(trace)
+        let (distinct, block_tokens, odd) =
+            (numbers.count(), reading.block_tokens(), reading.odd());
+        Ok(Self { distinct, block_tokens, odd, ..trace })
     }
 
-    fn push(&mut self, at_ns: u64, ids: &[i128], numbers: &mut HashMap<i128, u32>) {
+    /// Adds a request.
+    fn push(&mut self, at_ns: u64, blocks: impl Iterator<Item = u32>) -> &[u32] {
         let first = small(self.blocks.len());
-        for id in ids {
-            let next = small(numbers.len());
-            self.blocks.push(*numbers.entry(*id).or_insert(next));
+        self.blocks.extend(blocks);
+        let end = small(self.blocks.len());
+        self.requests.push(Request { at_ns, first, end });
+        &self.blocks[first as usize..]
+    }
+
+    /// What a store sees of this trace below a memory tier of so many blocks: what the tier, which
+    /// takes all of each request and lets the tails of prompts go before their heads, does not
+    /// have. A request that finds all of its blocks there is not seen.
+    #[must_use]
+    pub fn below(&self, tier: Share) -> Self {
+        let mut below = Self { distinct: self.distinct, ..Self::default() };
+        below.block_tokens = self.block_tokens;
+        let mut cache = Lru::new(tier.blocks(self.distinct), self.distinct, Order::TailFirst);
+        for (request, (_, blocks)) in self.requests.iter().zip(self.iter()) {
+            let missing = blocks.iter().copied().filter(|block| !cache.has(*block));
+            if below.push(request.at_ns, missing).is_empty() {
+                below.requests.pop();
+            }
+            let _ = cache.request(blocks);
         }
-        self.distinct = small(numbers.len());
-        self.requests.push(Request { at_ns, first, end: small(self.blocks.len()) });
+        below
+    }
+
+    /// The first so many requests, by their times; blocks keep their numbers.
+    #[must_use]
+    pub fn first(&self, requests: usize) -> Self {
+        let mut first = Self { distinct: self.distinct, odd: self.odd, ..Self::default() };
+        for (request, (_, blocks)) in self.requests.iter().zip(self.iter()).take(requests) {
+            first.push(request.at_ns, blocks.iter().copied());
+        }
+        first
     }
 
     /// Requests.
@@ -141,7 +200,7 @@ impl Trace {
         self.requests.len()
     }
 
-    /// Blocks asked for.
+    /// References: blocks asked for.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.blocks.len() as u64
@@ -160,6 +219,19 @@ impl Trace {
         ends.map_or(0, |(first, last)| last.at_ns - first.at_ns)
     }
 
+    /// In numbers.
+    #[must_use]
+    pub fn facts(&self) -> TraceFacts {
+        TraceFacts {
+            requests: self.requests.len() as u64,
+            references: self.asked(),
+            blocks: self.distinct.into(),
+            span_s: self.span_ns() as f64 / 1e9,
+            block_tokens: self.block_tokens,
+            odd: self.odd,
+        }
+    }
+
     /// Times in nanoseconds since the first request, and the numbers of the prompts' blocks.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u32])> {
         let begin = self.requests.first().map_or(0, |request| request.at_ns);
@@ -172,33 +244,12 @@ fn small(count: usize) -> u32 {
     u32::try_from(count).expect("the reader has counted")
 }
 
-/// The time in nanoseconds and the ids.
-fn parse(text: &[u8]) -> Result<(u64, Vec<i128>), String> {
-    let line: Line = serde_json::from_slice(text).map_err(|why| {
-        // The line and column that serde knows are of this one line.
-        let said = why.to_string();
-        said.split(" at line ").next().unwrap_or_default().to_owned()
-    })?;
-    // Traces count from their begin, or from 1970.
-    let at_ms = line.timestamp;
-    if !(0.0..=1e13).contains(&at_ms) {
-        return Err(format!("timestamp {at_ms}: not a time in milliseconds, 0 to 1e13"));
-    }
-    let id = |id: &Number| id.as_i128().ok_or_else(|| format!("id {id}: not a whole number"));
-    let ids: Result<_, _> = line.hash_ids.iter().map(id).collect();
-    Ok((nanoseconds(at_ms), ids?))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e13 ms")]
-fn nanoseconds(ms: f64) -> u64 {
-    (ms * 1e3).round() as u64 * 1000
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::{Trace, TraceError};
+    use crate::report::Oddities;
 
     fn read(text: &str) -> Result<Trace, TraceError> {
         Trace::read(text.as_bytes(), Path::new("t"), &mut |_| {})
@@ -219,25 +270,52 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_trace_is_one() {
-        let trace = read("\n \n").unwrap();
-        assert_eq!((trace.requests(), trace.asked(), trace.span_ns()), (0, 0, 0));
+    fn a_trace_without_a_block_is_refused() {
+        let none = "{\"timestamp\": 1, \"hash_ids\": []}\n";
+        for (text, named) in [("", "t: 0 requests"), ("\n \n", "t: 0"), (none, "t: 1 requests")] {
+            let said = read(text).unwrap_err().to_string();
+            assert!(said.starts_with(named) && said.contains("\"hash_ids\": [7, 8, 9]"), "{said}");
+        }
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn facts_say_what_was_read() {
+        let trace = read(
+            "{\"timestamp\": 3000, \"input_length\": 33, \"hash_ids\": [1, 2, 3]}\n\
+             {\"timestamp\": 0, \"input_length\": 32, \"hash_ids\": [1, 2]}\n\
+             {\"timestamp\": 1000, \"input_length\": null, \"hash_ids\": [2, 2, 1]}\n\
+             {\"timestamp\": 3000, \"hash_ids\": []}\n",
+        );
+        let facts = trace.unwrap().facts();
+        assert_eq!((facts.requests, facts.references, facts.blocks), (4, 8, 3));
+        assert_eq!((facts.span_s, facts.block_tokens), (3.0, Some(16)));
+        let odd = Oddities { back: 2, empty: 1, repeated: 1, apart: 2 };
+        assert_eq!(facts.odd, odd);
+        assert_eq!(odd.words().len(), 4);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_key() {
         let good = "{\"timestamp\": 1, \"hash_ids\": [1]}\n";
         let wrong = [
-            ("nonsense", "t:2: expected"),
-            ("{\"timestamp\": 1}", "t:2: missing field `hash_ids`"),
-            ("{\"hash_ids\": [1]}", "t:2: missing field `timestamp`"),
-            ("{\"timestamp\": \"x\", \"hash_ids\": [1]}", "t:2: invalid type"),
-            ("{\"timestamp\": -4, \"hash_ids\": [1]}", "t:2: timestamp -4"),
+            ("nonsense", "t:2: not JSON: expected"),
+            ("[1, 2]", "t:2: [1,2]: not an object"),
+            ("{\"timestamp\": 1}", "t:2: hash_ids is missing"),
+            ("{\"hash_ids\": [1]}", "t:2: timestamp is missing"),
+            ("{\"timestamp\": \"x\", \"hash_ids\": [1]}", "t:2: timestamp \"x\": not a number"),
+            ("{\"timestamp\": -4, \"hash_ids\": [1]}", "t:2: timestamp -4: not a time"),
             ("{\"timestamp\": 1e300, \"hash_ids\": [1]}", "t:2: timestamp 1"),
-            ("{\"timestamp\": 1, \"hash_ids\": [1.5]}", "t:2: id 1.5: not"),
-            ("{\"timestamp\": 1, \"hash_ids\": [1]} {}", "t:2: trailing characters"),
-            ("{\"timestamp\": 1, \"hash_ids\": [", "t:2: EOF"),
-            ("\u{fffd}\u{0}", "t:2: expected value"),
+            ("{\"timestamp\": 1, \"hash_ids\": 7}", "t:2: hash_ids 7: not a list"),
+            ("{\"timestamp\": 1, \"hash_ids\": [1.5]}", "t:2: hash_ids[0] 1.5: not a whole"),
+            ("{\"timestamp\": 1, \"hash_ids\": [1, null]}", "t:2: hash_ids[1] null: not a whole"),
+            ("{\"timestamp\": 1, \"hash_ids\": [1, \"a\"]}", "t:2: hash_ids[1] \"a\": not a"),
+            (
+                "{\"timestamp\": 1, \"input_length\": -1, \"hash_ids\": [1]}",
+                "t:2: input_length -1: not a number of tokens",
+            ),
+            ("{\"timestamp\": 1, \"hash_ids\": [1]} {}", "t:2: not JSON: trailing characters"),
+            ("{\"timestamp\": 1, \"hash_ids\": [", "t:2: not JSON: EOF"),
+            ("\u{fffd}\u{0}", "t:2: not JSON: expected value"),
         ];
         for (line, named) in wrong {
             let said = read(&format!("{good}{line}\n{good}")).unwrap_err().to_string();

@@ -8,6 +8,7 @@ use kvrail_client::{
     Queue, Status,
 };
 use kvrail_device::{Clock, MonotonicClock};
+use kvrail_replay::{Chain, Keyed, request};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counts::Counts;
@@ -46,7 +47,7 @@ impl Blocks<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Get,
-    Put,
+    Put(Chain),
 }
 
 /// A block in flight.
@@ -62,7 +63,9 @@ pub(super) struct Player<'a> {
     queue: Queue,
     arena: Arena,
     free: Vec<Lease>,
-    pub(super) counts: Counts,
+    /// When the request that is played was to begin.
+    planned_ns: u64,
+    counts: Counts,
 }
 
 impl<'a> Player<'a> {
@@ -72,7 +75,7 @@ impl<'a> Player<'a> {
         let arena = client.create_arena(room, Pages::Auto)?;
         let queue = client.open_queue(depth)?;
         let free = (0..depth).map(|_| arena.lease(bytes)).collect::<Result<_, _>>()?;
-        Ok(Self { blocks, queue, arena, free, counts: Counts::default() })
+        Ok(Self { blocks, queue, arena, free, planned_ns: 0, counts: Counts::default() })
     }
 
     /// Gives queue and memory back; what was counted.
@@ -84,32 +87,34 @@ impl<'a> Player<'a> {
     }
 
     /// Plays a request that was to begin at this time.
-    pub(super) fn request(&mut self, numbers: &[u32], planned_ns: u64) -> Result<()> {
-        let keys: Vec<_> = numbers.iter().map(|it| Blocks::key(*it)).collect();
-        let begun_ns = MonotonicClock.now_ns();
-        let found = self.queue.lookup(self.blocks.space, &keys, &Lookup::default())?;
-        let looked_ns = MonotonicClock.now_ns();
-        self.counts.times.lookup.saturating_record(looked_ns - begun_ns);
-        let hits = self.travel(Way::Get, &numbers[..found.prefix])?;
-        let loaded_ns = MonotonicClock.now_ns();
-        self.counts.times.request.saturating_record(loaded_ns.saturating_sub(planned_ns));
-        self.travel(Way::Put, &numbers[hits..])?;
+    pub(super) fn play(&mut self, numbers: &[u32], planned_ns: u64) -> Result<()> {
+        self.planned_ns = planned_ns;
+        let hits = request(self, numbers)?;
         self.counts.found.requests += 1;
         self.counts.found.asked += numbers.len() as u64;
         self.counts.found.hits += hits as u64;
         Ok(())
     }
 
-    /// Gets or puts blocks. How many from the first on went well.
-    fn travel(&mut self, way: Way, numbers: &[u32]) -> Result<usize> {
+    /// Bytes a second that puts of these blocks move, and gets of them after it.
+    pub(super) fn rate(&mut self, numbers: &[u32]) -> Result<f64> {
+        let begun_ns = MonotonicClock.now_ns();
+        self.travel(Way::Put(Chain::Extends), numbers, 0)?;
+        self.travel(Way::Get, numbers, 0)?;
+        let seconds = (MonotonicClock.now_ns() - begun_ns).max(1) as f64 / 1e9;
+        Ok(2.0 * numbers.len() as f64 * f64::from(self.blocks.bytes) / seconds)
+    }
+
+    /// Gets or puts the blocks of a chain from this depth on. How many from there on went well.
+    fn travel(&mut self, way: Way, numbers: &[u32], first: usize) -> Result<usize> {
         let depth = self.blocks.depth as usize;
         let mut flights: Vec<Option<Flight>> = vec![None; depth];
-        let (mut next, mut open, mut well) = (0, 0, vec![false; numbers.len()]);
+        let (mut next, mut open, mut well) = (first, 0, vec![false; numbers.len()]);
         let mut ended = Vec::with_capacity(depth);
         while next < numbers.len() || open > 0 {
             while next < numbers.len() && open < depth {
                 let slot = flights.iter().position(Option::is_none).expect("one is free");
-                let begun_ns = self.begin(way, numbers[next], slot)?;
+                let begun_ns = self.begin(way, (numbers[next], next), slot)?;
                 flights[slot] = Some(Flight { at: next, begun_ns });
                 (next, open) = (next + 1, open + 1);
             }
@@ -126,20 +131,21 @@ impl<'a> Player<'a> {
                 well[flight.at] = self.end(way, numbers[flight.at], flight.begun_ns, end)?;
             }
         }
-        Ok(well.iter().take_while(|&&it| it).count())
+        Ok(well[first..].iter().take_while(|&&it| it).count())
     }
 
-    /// Hands a block over; when.
-    fn begin(&mut self, way: Way, number: u32, slot: usize) -> Result<u64> {
+    /// Hands over the block at a depth of its chain; when.
+    fn begin(&mut self, way: Way, (number, depth): (u32, usize), slot: usize) -> Result<u64> {
         let mut lease = self.free.pop().expect("as many as may be in flight");
         let (space, key) = (self.blocks.space, Blocks::key(number));
         let request = match way {
             Way::Get => BlockRequest::get(space, key, lease),
-            Way::Put => {
+            Way::Put(chain) => {
                 let from_ns = worked_ns();
                 self.blocks.pattern.fill(&mut lease, self.blocks.offset(number), VERSION);
                 self.counts.pattern_ns += worked_ns() - from_ns;
-                BlockRequest::put(space, key, lease)
+                let depth = u16::try_from(depth).unwrap_or(u16::MAX);
+                BlockRequest::put(space, key, lease).depth(depth).chain(chain)
             }
         };
         let begun_ns = MonotonicClock.now_ns();
@@ -156,7 +162,7 @@ impl<'a> Player<'a> {
             bail!("a request ended {} and its memory did not come back", end.status);
         };
         let well = match (way, end.status) {
-            (Way::Put, status) => {
+            (Way::Put(_), status) => {
                 self.counts.times.put.saturating_record(took_ns);
                 self.counts.put(status, end.note);
                 status == Status::Ok
@@ -192,6 +198,26 @@ impl<'a> Player<'a> {
             None => format!("block {number}: {bytes} bytes, {wanted} were put"),
         });
         wrong == 0
+    }
+}
+
+impl Keyed for Player<'_> {
+    type Error = anyhow::Error;
+
+    fn get(&mut self, numbers: &[u32]) -> Result<usize> {
+        let keys: Vec<_> = numbers.iter().map(|it| Blocks::key(*it)).collect();
+        let begun_ns = MonotonicClock.now_ns();
+        let found = self.queue.lookup(self.blocks.space, &keys, &Lookup::default())?;
+        let looked_ns = MonotonicClock.now_ns();
+        self.counts.times.lookup.saturating_record(looked_ns - begun_ns);
+        let hits = self.travel(Way::Get, &numbers[..found.prefix], 0)?;
+        let loaded_ns = MonotonicClock.now_ns();
+        self.counts.times.request.saturating_record(loaded_ns.saturating_sub(self.planned_ns));
+        Ok(hits)
+    }
+
+    fn put(&mut self, numbers: &[u32], there: usize, chain: Chain) -> Result<()> {
+        self.travel(Way::Put(chain), numbers, there).map(|_| ())
     }
 }
 

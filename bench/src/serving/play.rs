@@ -5,12 +5,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use indicatif::HumanDuration;
+use kvrail_client::Client;
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_replay::Trace;
+use kvrail_replay::{Placement, Plan, Policy, Share, Stream, Trace, replay};
+use kvrail_units::Size;
 
 use super::client::{Blocks, Player, fits};
 use super::counts::Counts;
-use super::report::Served;
+use super::report::{Played, Served};
 use crate::cpu::{Account, CpuMeter, LoadMeter, MachineMeter, Meters};
 use crate::environment::Environment;
 use crate::error::BenchError;
@@ -22,6 +25,8 @@ use crate::progress::{Shown, warn_when_busy};
 
 /// Bytes of the volume beside the store, which nobody uses.
 const VOLUME_BYTES: u64 = 16 << 20;
+/// Of the store's bytes, those that are put and got to see how fast it is: one of so many.
+const RATED_SHARE: u64 = 64;
 /// Time between the call and the first request.
 const LEAD_NS: u64 = 10_000_000;
 
@@ -55,6 +60,10 @@ pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<
     let serving = options.serving().map_err(BenchError::Options)?;
     let trace = Trace::load(&serving.trace, &mut |_| {});
     let trace = trace.map_err(|why| BenchError::Options(why.into()))?;
+    let trace = match serving.requests {
+        Some(requests) => trace.first(requests),
+        None => trace,
+    };
     warn_when_busy(options.progress)?;
     let ground = harness.open(options, VOLUME_BYTES);
     let served = ground.and_then(|ground| on(options, &serving, &trace, ground));
@@ -78,8 +87,11 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
         bytes: serving.block_bytes,
         depth: serving.depth,
     };
-    let mut requests: Vec<_> = trace.iter().collect();
-    requests.truncate(serving.requests.unwrap_or(usize::MAX));
+    let expected =
+        Expected::of(trace, options.speed, rate(&client, blocks, store.bytes())?, blocks);
+    shown.say(&expected.words(trace, options.speed));
+    trace.facts().odd.words().iter().for_each(|words| shown.say(words));
+    let requests: Vec<_> = trace.iter().collect();
     shown.stage(requests.len() as u64, "playing the requests");
     let players = (0..serving.clients).map(|_| Player::new(&client, blocks));
     let players = players.collect::<Result<Vec<_>>>()?;
@@ -95,17 +107,90 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
     shown.end();
     let counts = played?;
     let cpu = cpu.adjusted(1.0, counts.pattern_ns);
-    let serving = (serving, options.speed);
-    let served = Served::new(serving, environment, counts, (seconds, cpu), store.bytes());
     store.remove()?;
-    Ok(served)
+    shown.line("replaying them without bytes");
+    let played = Played {
+        serving: serving.clone(),
+        speed: options.speed,
+        store_bytes: store.bytes(),
+        expected_seconds: expected.seconds(),
+        replay_hit_ratio: replayed(trace, options, serving, store.members())?,
+    };
+    Ok(Served::new(played, environment, counts, (seconds, cpu)))
+}
+
+/// Bytes a second that one client gets and puts, with blocks that the trace does not have. They
+/// are so few that they take no room from it.
+fn rate(client: &Client, blocks: Blocks<'_>, store_bytes: u64) -> Result<f64> {
+    let most = store_bytes / RATED_SHARE / u64::from(blocks.bytes);
+    let count = u32::try_from(most).unwrap_or(u32::MAX).clamp(1, 4 * blocks.depth);
+    let numbers: Vec<u32> = (0..count).map(|at| u32::MAX - at).collect();
+    let mut player = Player::new(client, blocks)?;
+    let rate = player.rate(&numbers)?;
+    player.close()?;
+    Ok(rate)
+}
+
+/// How long a run will take.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    /// As the trace's times go.
+    span_s: f64,
+    /// As fast as the store goes, if every block asked for is moved once.
+    moving_s: f64,
+    bytes: u64,
+    bytes_per_second: f64,
+}
+
+impl Expected {
+    fn of(trace: &Trace, speed: f64, bytes_per_second: f64, blocks: Blocks<'_>) -> Self {
+        let bytes = trace.asked() * u64::from(blocks.bytes);
+        let span_s = trace.span_ns() as f64 / 1e9 / speed;
+        Self { span_s, moving_s: bytes as f64 / bytes_per_second, bytes, bytes_per_second }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.span_s.max(self.moving_s)
+    }
+
+    fn words(&self, trace: &Trace, speed: f64) -> String {
+        let why = if self.span_s >= self.moving_s {
+            let span = HumanDuration(Duration::from_nanos(trace.span_ns()));
+            format!("the trace's {span}, {speed} times as fast")
+        } else {
+            format!("at {:.2} GB/s as just measured", self.bytes_per_second / 1e9)
+        };
+        let bytes = Size::new(self.bytes >> 20 << 20);
+        let (requests, asked) = (trace.requests(), trace.asked());
+        let seconds = self.seconds().ceil();
+        format!("{requests} requests for {asked} blocks, {bytes}: about {seconds} s, {why}")
+    }
+}
+
+/// The hits of the same requests in simulated time, on as many members with so many bytes each.
+fn replayed(
+    trace: &Trace,
+    options: &BenchOptions,
+    serving: &Serving,
+    (members, member_bytes): (u16, u64),
+) -> Result<Option<f64>> {
+    let (block_bytes, count) = (serving.block_bytes, u64::from(members));
+    let bytes = match options.attach {
+        None => options.volume_size,
+        Some(_) => member_bytes * count,
+    };
+    let sizes = vec![Share::Blocks(bytes / u64::from(block_bytes))];
+    let (policies, placement) = (vec![Policy::All], Placement::Hash);
+    let plan = Plan { sizes, policies, block_bytes, members, placement };
+    let report = replay(&Stream::with_tiers("trace", trace.clone(), &[]), &plan, &|_| {})?;
+    Ok(report.streams[0].runs.first().map(|run| run.hit_ratio))
 }
 
 /// Plays with all clients, and adds up what they counted.
 fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, shown: &Shown) -> Result<Counts> {
     let one = |mut player: Player<'_>| {
         while let Some((planned_ns, numbers)) = schedule.take() {
-            player.request(numbers, planned_ns)?;
+            player.play(numbers, planned_ns)?;
             shown.step();
         }
         player.close()

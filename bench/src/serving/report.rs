@@ -17,15 +17,26 @@ use crate::statistics::Latency;
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
 
+/// What was played, and what was expected of it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Played {
+    #[serde(flatten)]
+    pub(super) serving: Serving,
+    pub(super) speed: f64,
+    pub(super) store_bytes: u64,
+    /// How long it was to take.
+    pub(super) expected_seconds: f64,
+    /// What the same requests hit in simulated time, in an empty store of that size.
+    pub(super) replay_hit_ratio: Option<f64>,
+}
+
 /// A trace that was played.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Served {
     schema: u32,
     environment: Environment,
     #[serde(flatten)]
-    serving: Serving,
-    speed: f64,
-    store_bytes: u64,
+    played: Played,
     seconds: f64,
     /// Requests played, and the blocks of their prompts.
     requests: u64,
@@ -54,13 +65,12 @@ pub(crate) struct Served {
 
 impl Served {
     pub(super) fn new(
-        (serving, speed): (&Serving, f64),
+        played: Played,
         environment: Environment,
         counts: Counts,
         (seconds, cpu): (f64, CpuSeconds),
-        store_bytes: u64,
     ) -> Self {
-        let bytes = |blocks: u64| blocks * u64::from(serving.block_bytes);
+        let bytes = |blocks: u64| blocks * u64::from(played.serving.block_bytes);
         let (got_bytes, put_bytes) = (bytes(counts.times.get.len()), bytes(counts.put.stored));
         let moved = (got_bytes + put_bytes) as f64;
         let whole = cpu.whole.filter(|_| !environment.load.is_busy());
@@ -75,9 +85,7 @@ impl Served {
         Self {
             schema: SCHEMA,
             environment,
-            serving: serving.clone(),
-            speed,
-            store_bytes,
+            played,
             seconds,
             requests: counts.found.requests,
             asked: counts.found.asked,
@@ -114,16 +122,16 @@ impl Served {
 pub(crate) fn table(served: &Served) -> String {
     let mut text = machine(&served.environment);
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
-    let Served { serving, seconds, .. } = served;
+    let Served { played: Played { serving, speed, store_bytes, .. }, seconds, .. } = served;
     line(format!(
         "{}, {} times as fast as recorded: {} clients, blocks of {}, {} of them in flight each; a \
          store of {}",
         serving.trace.display(),
-        served.speed,
+        speed,
         serving.clients,
         Size::new(serving.block_bytes.into()),
         serving.depth,
-        Size::new(served.store_bytes)
+        Size::new(*store_bytes)
     ));
     let blocks = |name: &str, count: u64| {
         let share = 100.0 * count as f64 / served.asked.max(1) as f64;
@@ -161,6 +169,14 @@ pub(crate) fn table(served: &Served) -> String {
         served.cpu_seconds,
         served.cpu_seconds_per_gib.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.4}"))
     ));
+    if let Some(replayed) = served.played.replay_hit_ratio {
+        line(format!(
+            "{:.1} % hits with bytes, {:.1} % in the replay: {:+.1} points",
+            100.0 * served.hit_ratio,
+            100.0 * replayed,
+            100.0 * (served.hit_ratio - replayed)
+        ));
+    }
     let errors = served.errors();
     line(format!("{errors} errors, {} wrong sectors; every byte got was compared", served.wrong));
     served.words.iter().for_each(|words| line(format!("  {words}")));

@@ -83,6 +83,12 @@ impl StoreTarget {
         self.store.volume().geometry().capacity()
     }
 
+    /// Its members, and the bytes of each.
+    pub(crate) fn members(&self) -> (u16, u64) {
+        let geometry = self.store.volume().geometry();
+        (geometry.members, geometry.member_bytes)
+    }
+
     fn area(&self) -> Arc<Area> {
         Arc::clone(&self.area.lock().unwrap_or_else(PoisonError::into_inner))
     }

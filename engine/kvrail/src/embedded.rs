@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{Serving, attach};
-use kvrail_bench::{BenchOptions, Ground, Harness, STRIPE_BYTES};
+use kvrail_bench::{BenchError, BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
+use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, VolumeName, create,
+    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, StoreMember, StoreShape,
+    VolumeName, create,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
@@ -47,6 +49,9 @@ const NULL_STORE: &str = "null-store";
 /// Mean of the store's blocks: of each size that is measured an eighth of the store is blocks, at
 /// most half of it of the smallest.
 const STORE_BLOCK_MEAN: u64 = 16 << 10;
+
+/// Bytes before a store's first segment at most.
+const FRONT_BYTES_MAX: u64 = 8 << 20;
 
 /// How long the sidecar may take to be ready; its own promise is well below a second.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -197,21 +202,22 @@ impl Harness for Embedded {
         } else {
             devices(&options.members)?
         };
+        let store = own_store(options, paths.len() as u64)?;
         if options.progress == kvrail_bench::Progress::Shown {
-            say(&intention(options, &paths, volume_bytes));
+            let store_bytes = store.map(|(bytes, _)| bytes);
+            say(&intention(options, &paths, (volume_bytes, store_bytes)));
         }
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
         let raw = Layout::Raw { stripe_bytes: STRIPE_BYTES };
         self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
-        let store: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
-        if let Some(bytes) = options.store_bytes() {
-            let layout = Layout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
-            self.make_volume(&new_volume(store_name(), &store, (bytes, layout), overwrite))?;
+        let files: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
+        if let Some(new) = store {
+            self.make_volume(&new_volume(store_name(), &files, new, overwrite))?;
         }
         if !options.members.is_empty() {
             self.note(|debris| debris.devices.clone_from(&members));
         }
-        let store = options.store_bytes().map(|_| &store[..]);
+        let store = store.map(|_| &files[..]);
         let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
         let [null_store, store] = [NULL_STORE, STORE].map(|name| store.map(|_| name.to_owned()));
         let (volume, null_volume) = ("bench".to_owned(), Some("null".to_owned()));
@@ -238,11 +244,37 @@ impl Drop for Embedded {
     }
 }
 
+/// The store to make: its bytes on all members, and how they are cut. A trace has the store that
+/// `kvrail store replay` has.
+fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout)>> {
+    let Some(bytes) = options.store_bytes() else { return Ok(None) };
+    if options.trace.is_none() {
+        let layout = Layout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
+        return Ok(Some((bytes, layout)));
+    }
+    let shape = options.store_shape(members).map_err(BenchError::Options)?;
+    let block_bytes = options.serving()?.block_bytes.next_multiple_of(512);
+    let cut = StoreShape { segment_bytes: shape.segment_bytes, block_mean: block_bytes };
+    let enough = |area: &u64| {
+        let sizing = Sizing::of(&cut.config(StoreMember::new(*area, 512), 1));
+        sizing.is_ok_and(|sizing| u64::from(sizing.segments) >= shape.segments)
+    };
+    let data = shape.segments * shape.segment_bytes;
+    let mut areas = (0..=FRONT_BYTES_MAX >> 16).map(|step| data + (step << 16));
+    let area = areas.find(enough).context("no area has so many segments")?;
+    let segment_bytes = Some(shape.segment_bytes);
+    let layout = Layout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
+    Ok(Some((area * members, layout)))
+}
+
 /// What is going to be written, and where.
-fn intention(options: &BenchOptions, dirs: &[PathBuf], volume_bytes: u64) -> String {
+fn intention(
+    options: &BenchOptions,
+    dirs: &[PathBuf],
+    (volume_bytes, store): (u64, Option<u64>),
+) -> String {
     let mib = |bytes: u64| Size::new(bytes.next_multiple_of(1 << 20));
     let dirs = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
-    let store = options.store_bytes();
     let files = match (options.members.is_empty(), store) {
         (true, Some(bytes)) => {
             format!("{} for a volume and {} for a store", mib(volume_bytes), mib(bytes))

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Access, Peer};
+use super::{Access, Found, Peer, in_turn};
 
 /// Asked for no more.
 const NEVER: u32 = u32::MAX;
@@ -34,7 +34,8 @@ impl Belady {
     }
 }
 
-impl Peer for Belady {
+impl Belady {
+    /// A block is asked for.
     fn access(&mut self, block: u32) -> Access {
         let next = self.next[self.at];
         self.at += 1;
@@ -55,12 +56,18 @@ impl Peer for Belady {
     }
 }
 
+impl Peer for Belady {
+    fn request(&mut self, blocks: &[u32]) -> Found {
+        in_turn(blocks, |block| self.access(block))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::Belady;
-    use crate::peers::{Access, Lru, Peer};
+    use crate::peers::{Lru, Order, Peer};
 
     #[test]
     fn nothing_has_more_hits() {
@@ -69,15 +76,15 @@ mod tests {
             (0..5000).map(|_| random.u32(..100).min(random.u32(..100))).collect();
         for capacity in [0, 1, 3, 10, 30, 200] {
             let mut best = Belady::new(capacity, 100, blocks.iter().copied());
-            let mut lru = Lru::new(capacity, 100);
-            let mut hits = (0_usize, 0_usize);
+            let mut lru = Lru::new(capacity, 100, Order::HeadFirst);
+            let mut hits = (0, 0);
             for block in &blocks {
-                hits.0 += usize::from(best.access(*block) == Access::Hit);
-                hits.1 += usize::from(lru.access(*block) == Access::Hit);
+                hits.0 += best.request(&[*block]).hits;
+                hits.1 += lru.request(&[*block]).hits;
                 assert!(best.there.len() as u64 <= capacity);
             }
             assert!(hits.0 >= hits.1, "{capacity}: {hits:?}");
-            let most = 5000 - blocks.iter().collect::<BTreeSet<_>>().len();
+            let most = 5000 - blocks.iter().collect::<BTreeSet<_>>().len() as u64;
             assert!(capacity < 200 || hits == (most, most), "{hits:?}");
         }
     }

@@ -1,6 +1,15 @@
 //! Least recently used.
 
-use super::{Access, Peer};
+use super::{Access, Found, Peer, in_turn};
+
+/// In which order the blocks of a request count as used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they are asked for.
+    HeadFirst,
+    /// The other way, after all were looked for: a tail goes before its head.
+    TailFirst,
+}
 
 /// No block.
 const NONE: u32 = u32::MAX;
@@ -21,13 +30,32 @@ pub(crate) struct Lru {
     oldest: u32,
     count: u64,
     capacity: u64,
+    order: Order,
 }
 
 impl Lru {
-    pub(crate) fn new(capacity: u64, distinct: u32) -> Self {
+    pub(crate) fn new(capacity: u64, distinct: u32, order: Order) -> Self {
         let absent = Links { newer: NONE, older: NONE, there: false };
         let links = vec![absent; distinct as usize];
-        Self { links, newest: NONE, oldest: NONE, count: 0, capacity }
+        Self { links, newest: NONE, oldest: NONE, count: 0, capacity, order }
+    }
+
+    pub(crate) fn has(&self, block: u32) -> bool {
+        self.links[block as usize].there
+    }
+
+    /// A block is asked for, and put where it is not there.
+    fn access(&mut self, block: u32) -> Access {
+        let hit = self.has(block);
+        if hit {
+            self.remove(block);
+        } else if self.capacity == 0 {
+            return Access::Passed;
+        } else if self.count == self.capacity {
+            self.remove(self.oldest);
+        }
+        self.push(block);
+        if hit { Access::Hit } else { Access::Written }
     }
 
     fn push(&mut self, block: u32) {
@@ -60,30 +88,37 @@ impl Lru {
 }
 
 impl Peer for Lru {
-    fn access(&mut self, block: u32) -> Access {
-        let hit = self.links[block as usize].there;
-        if hit {
-            self.remove(block);
-        } else if self.capacity == 0 {
-            return Access::Passed;
-        } else if self.count == self.capacity {
-            self.remove(self.oldest);
+    fn request(&mut self, blocks: &[u32]) -> Found {
+        if self.order == Order::HeadFirst {
+            return in_turn(blocks, |block| self.access(block));
         }
-        self.push(block);
-        if hit { Access::Hit } else { Access::Written }
+        let hits = blocks.iter().take_while(|block| self.has(**block)).count() as u64;
+        let written = |block: &&u32| self.access(**block) == Access::Written;
+        let written = blocks.iter().rev().filter(written).count() as u64;
+        Found { hits, written }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Lru;
-    use crate::peers::{Access, Peer};
+    use super::{Lru, Order};
+    use crate::peers::{Access, Found, Peer};
 
     #[test]
     fn the_least_recent_goes() {
-        let mut lru = Lru::new(2, 4);
+        let mut lru = Lru::new(2, 4, Order::HeadFirst);
         let blocks = [0, 1, 0, 2, 0, 1, 1, 3, 2];
         let hits: Vec<bool> = blocks.map(|it| lru.access(it) == Access::Hit).into();
         assert_eq!(hits, [false, false, true, false, true, false, true, false, false]);
+    }
+
+    /// Of a prompt that is longer than the cache the head is left, or the tail.
+    #[test]
+    fn leaf_first_keeps_heads() {
+        for (order, hits) in [(Order::TailFirst, 3), (Order::HeadFirst, 0)] {
+            let mut lru = Lru::new(3, 4, order);
+            assert_eq!(lru.request(&[0, 1, 2, 3]), Found { hits: 0, written: 4 });
+            assert_eq!(lru.request(&[0, 1, 2, 3]).hits, hits, "{order:?}");
+        }
     }
 }

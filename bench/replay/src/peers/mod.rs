@@ -5,16 +5,24 @@ mod lru;
 mod s3fifo;
 
 pub(crate) use belady::Belady;
-pub(crate) use lru::Lru;
+pub(crate) use lru::{Lru, Order};
 pub(crate) use s3fifo::S3Fifo;
 
 /// A cache of so many blocks.
 pub(crate) trait Peer {
-    /// A block is asked for, and put where it is not there.
-    fn access(&mut self, block: u32) -> Access;
+    /// A request asks for these blocks; those that are not there are put.
+    fn request(&mut self, blocks: &[u32]) -> Found;
 }
 
-/// What came of it.
+/// What came of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Blocks that were there before the first one that was not.
+    pub(crate) hits: u64,
+    pub(crate) written: u64,
+}
+
+/// What came of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It was there.
@@ -23,4 +31,16 @@ pub(crate) enum Access {
     Written,
     /// It was not, and was passed by.
     Passed,
+}
+
+/// Blocks are asked for, and put, one after the other.
+fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> Access) -> Found {
+    let (mut found, mut unbroken) = (Found::default(), true);
+    for block in blocks {
+        let access = access(*block);
+        unbroken &= access == Access::Hit;
+        found.hits += u64::from(unbroken);
+        found.written += u64::from(access == Access::Written);
+    }
+    found
 }

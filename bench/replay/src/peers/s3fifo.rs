@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Access, Peer};
+use super::{Access, Found, Peer, in_turn};
 
 /// Uses are counted up to this.
 const USES_MAX: u8 = 3;
@@ -95,7 +95,8 @@ impl S3Fifo {
     }
 }
 
-impl Peer for S3Fifo {
+impl S3Fifo {
+    /// A block is asked for.
     fn access(&mut self, block: u32) -> Access {
         if self.places[block as usize] != Place::Out {
             let uses = &mut self.uses[block as usize];
@@ -112,10 +113,16 @@ impl Peer for S3Fifo {
     }
 }
 
+impl Peer for S3Fifo {
+    fn request(&mut self, blocks: &[u32]) -> Found {
+        in_turn(blocks, |block| self.access(block))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::S3Fifo;
-    use crate::peers::{Access, Peer};
+    use crate::peers::Access;
 
     #[test]
     fn a_scan_does_not_push_out_what_is_used() {

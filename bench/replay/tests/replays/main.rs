@@ -5,7 +5,9 @@ mod chats;
 mod odd;
 mod prefix;
 
-use kvrail_replay::{Placement, Plan, Policy, Report, Run, Trace, replay};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvrail_replay::{Placement, Plan, Policy, Report, Run, Share, Stream, Trace, replay};
 
 /// Runs a scenario for one seed after another.
 fn each_seed(name: &str, cases: u64, scenario: impl Fn(u64)) {
@@ -26,29 +28,37 @@ fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes(), "generated".as_ref(), &mut |_| {}).unwrap()
 }
 
+/// What all runs over a trace came to.
 fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Report {
-    run_on(1, trace, sizes, policies, block_bytes)
+    run_on(1, trace, (sizes, ""), policies, block_bytes)
 }
 
-/// As `run`, with a store of so many members.
+/// As `run`, with a store of so many members, and below tiers.
 fn run_on(
     members: u16,
     trace: &Trace,
-    sizes: &str,
+    (sizes, tiers): (&str, &str),
     policies: &[Policy],
     block_bytes: u32,
 ) -> Report {
-    let sizes = sizes.split(',').map(|size| size.parse().unwrap()).collect();
-    let policies = policies.to_vec();
-    let placement = Placement::Hash;
-    let plan = Plan { sizes, policies, block_bytes, members, placement };
-    let mut asked = 0;
-    let report = replay(trace, &plan, &mut |more| asked += more).unwrap();
-    let ran = report.runs.len() as u64;
-    assert_eq!(asked, trace.asked() * ran, "progress comes to its end");
+    let shares = |text: &str| -> Vec<Share> {
+        text.split_terminator(',').map(|size| size.parse().unwrap()).collect()
+    };
+    let (policies, placement) = (policies.to_vec(), Placement::Hash);
+    let plan = Plan { sizes: shares(sizes), policies, block_bytes, members, placement };
+    let streams = Stream::with_tiers("generated", trace.clone(), &shares(tiers));
+    let asked = AtomicU64::new(0);
+    let count = |more| {
+        asked.fetch_add(more, Ordering::Relaxed);
+    };
+    let report = replay(&streams, &plan, &count).unwrap();
+    let ran = report.streams.iter().map(|it| it.facts.references * it.runs.len() as u64);
+    let ran: u64 = ran.sum();
+    assert_eq!(asked.into_inner(), ran, "progress comes to its end");
     report
 }
 
+/// The runs of one policy over the trace as it is.
 fn of(report: &Report, policy: Policy) -> impl Iterator<Item = &Run> {
-    report.runs.iter().filter(move |run| run.policy == policy.to_string())
+    report.streams[0].runs.iter().filter(move |run| run.policy == policy.to_string())
 }

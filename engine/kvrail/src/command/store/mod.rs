@@ -8,6 +8,7 @@ mod namespaces;
 mod pools;
 mod remove;
 mod replay;
+mod size;
 mod status;
 mod target;
 mod verify;
@@ -26,7 +27,8 @@ Examples:
   kvrail store list llama-70b --limit 20
   kvrail store verify --share 10%
   kvrail store clear llama-70b
-  kvrail store replay trace.jsonl                     hits and writes before a drive is bought";
+  kvrail store replay trace.jsonl                     hits and writes before a drive is bought
+  kvrail store size --layers 80 --kv-heads 8 --head-size 128 --sessions 200 --context 60000";
 
 /// What to do with stores.
 #[derive(Debug, Subcommand)]
@@ -52,6 +54,8 @@ pub(crate) enum StoreCommand {
     Erase(erase::EraseArgs),
     /// Run the store's own code over a trace of requests: hits and writes by size and policy
     Replay(replay::ReplayArgs),
+    /// Say which drives, and how much memory, a model's sessions or a trace take
+    Size(size::SizeArgs),
 }
 
 /// Runs `kvrail store`.
@@ -67,5 +71,6 @@ pub(crate) fn run(command: StoreCommand, context: &Context) -> Result<(), Failur
         StoreCommand::Remove(args) => remove::run(&args, context),
         StoreCommand::Erase(args) => erase::run(&args, context),
         StoreCommand::Replay(args) => replay::run(&args, context),
+        StoreCommand::Size(args) => size::run(&args, context),
     }
 }

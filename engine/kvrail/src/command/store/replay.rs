@@ -1,11 +1,13 @@
 //! `kvrail store replay`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use indicatif::HumanDuration;
-use kvrail_replay::{Placement, Plan, Policy, Report, Share, Trace, plot, replay};
+use kvrail_replay::{
+    Placement, Plan, Policy, Report, Share, Stream, StreamReport, Trace, plot, replay,
+};
 use kvrail_units::Size;
 
 use crate::context::Context;
@@ -16,15 +18,18 @@ use crate::progress::bar;
 const EXAMPLES: &str = "\
 Examples:
   kvrail store replay trace.jsonl
+  kvrail store replay chats.jsonl agents.jsonl --below 5%,10%       all in one table
   kvrail store replay trace.jsonl --sizes 1%,10%,50000 --block-bytes 640256
   kvrail store replay trace.jsonl --policy budget,lru --budget 0.1 --format json
   kvrail store replay trace.jsonl --sizes 1%,2%,5%,10%,20%,50% --plot hits.svg
 
-A trace has one JSON object a line, such as {\"timestamp\": 1500, \"hash_ids\": [7, 8, 9]}:
-milliseconds, and the ids of the prompt's blocks from the front, equal for equal prefixes. Each
-request gets its blocks until the first miss, and puts the rest. No sidecar, no drive and no bytes
-are needed: the store's own code runs in simulated time. With a budget, its ring is full of other
-blocks when the trace begins, as it is after the first filling, which no budget limits.";
+A trace has Mooncake's form, one JSON object a line, such as
+{\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, tokens, and the
+ids of the prompt's blocks from the front, equal for equal prefixes. `kvrail bench --store --trace`
+plays the same file with bytes. Each request gets its blocks until the first miss, and puts the
+rest. No sidecar, no drive and no bytes are needed: the store's own code runs in simulated time.
+With a budget, its ring is full of other blocks when the trace begins, as it is after the first
+filling, which no budget limits. `kvrail store size` says which drives a size takes.";
 
 /// Blocks are as long as this unless another size is named.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -33,9 +38,13 @@ const BLOCK_BYTES: u64 = 1 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
-    /// File with the trace
-    #[arg(value_name = "TRACE")]
-    trace: PathBuf,
+    /// Files with traces
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Also replay what each trace leaves to a store below a memory tier of this size, which takes
+    /// all of each request: a share of the trace's different blocks, or a number of blocks
+    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    below: Vec<Share>,
     /// Sizes of the cache: shares of the trace's different blocks, or numbers of blocks
     #[arg(long, value_delimiter = ',', default_value = "5%,10%,20%")]
     sizes: Vec<Share>,
@@ -55,13 +64,13 @@ pub(crate) struct ReplayArgs {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "all,budget,lru,s3-fifo,belady"
+        default_value = "all,budget,lru,leaf-first,s3-fifo,belady"
     )]
     policy: Vec<PolicyArg>,
     /// Bytes that the budgeted store may write for each byte asked for
     #[arg(long, value_name = "SHARE", default_value = "0.20", value_parser = share)]
     budget: f64,
-    /// Also draw hits over size into this SVG file
+    /// Also draw hits over size into this SVG file, a field for each trace and tier
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -74,6 +83,8 @@ enum PolicyArg {
     Budget,
     /// Least recently used
     Lru,
+    /// The same, but a prompt's tail counts as used before its head, and so goes first
+    LeafFirst,
     /// S3-FIFO
     #[value(name = "s3-fifo")]
     S3Fifo,
@@ -87,6 +98,7 @@ impl PolicyArg {
             Self::All => Policy::All,
             Self::Budget => Policy::Budget(budget),
             Self::Lru => Policy::Lru,
+            Self::LeafFirst => Policy::LeafFirst,
             Self::S3Fifo => Policy::S3Fifo,
             Self::Belady => Policy::Belady,
         }
@@ -103,9 +115,9 @@ fn share(text: &str) -> Result<f64, String> {
 /// Replays.
 pub(super) fn run(args: &ReplayArgs, context: &Context) -> Result<(), Failure> {
     let plan = plan(args)?;
-    let trace = load(args, context)?;
-    let bar = bar(context, "replaying {bar:40} {percent} % {eta} left", Some(plan.work(&trace)));
-    let report = replay(&trace, &plan, &mut |asked| bar.inc(asked));
+    let streams = streams(args, context)?;
+    let bar = bar(context, "replaying {bar:40} {percent} % {eta} left", Some(plan.work(&streams)));
+    let report = replay(&streams, &plan, &|asked| bar.inc(asked));
     bar.finish_and_clear();
     let report = report.map_err(|why| Failure::new(Exit::Failed, why.to_string()))?;
     if let Some(path) = &args.plot {
@@ -128,97 +140,127 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
         let words = format!("--block-bytes {}: a block has 1 byte to 128MiB", args.block_bytes);
         Failure::new(Exit::Usage, words)
     })?;
-    let mut policies: Vec<Policy> = Vec::new();
-    for policy in args.policy.iter().map(|it| it.policy(args.budget)) {
-        if !policies.contains(&policy) {
-            policies.push(policy);
-        }
-    }
-    let mut sizes: Vec<Share> = Vec::new();
-    for size in &args.sizes {
-        if !sizes.contains(size) {
-            sizes.push(*size);
-        }
-    }
+    let policies = once(args.policy.iter().map(|it| it.policy(args.budget)));
+    let sizes = once(args.sizes.iter().copied());
     let (members, placement) = (args.members, Placement::Hash);
     Ok(Plan { sizes, policies, block_bytes, members, placement })
 }
 
-fn load(args: &ReplayArgs, context: &Context) -> Result<Trace, Failure> {
-    let bytes = std::fs::metadata(&args.trace).map_or(0, |file| file.len());
+/// Each value once, in the order in which they first came.
+fn once<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut kept, value| {
+        if !kept.contains(&value) {
+            kept.push(value);
+        }
+        kept
+    })
+}
+
+/// All traces, each with what is below its tiers.
+fn streams(args: &ReplayArgs, context: &Context) -> Result<Vec<Stream>, Failure> {
+    let tiers = once(args.below.iter().copied());
+    let mut streams = Vec::new();
+    let paths = once(args.traces.iter());
+    for path in &paths {
+        let trace = load(path, context)?;
+        streams.extend(Stream::with_tiers(&name(path, &paths), trace, &tiers));
+    }
+    Ok(streams)
+}
+
+/// What a trace is called: its file's name, or its path where others have that name.
+fn name(path: &Path, all: &[&PathBuf]) -> String {
+    let same = all.iter().filter(|other| other.file_stem() == path.file_stem()).count();
+    let stem = path.file_stem().filter(|_| same == 1).unwrap_or(path.as_os_str());
+    stem.to_string_lossy().into_owned()
+}
+
+/// Reads a trace.
+pub(super) fn load(path: &Path, context: &Context) -> Result<Trace, Failure> {
+    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
     let bar = bar(context, "reading {bar:40} {binary_bytes}/{binary_total_bytes}", Some(bytes));
-    let trace = Trace::load(&args.trace, &mut |read| bar.set_position(read));
+    let trace = Trace::load(path, &mut |read| bar.set_position(read));
     bar.finish_and_clear();
     trace.map_err(|why| Failure::new(Exit::Failed, why.to_string()))
 }
 
 fn show(report: &Report) -> Result<(), Failure> {
-    print_text(&head(report))?;
+    print_table(&facts(report))?;
+    print_text(&format!("blocks of {}\n", human_bytes(report.block_bytes.into())))?;
     print_table(&ratios(report))?;
     print_text("hits inside unbroken prefixes / bytes written, of those asked for")?;
-    if report.runs.iter().any(|run| run.store.is_some()) {
+    if report.streams.iter().flat_map(|it| &it.runs).any(|run| run.store.is_some()) {
         print_text("")?;
         print_table(&counts(report))?;
     }
-    for note in &report.notes {
-        print_text(&format!("note: {note}"))?;
+    for stream in &report.streams {
+        for note in &stream.notes {
+            print_text(&format!("note: {}: {note}", stream.name()))?;
+        }
     }
     Ok(())
 }
 
-fn head(report: &Report) -> String {
-    let trace = &report.trace;
-    let span = Duration::try_from_secs_f64(trace.span_s).unwrap_or_default();
-    format!(
-        "{} requests in {} ask for {} blocks of {}, {} different ones\n",
-        trace.requests,
-        HumanDuration(span),
-        trace.asked,
-        human_bytes(report.block_bytes.into()),
-        trace.distinct
-    )
-}
-
-/// A line for each policy, a column for each size.
-fn ratios(report: &Report) -> comfy_table::Table {
-    let (mut sizes, mut policies) = (Vec::new(), Vec::new());
-    for run in &report.runs {
-        let size = format!("{} ({} blocks)", run.size, run.blocks);
-        if !sizes.iter().any(|(known, _)| *known == run.size) {
-            sizes.push((run.size.clone(), size));
-        }
-        if !policies.contains(&run.policy) {
-            policies.push(run.policy.clone());
-        }
-    }
-    let heads: Vec<&str> = sizes.iter().map(|(_, head)| head.as_str()).collect();
-    let mut rows = table(&[&["POLICY"], heads.as_slice()].concat());
-    for policy in policies {
-        let cell = |size: &String| {
-            let run = report.runs.iter().find(|run| run.policy == policy && run.size == *size);
-            run.map_or_else(dash, |run| format!("{:.3} / {:.3}", run.hit_ratio, run.write_ratio))
-        };
-        let cells: Vec<String> = sizes.iter().map(|(size, _)| cell(size)).collect();
-        rows.add_row(std::iter::once(policy.clone()).chain(cells));
+/// What was read.
+fn facts(report: &Report) -> comfy_table::Table {
+    let mut rows = table(&["TRACE", "REQUESTS", "REFERENCES", "BLOCKS", "SPAN", "TOKENS A BLOCK"]);
+    for stream in &report.streams {
+        let facts = &stream.facts;
+        let span = Duration::try_from_secs_f64(facts.span_s).unwrap_or_default();
+        rows.add_row([
+            stream.name(),
+            facts.requests.to_string(),
+            facts.references.to_string(),
+            facts.blocks.to_string(),
+            HumanDuration(span).to_string(),
+            facts.block_tokens.map_or_else(dash, |tokens| tokens.to_string()),
+        ]);
     }
     rows
 }
 
+/// A line for each policy over each stream, a column for each size.
+fn ratios(report: &Report) -> comfy_table::Table {
+    let runs = || report.streams.iter().flat_map(|it| &it.runs);
+    let sizes = once(runs().map(|run| run.size.as_str()));
+    let policies = once(runs().map(|run| run.policy.as_str()));
+    let mut rows = table(&[&["TRACE", "POLICY"], sizes.as_slice()].concat());
+    for stream in &report.streams {
+        for policy in &policies {
+            let cells = sizes.iter().map(|size| cell(stream, policy, size));
+            rows.add_row([stream.name(), (*policy).to_owned()].into_iter().chain(cells));
+        }
+    }
+    rows
+}
+
+fn cell(stream: &StreamReport, policy: &str, size: &str) -> String {
+    let run = stream.runs.iter().find(|run| run.policy == policy && run.size == size);
+    run.map_or_else(dash, |run| format!("{:.3} / {:.3}", run.hit_ratio, run.write_ratio))
+}
+
 fn counts(report: &Report) -> comfy_table::Table {
-    let heads = ["STORE", "SIZE", "SEGMENTS", "PUT", "MOVED", "EVICTED", "DECLINED", "WRITTEN"];
+    let heads = [
+        "TRACE", "STORE", "SIZE", "BLOCKS", "SEGMENTS", "PUT", "MOVED", "EVICTED", "DECLINED",
+        "WRITTEN",
+    ];
     let mut rows = table(&heads);
-    for run in &report.runs {
-        let Some(store) = run.store else { continue };
-        rows.add_row([
-            run.policy.clone(),
-            run.size.clone(),
-            format!("{} of {}", store.segments, human_bytes(store.segment_bytes)),
-            store.puts.to_string(),
-            store.moved.to_string(),
-            store.evicted.to_string(),
-            (store.declined_first_sight + store.declined_budget).to_string(),
-            human_bytes(run.written_bytes),
-        ]);
+    for stream in &report.streams {
+        for run in &stream.runs {
+            let Some(store) = run.store else { continue };
+            rows.add_row([
+                stream.name(),
+                run.policy.clone(),
+                run.size.clone(),
+                run.blocks.to_string(),
+                format!("{} of {}", store.segments, human_bytes(store.segment_bytes)),
+                store.puts.to_string(),
+                store.moved.to_string(),
+                store.evicted.to_string(),
+                store.declined().to_string(),
+                human_bytes(run.written_bytes),
+            ]);
+        }
     }
     rows
 }

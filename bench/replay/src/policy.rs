@@ -1,0 +1,55 @@
+//! Who caches.
+
+use std::fmt;
+
+use crate::peers::{Belady, Lru, Order, Peer, S3Fifo};
+use crate::trace::Trace;
+
+/// Who caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Policy {
+    /// The store, which takes everything.
+    All,
+    /// The store with a write budget: bytes written for each byte asked for, moves and records
+    /// counted. Its ring is full of other blocks when the trace begins, as it is in all of its life
+    /// but the first filling.
+    Budget(f64),
+    /// Least recently used.
+    Lru,
+    /// The same, but the tail of a prompt counts as used before its head, and so goes first.
+    LeafFirst,
+    /// S3-FIFO.
+    S3Fifo,
+    /// With knowledge of what comes.
+    Belady,
+}
+
+impl Policy {
+    /// The cache of single blocks, of so many; none for the store.
+    pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
+        let distinct = trace.distinct();
+        Some(match self {
+            Self::All | Self::Budget(_) => return None,
+            Self::Lru => Box::new(Lru::new(blocks, distinct, Order::HeadFirst)),
+            Self::LeafFirst => Box::new(Lru::new(blocks, distinct, Order::TailFirst)),
+            Self::S3Fifo => Box::new(S3Fifo::new(blocks, distinct)),
+            Self::Belady => {
+                let all = trace.iter().flat_map(|(_, blocks)| blocks.iter().copied());
+                Box::new(Belady::new(blocks, distinct, all))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "kvrail, all admitted",
+            Self::Budget(share) => return write!(f, "kvrail, budget {share:.2}"),
+            Self::Lru => "LRU",
+            Self::LeafFirst => "LRU, leaf first",
+            Self::S3Fifo => "S3-FIFO",
+            Self::Belady => "Belady",
+        })
+    }
+}
