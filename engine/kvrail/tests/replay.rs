@@ -195,7 +195,7 @@ fn sizes_that_cannot_be_are_refused_with_the_remedy() {
         (&["--token-bytes", "1000", "--trace", "t", "--sessions", "9"], "cannot be used with"),
         (
             &["--token-bytes", "1000", "--sessions", "9", "--context", "9", "--size", "5%"],
-            "--trace",
+            "'--sessions <N>' cannot be used with '--size <SIZE>'",
         ),
     ];
     for (options, words) in wrong {

@@ -27,7 +27,8 @@ fn requests_may_have_no_block() {
 #[test]
 fn traces_may_have_holes() {
     let text = "{\"timestamp\": 1, \"hash_ids\": [1, 2, 3, 4]}\n\
-                {\"timestamp\": 2, \"hash_ids\": [1, 3, 4]}\n{\"timestamp\": 3, \"hash_ids\": [4]}\n";
+                {\"timestamp\": 2, \"hash_ids\": [1, 3, 4]}\n\
+                {\"timestamp\": 3, \"hash_ids\": [4]}\n";
     let report = run(&read(text), "100", &ALL, 4096);
     let stream = &report.streams[0];
     assert!(stream.notes[0].starts_with("2 references follow another block"), "{stream:?}");

@@ -24,10 +24,10 @@ Examples:
   kvrail store replay trace.jsonl --sizes 1%,2%,5%,10%,20%,50% --plot hits.svg
 
 A trace has Mooncake's form, one JSON object a line, such as
-{\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, tokens, and the
-ids of the prompt's blocks from the front, equal for equal prefixes. `kvrail bench --store --trace`
-plays the same file with bytes. Each request gets its blocks until the first miss, and puts the
-rest. No sidecar, no drive and no bytes are needed: the store's own code runs in simulated time.
+{\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, tokens, and
+the ids of the prompt's blocks from the front, equal for equal prefixes. `kvrail bench --store
+--trace` plays the same file with bytes. Each request gets its blocks until the first miss, and puts
+the rest. No sidecar, no drive and no bytes are needed: the store's own code runs in simulated time.
 With a budget, its ring is full of other blocks when the trace begins, as it is after the first
 filling, which no budget limits. `kvrail store size` says which drives a size takes.";
 

@@ -21,7 +21,7 @@ Examples:
   kvrail store size --layers 80 --kv-heads 8 --head-size 128 --sessions 200 --context 60000
   kvrail store size --layers 61 --mla-rank 576 --sessions 2000 --context 40000 --live 300
   kvrail store size --token-bytes 40016 --sessions 500 --context 60000 --turns 4 --made 2000
-  kvrail store size --layers 32 --kv-heads 8 --head-size 128 --trace trace.jsonl --size 20% --times 50
+  kvrail store size --layers 32 --kv-heads 8 --head-size 128 --trace trace.jsonl --times 50
   kvrail store size --layers 80 --kv-heads 8 --head-size 128 --sessions 200 --context 60000 \\
       --drive-tb 7.68 --drive-read 12 --drive-write 6 --drive-tbw 14016 --format json
 
