@@ -344,6 +344,16 @@ fn an_interrupt_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_folder_may_have_a_path_too_long_for_a_socket() {
+    let (_place, folder) = place_with_folder();
+    let long = folder.join("n".repeat(120));
+    fs::create_dir(&long).unwrap();
+    let report = report(&run(bench().arg("--dir").arg(&long).args(["--format", "json"])).stdout);
+    clean(&report);
+    nothing_left(&long);
+}
+
+#[test]
 fn an_attached_benchmark_leaves_the_sidecar_running() {
     let place = Place::with_volume(2, 48 << 20);
     let sidecar = Sidecar::start(&place);

@@ -30,7 +30,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::config::{Config, NullContent, Volume, WriteBudget};
+use crate::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, Volume, WriteBudget};
 use crate::context::Verbosity;
 use crate::failure::{Exit, Failure};
 use crate::members::paths;
@@ -107,9 +107,28 @@ impl Embedded {
         })
     }
 
+    fn make_dir(&mut self, parent: &Path) -> Result<PathBuf> {
+        let dir = TempDir::with_prefix_in("kvrail-bench-", parent).with_context(|| {
+            format!("{}: no directory can be made; name another with --dir", parent.display())
+        })?;
+        let path = dir.path().to_owned();
+        self.note(|debris| debris.dirs.push(path.clone()));
+        self.dirs.push(dir);
+        Ok(path)
+    }
+
+    /// Where the sidecar's socket is: beside the files, or in /tmp where that path is too long.
+    fn socket_for(&mut self, dir: &Path) -> Result<PathBuf> {
+        let beside = dir.join("kvrail.sock");
+        if beside.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+            return Ok(beside);
+        }
+        Ok(self.make_dir(Path::new("/tmp"))?.join("kvrail.sock"))
+    }
+
     fn start(&mut self, dir: &Path, members: Members<'_>, mode: Option<&str>) -> Result<PathBuf> {
-        let (socket, config, log) =
-            (dir.join("kvrail.sock"), dir.join("kvrail.toml"), dir.join("kvrail.log"));
+        let socket = self.socket_for(dir)?;
+        let (config, log) = (dir.join("kvrail.toml"), dir.join("kvrail.log"));
         let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
         fs::write(&config, text).with_context(|| format!("{}", config.display()))?;
         let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
@@ -190,11 +209,7 @@ impl Harness for Embedded {
     fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground> {
         clean_up_on_signals(Arc::clone(&self.debris))?;
         for parent in options.dirs_or(Path::new(DEFAULT_DIR)) {
-            let dir = TempDir::with_prefix_in("kvrail-bench-", &parent).with_context(|| {
-                format!("{}: no directory can be made; name another with --dir", parent.display())
-            })?;
-            self.note(|debris| debris.dirs.push(dir.path().to_owned()));
-            self.dirs.push(dir);
+            self.make_dir(&parent)?;
         }
         let paths: Vec<_> = self.dirs.iter().map(|dir| dir.path().to_owned()).collect();
         let members = if options.members.is_empty() {

@@ -441,6 +441,16 @@ def test_an_embedded_sidecar_in_any_folder(tmp_path, monkeypatch):
     assert list(odd.iterdir()) == []
 
 
+def test_an_embedded_sidecar_in_a_folder_too_long_for_a_socket(tmp_path):
+    long = tmp_path / ("n" * 120)
+    long.mkdir()
+    with kvrail.serve("16MiB", directory=long) as sidecar:
+        assert len(os.fsencode(sidecar.socket)) <= 107
+        sidecar.attach().close()
+    assert list(long.iterdir()) == []
+    assert not sidecar.socket.parent.exists()
+
+
 def test_a_forked_child_stops_no_sidecar_of_its_parent(tmp_path):
     code = """
 with kvrail.serve("16MiB", directory=sys.argv[1]) as sidecar:

@@ -25,6 +25,7 @@ mod write_budget;
 mod tests;
 
 pub(crate) use auto::Auto;
+pub(crate) use check::SOCKET_PATH_BYTES_MAX;
 pub(crate) use enums::{LogFormat, NullContent, Unsealed};
 pub(crate) use error::ConfigError;
 pub(crate) use gpu::GpuName;

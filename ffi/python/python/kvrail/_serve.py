@@ -16,6 +16,8 @@ from kvrail.errors import NoSidecarError, ServeError
 
 _READY_WITHIN_S = 30.0
 _STOP_WITHIN_S = 40.0
+# sun_path of unix(7), without its last zero.
+_SOCKET_BYTES_MAX = 107
 
 
 class Sidecar:
@@ -29,10 +31,14 @@ class Sidecar:
     """The name of its volume or store."""
 
     def __init__(self, directory: Path, volume: str, settings: Mapping[str, str]) -> None:
-        self.socket = directory / "kvrail.sock"
         self.volume = volume
         self._owner = os.getpid()
         self._directory = directory
+        self._folders = [directory]
+        if len(os.fsencode(directory / "kvrail.sock")) > _SOCKET_BYTES_MAX:
+            # TMPDIR of a batch job is often long; this one is the shortest that is everywhere.
+            self._folders.append(Path(tempfile.mkdtemp(prefix="kvrail-", dir="/tmp")))
+        self.socket = self._folders[-1] / "kvrail.sock"
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = [f"--set={key}={value}" for key, value in settings.items()]
 
@@ -56,9 +62,9 @@ class Sidecar:
             f'sidecar.socket = {socket}\nmetrics.listen = "off"\ndevice.direct = "optional"\n'
             f'[[volume]]\nname = "{self.volume}"\nmembers = {listed}\n'
         )
-        # Who is killed cannot remove the folder; the sidecar ends a moment later and does.
-        removed = f"--remove={self._directory}"
-        serve = ["serve", "--exit-with-parent", f"--config={config}", removed]
+        # Who is killed cannot remove the folders; the sidecar ends a moment later and does.
+        removed = [f"--remove={folder}" for folder in self._folders]
+        serve = ["serve", "--exit-with-parent", f"--config={config}", *removed]
         command = [str(binary()), *serve, *self._settings]
         with self._log().open("wb") as log:
             # A group of its own: Ctrl-C, in a terminal and in a notebook, is for the program.
@@ -132,8 +138,8 @@ class Sidecar:
         return os.getpid() == getattr(self, "_owner", None)
 
     def _remove(self) -> None:
-        if self._is_ours():
-            shutil.rmtree(self._directory, ignore_errors=True)
+        for folder in self._folders if self._is_ours() else ():
+            shutil.rmtree(folder, ignore_errors=True)
 
     def __enter__(self) -> "Sidecar":
         return self
@@ -177,7 +183,7 @@ def serve(
 
     For tests, notebooks, and engines that have a host to themselves. Everything lies in a new
     folder below ``directory`` (the system's folder of temporary files if none is named) and is
-    removed at the end. The sidecar also stops when the thread that called this ends: call it from
+    removed at the end; where that path is too long for a socket, the socket is below ``/tmp``. The sidecar also stops when the thread that called this ends: call it from
     one that lives as long as you need it.
 
     >>> with kvrail.serve(store="1GiB") as sidecar, sidecar.attach() as client:  # doctest: +SKIP
