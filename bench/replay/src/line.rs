@@ -1,15 +1,33 @@
 //! A line of a trace: one JSON object in Mooncake's form.
 
+use kvrail_store::Priority;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// What a line has to look like.
 pub(crate) const EXPECTED: &str = "each line is a JSON object such as \
      {\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, \
-     tokens (may be left out), and the ids of the prompt's blocks from the front";
+     tokens (may be left out), and the ids of the prompt's blocks from the front; hints, if any, \
+     are \"priority\": \"low\", \"normal\" or \"high\", and \"until\": ms, not before timestamp";
 
 /// Latest time: traces count from their begin, or from 1970.
 const AT_MS_MAX: f64 = 1e13;
+
+/// What a request's client knows of its blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hints {
+    pub(crate) priority: Priority,
+    /// From when on the blocks are worth nothing.
+    pub(crate) until_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Rank {
+    Low,
+    Normal,
+    High,
+}
 
 /// A request as its line has it; other fields may stand beside these.
 #[derive(Debug, Deserialize)]
@@ -18,6 +36,10 @@ pub(crate) struct Line {
     hash_ids: Vec<i128>,
     #[serde(default)]
     input_length: Option<u64>,
+    #[serde(default)]
+    priority: Option<Rank>,
+    #[serde(default)]
+    until: Option<f64>,
 }
 
 impl Line {
@@ -27,15 +49,27 @@ impl Line {
     /// Names the key, the value, and what is wrong with it.
     pub(crate) fn read(text: &[u8]) -> Result<Self, String> {
         let line: Self = serde_json::from_slice(text).map_err(|why| complaint(text, &why))?;
-        if (0.0..=AT_MS_MAX).contains(&line.timestamp) {
-            return Ok(line);
+        if !(0.0..=AT_MS_MAX).contains(&line.timestamp) {
+            let at = line.timestamp;
+            return Err(format!("timestamp {at}: not a time in milliseconds, 0 to 1e13"));
         }
-        Err(format!("timestamp {}: not a time in milliseconds, 0 to 1e13", line.timestamp))
+        match line.until.filter(|until| !(line.timestamp..=AT_MS_MAX).contains(until)) {
+            Some(until) => Err(format!("until {until}: not a time from timestamp to 1e13")),
+            None => Ok(line),
+        }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e13 ms")]
     pub(crate) fn at_ns(&self) -> u64 {
-        (self.timestamp * 1e3).round() as u64 * 1000
+        nanoseconds(self.timestamp)
+    }
+
+    pub(crate) fn hints(&self) -> Hints {
+        let priority = match self.priority {
+            Some(Rank::Low) => Priority::Low,
+            Some(Rank::High) => Priority::High,
+            Some(Rank::Normal) | None => Priority::Normal,
+        };
+        Hints { priority, until_ns: self.until.map(nanoseconds) }
     }
 
     pub(crate) fn ids(&self) -> &[i128] {
@@ -46,6 +80,11 @@ impl Line {
     pub(crate) fn tokens(&self) -> Option<u64> {
         self.input_length
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e13 ms")]
+fn nanoseconds(ms: f64) -> u64 {
+    (ms * 1e3).round() as u64 * 1000
 }
 
 /// What is wrong with a line, by key where it is an object. Only lines that are wrong are read
@@ -74,11 +113,16 @@ fn complaint(text: &[u8], why: &serde_json::Error) -> String {
     if let Some((at, id)) = ids.iter().enumerate().find(|(_, id)| !whole(id)) {
         return format!("hash_ids[{at}] {}: not a whole number", short(id));
     }
-    match line.get("input_length") {
-        Some(tokens) if !tokens.is_null() && tokens.as_u64().is_none() => {
-            format!("input_length {}: not a number of tokens", short(tokens))
-        }
-        _ => said,
+    let optional = |key| line.get(key).filter(|value| !value.is_null());
+    if let Some(tokens) = optional("input_length").filter(|it| it.as_u64().is_none()) {
+        return format!("input_length {}: not a number of tokens", short(tokens));
+    }
+    if let Some(until) = optional("until").filter(|it| !it.is_number()) {
+        return format!("until {}: not a number", short(until));
+    }
+    match optional("priority").filter(|it| Rank::deserialize(*it).is_err()) {
+        Some(rank) => format!("priority {}: not low, normal or high", short(rank)),
+        None => said,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a trace says of itself as it is read: its block size, and what is odd about it.
 
+use crate::line::Hints;
 use crate::report::Oddities;
 
 /// No block, or no request.
@@ -64,7 +65,14 @@ impl Reading {
     }
 
     /// Takes the next request of the file, the blocks by their numbers.
-    pub(crate) fn take(&mut self, request: u32, at_ns: u64, blocks: &[u32], tokens: Option<u64>) {
+    pub(crate) fn take(
+        &mut self,
+        request: u32,
+        (at_ns, hints): (u64, Hints),
+        blocks: &[u32],
+        tokens: Option<u64>,
+    ) {
+        self.odd.hinted += u64::from(hints != Hints::default());
         self.odd.back += u64::from(at_ns < self.latest_ns);
         self.latest_ns = self.latest_ns.max(at_ns);
         self.odd.empty += u64::from(blocks.is_empty());
@@ -104,11 +112,13 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::Reading;
+    use crate::line::Hints;
 
     fn tokens_of(prompts: &[(u64, u32)]) -> Option<u64> {
         let mut reading = Reading::new();
         for (request, (tokens, blocks)) in (0..).zip(prompts) {
-            reading.take(request, 0, &(0..*blocks).collect::<Vec<_>>(), Some(*tokens));
+            let blocks: Vec<_> = (0..*blocks).collect();
+            reading.take(request, (0, Hints::default()), &blocks, Some(*tokens));
         }
         reading.block_tokens()
     }

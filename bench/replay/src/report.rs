@@ -31,6 +31,8 @@ pub struct Oddities {
     pub repeated: u64,
     /// References to a block behind another one than when it was asked for first.
     pub apart: u64,
+    /// Requests with a priority or an end.
+    pub hinted: u64,
 }
 
 impl Oddities {
@@ -53,6 +55,11 @@ impl Oddities {
                 "references follow another block than the block's first one did: the trace has \
                  holes, as below a memory tier, or its ids are not of prefixes; what a request \
                  has is taken as its prompt",
+            ),
+            (
+                self.hinted,
+                "requests have a priority or an end: the store takes both with their blocks, the \
+                 other caches know neither",
             ),
         ];
         let there = all.into_iter().filter(|(count, _)| *count > 0);

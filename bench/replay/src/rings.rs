@@ -2,6 +2,7 @@
 
 use kvrail_store::{Budget, Chain, Members};
 
+use crate::line::Hints;
 use crate::player::Keyed;
 use crate::report::StoreCounts;
 use crate::store::{Replayed, Shape, lower_half};
@@ -58,9 +59,9 @@ impl Rings {
         self.rings.iter_mut().try_for_each(Replayed::fill)
     }
 
-    /// The trace has come to this time.
-    pub(crate) fn pass(&mut self, at_ns: u64) {
-        self.rings.iter_mut().for_each(|ring| ring.pass(at_ns));
+    /// The trace has come to a request at this time, of whose blocks this is known.
+    pub(crate) fn pass(&mut self, at_ns: u64, hints: Hints) {
+        self.rings.iter_mut().for_each(|ring| ring.pass(at_ns, hints));
     }
 
     /// The member of a chain's block at this depth.

@@ -6,6 +6,7 @@ use std::thread;
 use kvrail_store::{Budget, SEGMENTS_MAX, SEGMENTS_MIN};
 use thiserror::Error;
 
+use crate::line::Hints;
 use crate::peers::Peer;
 use crate::player::request;
 use crate::policy::Policy;
@@ -200,11 +201,20 @@ impl Pace {
     /// Of a request, and the blocks asked for before it. Where all come at once, or nobody noted
     /// when, blocks follow each other evenly.
     fn at(&self, at_ns: u64, before: u64) -> u64 {
-        if self.trace_ns == 0 {
-            return before * BLOCK_NS;
+        if self.trace_ns == 0 { before * BLOCK_NS } else { self.drawn(at_ns) }
+    }
+
+    /// When blocks end of a request that is played at this time.
+    fn hints(&self, hints: Hints, at_ns: u64, played_ns: u64) -> Hints {
+        let lives = |until: u64| played_ns.saturating_add(self.drawn(until - at_ns));
+        Hints { until_ns: hints.until_ns.map(lives), ..hints }
+    }
+
+    fn drawn(&self, ns: u64) -> u64 {
+        match u128::from(ns) * u128::from(self.span_ns) {
+            _ if self.trace_ns == 0 => ns,
+            long => u64::try_from(long / u128::from(self.trace_ns)).unwrap_or(u64::MAX),
         }
-        let drawn = u128::from(at_ns) * u128::from(self.span_ns) / u128::from(self.trace_ns);
-        u64::try_from(drawn).expect("within the span")
     }
 }
 
@@ -230,8 +240,9 @@ fn play_store(
         store.fill()?;
     }
     let (pace, mut hits, mut before) = (Pace::of(trace), 0, 0);
-    for (at_ns, blocks) in trace.iter() {
-        store.pass(pace.at(at_ns, before));
+    for (at_ns, hints, blocks) in trace.hinted() {
+        let played_ns = pace.at(at_ns, before);
+        store.pass(played_ns, pace.hints(hints, at_ns, played_ns));
         before += blocks.len() as u64;
         hits += request(&mut store, blocks)? as u64;
         progress(blocks.len() as u64);

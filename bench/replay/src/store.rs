@@ -6,12 +6,20 @@ use kvrail_store::{
     SpaceId, Start, Stats, Status, Store, Times,
 };
 
+use crate::line::Hints;
 use crate::member::Member;
 use crate::report::StoreCounts;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Segments that a replay has at least, if blocks are small enough: real drives have thousands.
+/// Segments that a replay has at least before one takes more than a few blocks: real drives have
+/// thousands.
 const SEGMENTS: u64 = 512;
+/// Segments that a replay has at least before one takes a single block, which would go without
+/// another, as no real one does. Fewer would cost hits that no drive loses: three or four of them
+/// have no content.
+const SEGMENTS_OF_FEW: u64 = 256;
+/// A few blocks: four blocks' bytes, of which head and records take some.
+const FEW: u64 = 4;
 const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Records of a page without metadata, a safe number.
@@ -31,6 +39,8 @@ pub(crate) struct Replayed {
     member: Member,
     space: SpaceId,
     now: Now,
+    /// What is known of the blocks that are put.
+    hint: Hint,
     block_bytes: u32,
     shape: Shape,
     /// What was counted before the trace began.
@@ -47,19 +57,21 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The largest segments of which there are enough, else the smallest that hold a block. There
-    /// is no store for fewer blocks than its fewest segments hold, or for more than its most.
+    /// The largest segments of which there are enough, else the smallest that hold a block: enough
+    /// are `SEGMENTS`, or `SEGMENTS_OF_FEW` where one takes a few blocks at most. There is no store
+    /// for fewer blocks than its fewest segments hold, or for more than its most.
     #[must_use]
     pub fn of(blocks: u64, block_bytes: u32) -> Option<Self> {
         let sizes = SEGMENT_BYTES_MIN.trailing_zeros()..=34;
         let mut fitting = sizes.map(|log| 1 << log).filter_map(|segment_bytes| {
             let own = in_segment(segment_bytes, block_bytes)?;
-            Some(Self { segment_bytes, segments: blocks / own })
+            let enough = if own > FEW { SEGMENTS } else { SEGMENTS_OF_FEW };
+            let shape = Self { segment_bytes, segments: blocks / own };
+            Some((shape, segment_bytes <= SEGMENT_BYTES_MAX && shape.segments >= enough))
         });
-        let first = fitting.next()?;
-        let more = fitting
-            .take_while(|it| it.segment_bytes <= SEGMENT_BYTES_MAX && it.segments >= SEGMENTS);
-        let shape = more.last().unwrap_or(first);
+        let (first, _) = fitting.next()?;
+        let more = fitting.take_while(|(_, enough)| *enough);
+        let (shape, _) = more.last().unwrap_or((first, true));
         let segments = u64::from(SEGMENTS_MIN)..=u64::from(SEGMENTS_MAX);
         segments.contains(&shape.segments).then_some(shape)
     }
@@ -85,9 +97,8 @@ impl Replayed {
             Identity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
         store.start(Start::Create(identity), now);
         let member = Member::new(&config);
-        let space = SpaceId::NONE;
-        let mut it =
-            Self { store, member, space, now, block_bytes, shape, filled: Stats::default() };
+        let (space, hint, filled) = (SpaceId::NONE, Hint::default(), Stats::default());
+        let mut it = Self { store, member, space, now, hint, block_bytes, shape, filled };
         it.turn_until(|it| it.store.phase() == Phase::Serving)?;
         let asked = it.store.create_space((0, 0), b"replay", b"{}", 1, it.now);
         debug_assert_eq!(asked, Begun::Taken);
@@ -109,11 +120,11 @@ impl Replayed {
         Ok(())
     }
 
-    /// The trace has come to this time.
-    pub(crate) fn pass(&mut self, at_ns: u64) {
+    /// The trace has come to a request at this time, of whose blocks this is known.
+    pub(crate) fn pass(&mut self, at_ns: u64, Hints { priority, until_ns }: Hints) {
         self.now.ns = self.now.ns.max(at_ns);
-        let seconds = u32::try_from(self.now.ns / 1_000_000_000).unwrap_or(u32::MAX);
-        self.now.unix = SECONDS_1970.saturating_add(seconds);
+        self.now.unix = unix(self.now.ns);
+        self.hint = Hint { priority, until: until_ns.map_or(0, unix) };
     }
 
     /// Puts a block of the trace at this depth of its chain.
@@ -153,7 +164,7 @@ impl Replayed {
             check: 0,
             chain,
             depth: u16::try_from(depth).unwrap_or(u16::MAX),
-            hint: Hint::default(),
+            hint: self.hint,
             durability: Durability::Soon,
             metadata: &[],
         };
@@ -224,6 +235,12 @@ impl Replayed {
     }
 }
 
+/// Seconds since 1970 at a time of the trace.
+fn unix(at_ns: u64) -> u32 {
+    let seconds = u32::try_from(at_ns / 1_000_000_000).unwrap_or(u32::MAX);
+    SECONDS_1970.saturating_add(seconds)
+}
+
 fn config(shape: Shape, block_bytes: u32, budget: Budget) -> Config {
     let padded = block_bytes.next_multiple_of(512);
     Config {
@@ -275,4 +292,27 @@ fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shape;
+
+    #[test]
+    fn segments_are_many_and_take_more_than_a_block() {
+        const MIB: u64 = 1 << 20;
+        for (blocks, segment_bytes, segments) in [
+            (200, 2 * MIB, 200),
+            (500, 2 * MIB, 500),
+            (1137, 4 * MIB, 379),
+            (2273, 4 * MIB, 757),
+            (4547, 8 * MIB, 649),
+            (9140, 16 * MIB, 609),
+            (182_790, 256 * MIB, 716),
+        ] {
+            let shape = Some(Shape { segment_bytes, segments });
+            assert_eq!(Shape::of(blocks, 1 << 20), shape, "{blocks}");
+        }
+        assert_eq!(Shape::of(5, 1 << 20), None, "fewer than a store has segments");
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::line::{EXPECTED, Line};
+use crate::line::{EXPECTED, Hints, Line};
 use crate::peers::{Lru, Order, Peer};
 use crate::reading::Reading;
 use crate::report::{Oddities, TraceFacts};
@@ -64,6 +64,7 @@ struct Request {
     at_ns: u64,
     first: u32,
     end: u32,
+    hints: Hints,
 }
 
 /// Requests in the order of their times, with the blocks of their prompts.
@@ -142,9 +143,10 @@ impl Trace {
                 return Err(TraceError::TooLong { path: path.to_owned(), line });
             }
             let at = small(trace.requests.len());
-            let blocks =
-                trace.push(request.at_ns(), request.ids().iter().map(|id| numbers.of(*id)));
-            reading.take(at, request.at_ns(), blocks, request.tokens());
+            let (when, hints) = (request.at_ns(), request.hints());
+            let numbered = request.ids().iter().map(|id| numbers.of(*id));
+            let blocks = trace.push((when, hints), numbered);
+            reading.take(at, (when, hints), blocks, request.tokens());
         }
         if trace.blocks.is_empty() {
             let requests = trace.requests.len();
@@ -158,11 +160,11 @@ impl Trace {
     }
 
     /// Adds a request.
-    fn push(&mut self, at_ns: u64, blocks: impl Iterator<Item = u32>) -> &[u32] {
+    fn push(&mut self, (at_ns, hints): (u64, Hints), blocks: impl Iterator<Item = u32>) -> &[u32] {
         let first = small(self.blocks.len());
         self.blocks.extend(blocks);
         let end = small(self.blocks.len());
-        self.requests.push(Request { at_ns, first, end });
+        self.requests.push(Request { at_ns, first, end, hints });
         &self.blocks[first as usize..]
     }
 
@@ -176,7 +178,7 @@ impl Trace {
         let mut cache = Lru::new(tier.blocks(self.distinct), self.distinct, Order::TailFirst);
         for (request, (_, blocks)) in self.requests.iter().zip(self.iter()) {
             let missing = blocks.iter().copied().filter(|block| !cache.has(*block));
-            if below.push(request.at_ns, missing).is_empty() {
+            if below.push((request.at_ns, request.hints), missing).is_empty() {
                 below.requests.pop();
             }
             let _ = cache.request(blocks);
@@ -189,9 +191,17 @@ impl Trace {
     pub fn first(&self, requests: usize) -> Self {
         let mut first = Self { distinct: self.distinct, odd: self.odd, ..Self::default() };
         for (request, (_, blocks)) in self.requests.iter().zip(self.iter()).take(requests) {
-            first.push(request.at_ns, blocks.iter().copied());
+            first.push((request.at_ns, request.hints), blocks.iter().copied());
         }
         first
+    }
+
+    /// The same requests, of whose blocks nobody knows anything.
+    #[must_use]
+    pub fn unhinted(mut self) -> Self {
+        self.requests.iter_mut().for_each(|request| request.hints = Hints::default());
+        self.odd.hinted = 0;
+        self
     }
 
     /// Requests.
@@ -234,9 +244,18 @@ impl Trace {
 
     /// Times in nanoseconds since the first request, and the numbers of the prompts' blocks.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u32])> {
+        self.hinted().map(|(at_ns, _, blocks)| (at_ns, blocks))
+    }
+
+    /// The same, with the hints of each request, whose times begin as the trace's do.
+    pub(crate) fn hinted(&self) -> impl Iterator<Item = (u64, Hints, &[u32])> {
         let begin = self.requests.first().map_or(0, |request| request.at_ns);
         let blocks = |it: &Request| &self.blocks[it.first as usize..it.end as usize];
-        self.requests.iter().map(move |it| (it.at_ns - begin, blocks(it)))
+        let hints = move |Hints { priority, until_ns }| Hints {
+            priority,
+            until_ns: until_ns.map(|until| until - begin),
+        };
+        self.requests.iter().map(move |it| (it.at_ns - begin, hints(it.hints), blocks(it)))
     }
 }
 
@@ -284,14 +303,14 @@ mod tests {
             "{\"timestamp\": 3000, \"input_length\": 33, \"hash_ids\": [1, 2, 3]}\n\
              {\"timestamp\": 0, \"input_length\": 32, \"hash_ids\": [1, 2]}\n\
              {\"timestamp\": 1000, \"input_length\": null, \"hash_ids\": [2, 2, 1]}\n\
-             {\"timestamp\": 3000, \"hash_ids\": []}\n",
+             {\"timestamp\": 3000, \"hash_ids\": [], \"priority\": \"low\", \"until\": null}\n",
         );
         let facts = trace.unwrap().facts();
         assert_eq!((facts.requests, facts.references, facts.blocks), (4, 8, 3));
         assert_eq!((facts.span_s, facts.block_tokens), (3.0, Some(16)));
-        let odd = Oddities { back: 2, empty: 1, repeated: 1, apart: 2 };
+        let odd = Oddities { back: 2, empty: 1, repeated: 1, apart: 2, hinted: 1 };
         assert_eq!(facts.odd, odd);
-        assert_eq!(odd.words().len(), 4);
+        assert_eq!(odd.words().len(), 5);
     }
 
     #[test]
@@ -312,6 +331,18 @@ mod tests {
             (
                 "{\"timestamp\": 1, \"input_length\": -1, \"hash_ids\": [1]}",
                 "t:2: input_length -1: not a number of tokens",
+            ),
+            (
+                "{\"timestamp\": 1, \"hash_ids\": [1], \"priority\": \"urgent\"}",
+                "t:2: priority \"urgent\": not low, normal or high",
+            ),
+            (
+                "{\"timestamp\": 5, \"hash_ids\": [1], \"until\": 4}",
+                "t:2: until 4: not a time from timestamp to 1e13",
+            ),
+            (
+                "{\"timestamp\": 5, \"hash_ids\": [1], \"until\": \"x\"}",
+                "t:2: until \"x\": not a number",
             ),
             ("{\"timestamp\": 1, \"hash_ids\": [1]} {}", "t:2: not JSON: trailing characters"),
             ("{\"timestamp\": 1, \"hash_ids\": [", "t:2: not JSON: EOF"),

@@ -90,6 +90,14 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
     let expected =
         Expected::of(trace, options.speed, rate(&client, blocks, store.bytes())?, blocks);
     shown.say(&expected.words(trace, options.speed));
+    // The replay beside must not know what no client can send.
+    let hinted = trace.facts().odd.hinted;
+    let trace = &trace.clone().unhinted();
+    if hinted > 0 {
+        let words =
+            "requests have a priority or an end: played without, as no client can send them";
+        shown.say(&format!("{hinted} {words}"));
+    }
     trace.facts().odd.words().iter().for_each(|words| shown.say(words));
     let requests: Vec<_> = trace.iter().collect();
     shown.stage(requests.len() as u64, "playing the requests");

@@ -2,6 +2,7 @@
 //! when it fails; `KVRAIL_STORE_SEED` is the first one, `KVRAIL_STORE_CASES` how many.
 
 mod chats;
+mod hints;
 mod odd;
 mod prefix;
 
