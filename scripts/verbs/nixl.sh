@@ -61,7 +61,8 @@ if [[ $verb == test ]]; then
     export NIXL_PLUGIN_DIR=$plugins
     cd ffi/python
     exec timeout --foreground --kill-after=20 300 "$python" -m pytest tests/engines/test_nixl.py \
-        tests/engines/test_nixl_gpu.py tests/engines/test_nixl_vllm.py
+        tests/engines/test_nixl_gpu.py tests/engines/test_nixl_lmcache.py \
+        tests/engines/test_nixl_vllm.py
 fi
 
 cargo build -q --release --locked -p kvrail

@@ -117,6 +117,10 @@ class Host:
         done = subprocess.run(command, env=_environment(), check=True, capture_output=True)
         return sum(store["total"]["holds"] for store in json.loads(done.stdout))
 
+    def clear(self, namespace: str) -> None:
+        """As an operator does."""
+        self._run("store", "clear", namespace, "--yes", namespace, f"--socket={self.socket}")
+
     @property
     def pid(self) -> int:
         assert self._process is not None

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvrail_ring::Status;
-use kvrail_tests::{Op, Seat, bytes_of, key_of, length_of};
+use kvrail_tests::{Op, Seat, bytes_of, half, key_of, length_of};
 
 use super::{number, seat, seed, small_store};
 use crate::rig::{Sidecar, Told, VOLUME};
@@ -101,5 +101,27 @@ fn handles_of_others_mean_nothing() {
     }
     let end = good.one(Op::Get { key, capacity: 8192 }).expect("the sidecar stays");
     assert_eq!(good.verified(0, 8192, key, &end), Some(block));
+    sidecar.stop();
+}
+
+/// Blocks of which the rest never comes take places for puts. However many one client begins, the
+/// puts of another, into a pool of its own, find places.
+#[test]
+fn half_begun_blocks_leave_places_to_others() {
+    seed("hostile, halves");
+    let mut place = small_store(256 << 20);
+    place.configure_volume(
+        "pool = [{ name = \"good\", namespaces = \"good\", minimum = \"128MiB\" }]",
+    );
+    let sidecar = Sidecar::start(&place);
+    let (mut bad, mut good) = (seat(&sidecar, "bad"), seat(&sidecar, "good"));
+    let block = bytes_of(0, 1, 64 << 10);
+    let begun = (0..10_000).take_while(|number| half(&mut bad, *number, &block).is_ok()).count();
+    println!("hostile: {begun} blocks are begun and stay so");
+    assert!((100..10_000).contains(&begun), "{begun}");
+    for number in 0..KEYS {
+        let end = good.one(Op::put(key_of(number), &block)).expect("the sidecar stays");
+        assert_eq!(end.status, Status::Ok, "put {number} beside {begun} halves: {end:?}");
+    }
     sidecar.stop();
 }

@@ -379,10 +379,6 @@ def test_a_store_and_a_sidecar_that_are_not_there_are_named(host):
         L2Adapter({"socket": str(host.socket), "store": "other"})
     with pytest.raises(Exception, match="no sidecar"):
         L2Adapter({"socket": "/nowhere/s"})
-    L2Adapter({"socket": str(host.socket), "namespace": "shared"}).close()
-    with pytest.raises(Exception, match="revision"):
-        other = {"namespace": "shared", "identity": {"revision": "2"}}
-        L2Adapter({"socket": str(host.socket)} | other)
 
 
 def test_memory_that_is_not_shared_is_copied_and_counted(adapter):

@@ -131,6 +131,24 @@ def test_a_chunk_that_is_stored_again_is_what_was_stored_last(make):
         tiers.forget()
 
 
+def test_chunks_of_old_weights_are_found_until_the_weights_have_a_name(make, host):
+    """A reset says nothing of weights: vLLM sleeps and wakes with it, too. A name keeps chunks of
+    old and new ones apart; of weights that were updated in place the namespace is cleared."""
+    keys, old, new = keys_of(range(4)), contents(4), contents(4, seed=2)
+    tiers = make()
+    put_down(tiers, keys, old)
+    assert same(tiers.load(keys), keys, old), "a reset keeps what tiers that last have"
+    named = make({"identity": {"revision": "2"}})
+    assert named.load(keys) == {}
+    put_down(named, keys, new)
+    assert same(named.load(keys), keys, new)
+    tiers.forget()
+    host.clear(tiers.tier.status()["namespace"])
+    assert tiers.load(keys) == {}, "cleared"
+    put_down(tiers, keys, new)
+    assert same(tiers.load(keys), keys, new)
+
+
 def test_chunks_that_are_hot_in_faster_tiers_do_not_age(make, tmp_path):
     host = Host(tmp_path / "small", "128MiB")
     host.start()
