@@ -130,12 +130,8 @@ impl Session {
     pub(crate) fn look(&self, hashes: &[SequenceHash]) -> Result<Vec<bool>, ClientError> {
         let keys: Vec<BlockKey> = hashes.iter().map(key_of).collect();
         let mut queue = self.queue()?;
-        let how = Lookup {
-            extent: LookupExtent::All,
-            hold: HOLD,
-            timeout: LOOKUP,
-            ..Lookup::default()
-        };
+        let how =
+            Lookup { extent: LookupExtent::All, hold: HOLD, timeout: LOOKUP, ..Lookup::default() };
         let found = queue.lookup(&self.space, &keys, &how);
         lock(&self.queues).push(queue);
         found.map(|found| found.there)
