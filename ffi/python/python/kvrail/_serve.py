@@ -183,8 +183,9 @@ def serve(
 
     For tests, notebooks, and engines that have a host to themselves. Everything lies in a new
     folder below ``directory`` (the system's folder of temporary files if none is named) and is
-    removed at the end; where that path is too long for a socket, the socket is below ``/tmp``. The sidecar also stops when the thread that called this ends: call it from
-    one that lives as long as you need it.
+    removed at the end; where that path is too long for a socket, the socket is below ``/tmp``. The
+    sidecar also stops when the thread that called this ends: call it from one that lives as long
+    as you need it.
 
     >>> with kvrail.serve(store="1GiB") as sidecar, sidecar.attach() as client:  # doctest: +SKIP
     ...     space = client.store("kv").namespace("demo", {"model": "m"})
