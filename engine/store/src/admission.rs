@@ -1,8 +1,10 @@
 //! Which puts are taken: a write budget as a token bucket, and a memory of keys that were put.
 //!
 //! Everything is taken until the ring or the index has been full once, and while the bucket is
-//! well filled: half for the head of a chain, three quarters for its tail. Below that a key has to
-//! be put twice, and when the bucket is empty nothing is taken. All that the store writes is paid
+//! well filled. Below that a key has to be put twice, and when the bucket is empty nothing is taken.
+//! How much is well filled follows from how scarce tokens were: nothing where the bucket overflows
+//! as long as it is empty, half for the head of a chain and three quarters for its tail where
+//! it is always empty. All that the store writes is paid
 //! from the bucket. What is in flight does not wait for it: the bucket may owe what a segment
 //! takes. Each pool has its own bucket, filled by the segments that it has or may claim, whichever
 //! are more.
@@ -78,6 +80,9 @@ struct Bucket {
     part: u64,
     /// Most bytes that it takes.
     burst: i64,
+    /// How scarce tokens are, 0 to `burst`: what was earned after there were none, less what was
+    /// earned beyond `burst`.
+    scarcity: i64,
     /// Whether everything is taken: the pool was never full.
     filling: bool,
 }
@@ -100,7 +105,7 @@ impl Admission {
     pub(crate) fn new(budget: Budget, geometry: &Geometry, blocks: u64) -> Self {
         let segment = geometry.segment_bytes;
         let burst = (u64::from(geometry.segments) * segment / BURST_SHARE).max(segment);
-        let bucket = Bucket { tokens: 0, rest: 0, part: 0, burst: 0, filling: true };
+        let bucket = Bucket { tokens: 0, rest: 0, part: 0, burst: 0, scarcity: 0, filling: true };
         let mut new = Self {
             budget,
             buckets: [bucket; POOLS_MAX],
@@ -138,6 +143,7 @@ impl Admission {
             let burst = i128::from(self.burst) * i128::from(bucket.part) / i128::from(WHOLE);
             let burst = i64::try_from(burst).unwrap_or(i64::MAX);
             bucket.burst = if *share == 0 { 0 } else { burst.max(self.least) };
+            bucket.scarcity = bucket.scarcity.min(bucket.burst);
         }
     }
 
@@ -185,8 +191,12 @@ impl Admission {
             let earned = earned.saturating_add(bucket.rest);
             bucket.rest = earned % day;
             let earned = i64::try_from(earned / day).unwrap_or(i64::MAX);
+            if bucket.tokens <= 0 {
+                bucket.scarcity = bucket.scarcity.saturating_add(earned).min(bucket.burst);
+            }
             let tokens = bucket.tokens.saturating_add(earned);
             bucket.tokens = tokens.min(bucket.burst);
+            bucket.scarcity = (bucket.scarcity - (tokens - bucket.tokens)).max(0);
             beyond = tokens.saturating_sub(bucket.tokens).saturating_add(beyond);
         }
         let lacking = |it: &&mut Bucket| it.part > 0 && it.tokens < it.burst;
@@ -255,6 +265,6 @@ impl Bucket {
     /// nothing, a head without its tail is: heads may use what tails must leave.
     fn enough(&self, depth: u16) -> i64 {
         let depth = i64::from(depth.min(DEPTH_MAX));
-        self.burst / 2 + self.burst / 4 * depth / i64::from(DEPTH_MAX)
+        self.scarcity / 2 + self.scarcity / 4 * depth / i64::from(DEPTH_MAX)
     }
 }

@@ -117,28 +117,39 @@ fn put_twice(world: &mut World, key: u64) {
     }
 }
 
+/// Puts blocks twice until the bucket has so little.
+fn spend(world: &mut World, key: &mut u64, tokens: i64) {
+    while world.store.write_tokens() > tokens {
+        put_twice(world, *key);
+        *key += 1;
+    }
+}
+
 /// A key that is put again is taken where one at first sight is not; without tokens none is.
 #[test]
 fn the_second_sight_gets_in() {
     let mut world = World::new(1, budgeted(40, RATE));
     fill(&mut world);
     let second = 1_000_000_000;
-    // A quarter of the bucket.
-    world.store.set_budget(Budget::BytesPerDay(0), world.time());
-    let mut key = 0;
-    while world.store.write_tokens() > BURST / 4 {
-        put_twice(&mut world, key);
-        key += 1;
-    }
     let new = 500_000;
+    // More was earned than the bucket takes, so tokens are not scarce: few are enough.
+    world.now += 10 * second;
+    let mut key = 0;
+    world.store.set_budget(Budget::BytesPerDay(0), world.time());
+    spend(&mut world, &mut key, BURST / 4);
+    assert_eq!(world.put_length(0, new - 1, false, 1500, 1), None, "at first sight");
+    world.run_until("put", World::is_idle);
+    // Then there are none, and as many are earned again.
+    spend(&mut world, &mut key, 0);
+    world.store.set_budget(Budget::BytesPerDay(RATE * DAY_S), world.time());
+    world.now += second / 5;
+    world.store.set_budget(Budget::BytesPerDay(0), world.time());
+    spend(&mut world, &mut key, BURST / 4);
     let first = world.put_length(0, new, false, 1500, 1);
     assert_eq!(first, Some(Status::Declined(DeclineReason::FirstSight)));
     assert_eq!(world.put_length(0, new, false, 1500, 1), None, "the second sight");
     world.run_until("put", World::is_idle);
-    while world.store.write_tokens() > 0 {
-        put_twice(&mut world, key);
-        key += 1;
-    }
+    spend(&mut world, &mut key, 0);
     for _ in 0..2 {
         let none = world.put_length(0, new + 1, false, 1500, 1);
         assert_eq!(none, Some(Status::Declined(DeclineReason::Budget)));
