@@ -1,13 +1,12 @@
 //! Which puts are taken: a write budget as a token bucket, and a memory of keys that were put.
 //!
 //! Everything is taken until the ring or the index has been full once, and while the bucket is
-//! well filled. Below that a key has to be put twice, and when the bucket is empty nothing is taken.
-//! How much is well filled follows from how scarce tokens were: nothing where the bucket overflows
-//! as long as it is empty, half for the head of a chain and three quarters for its tail where
-//! it is always empty. All that the store writes is paid
-//! from the bucket. What is in flight does not wait for it: the bucket may owe what a segment
-//! takes. Each pool has its own bucket, filled by the segments that it has or may claim, whichever
-//! are more.
+//! well filled. Below that a key has to be put twice, and when the bucket is empty nothing is
+//! taken. How much is well filled follows from how scarce tokens were: any token where the bucket
+//! overflows as long as it is empty; half of it for the head of a chain, and three quarters for its
+//! tail, where it is always empty. All that the store writes is paid from the bucket. What is in
+//! flight does not wait for it: the bucket may owe what a segment takes. Each pool has its own
+//! bucket, filled by the segments that it has or may claim, whichever are more.
 
 use crate::config::{Budget, Geometry};
 use crate::format::POOLS_MAX;
