@@ -3,6 +3,7 @@
 
 mod chats;
 mod hints;
+mod moves_on;
 mod odd;
 mod prefix;
 

@@ -131,7 +131,7 @@ fn build<M: RingMode>(
     let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
     let attempt = |flags| {
         let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
-        let made = with_pinned_memory(|| M::SqeFormat::make(&setup));
+        let made = with_pinned_memory(ring_bytes(plan.entries), || M::SqeFormat::make(&setup));
         made.map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
     let made = match attempt(plain | IoringSetupFlags::NO_SQARRAY) {
@@ -143,15 +143,18 @@ fn build<M: RingMode>(
 }
 
 /// Waits for memory that processes of this user still have pinned: the kernel takes it back a while
-/// after they have ended, so a sidecar that is started anew finds its own there.
-fn with_pinned_memory<T>(mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// after they have ended, so a sidecar that is started anew finds its own there. A limit below the
+/// ring's bytes is waited for in vain.
+fn with_pinned_memory<T>(
+    bytes: u64,
+    mut make: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let limit = PinLimit::of_this_process();
+    let others = limit != PinLimit::Unlimited && limit.allows(bytes);
     let begin = Instant::now();
     loop {
         match make() {
-            Err(Errno::NOMEM)
-                if PinLimit::of_this_process() != PinLimit::Unlimited
-                    && begin.elapsed() < PINNED_WAIT =>
-            {
+            Err(Errno::NOMEM) if others && begin.elapsed() < PINNED_WAIT => {
                 thread::sleep(PINNED_PAUSE);
             }
             made => return made,

@@ -75,11 +75,17 @@ fn no_memory(needed: u64, limit: PinLimit) -> String {
         PinLimit::Unlimited => "the kernel is out of memory (no limit of pinned memory is in \
              force): free some, or raise the cgroup's memory.max"
             .into(),
-        PinLimit::Bytes(limit) => format!(
-            "a ring takes {needed} bytes of the {limit} that this user's processes may pin \
-             together (RLIMIT_MEMLOCK), and they hold the rest: end one of them, or {}",
-            pin_remedy(needed)
-        ),
+        PinLimit::Bytes(most) => {
+            let others = match limit.allows(needed) {
+                true => ", and they hold the rest: end one of them, or",
+                false => ":",
+            };
+            format!(
+                "a ring takes {needed} bytes of the {most} that this user's processes may pin \
+                 together (RLIMIT_MEMLOCK){others} {}",
+                pin_remedy(needed)
+            )
+        }
     }
 }
 
@@ -112,6 +118,9 @@ mod tests {
         assert!(forbidden(Some(0)).contains("seccomp") && forbidden(None).contains("seccomp"));
         let text = no_memory(4096, PinLimit::Bytes(65_536));
         assert!(text.contains("4096 bytes of the 65536") && text.contains("LimitMEMLOCK"));
+        assert!(text.contains("they hold the rest"), "{text}");
+        let text = no_memory(65_537, PinLimit::Bytes(65_536));
+        assert!(text.contains("(RLIMIT_MEMLOCK): allow 65537 bytes"), "{text}");
         assert!(no_memory(1, PinLimit::Unlimited).contains("memory.max"));
         let thread = KernelThread { cpu: Some(99), idle_ms: 1 };
         let text = setup(Errno::INVAL, ModeName::Sqpoll, thread, 1);
