@@ -10,6 +10,7 @@ mod cycles;
 mod docs;
 mod fence;
 mod fields;
+mod grammar;
 mod length;
 mod manifest;
 mod marks;
