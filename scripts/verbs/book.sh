@@ -24,5 +24,5 @@ if ! mdbook=$(command -v mdbook); then
             skip "no mdbook 0.5 in PATH, none to install: $(tail -n 1 "$home/python/book.log")"
     fi
 fi
-"$mdbook" build --dest-dir "$out"
+"$mdbook" build docs --dest-dir "$out"
 python3 scripts/book/links.py "$out"

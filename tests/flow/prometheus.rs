@@ -44,7 +44,7 @@ impl Prometheus {
         let file = folder.path().join("prometheus.yml");
         fs::write(&file, format!("{GLOBAL}{}", example.replace(DOCUMENTED, target))).unwrap();
         let rules = "kvrail-alerts.yaml";
-        fs::copy(repository().join("dist/prometheus").join(rules), folder.path().join(rules))
+        fs::copy(repository().join("config/prometheus").join(rules), folder.path().join(rules))
             .unwrap();
         let mut command = Command::new("prometheus");
         command.arg("--config.file").arg(file);
@@ -148,7 +148,7 @@ fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
 
     // Every rule can be evaluated, and none fires for a sidecar that is well.
     let rules = || prometheus.ask("rules")["groups"][0]["rules"].as_array().cloned().unwrap();
-    let text = fs::read_to_string(repository().join("dist/prometheus/kvrail-alerts.yaml")).unwrap();
+    let text = fs::read_to_string(repository().join("config/prometheus/kvrail-alerts.yaml")).unwrap();
     assert_eq!(rules().len(), text.matches("- alert:").count());
     eventually("rules are looked at", || rules().iter().all(|rule| rule["health"] == "ok"));
     let firing = |name: &str| {

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "dist/helm/kvrail"
-ENGINES = ROOT / "dist/helm/engines"
+CHART = ROOT / "config/helm/kvrail"
+ENGINES = ROOT / "config/helm/engines"
 VERSIONS = ["1.30", "1.37"]
 # What the chart sets by itself: no values.
 OWN = {"sidecar": {"socket", "drain_timeout"}, "metrics": {"listen"}}
@@ -240,7 +240,7 @@ def test_drain_ends_before_the_kill(tmp_path):
 
 
 def test_the_operator_scrapes_under_the_job_that_alerts_are_for(tmp_path):
-    rules = (ROOT / "dist/prometheus/kvrail-alerts.yaml").read_text()
+    rules = (ROOT / "config/prometheus/kvrail-alerts.yaml").read_text()
     documents = render(GOOD["plugin"], tmp_path)
     label = of_kind("PodMonitor", documents)["spec"].get("jobLabel")
     job = of_kind("DaemonSet", documents)["spec"]["template"]["metadata"]["labels"].get(label)

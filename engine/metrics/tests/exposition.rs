@@ -195,8 +195,8 @@ fn prometheus_has_nothing_to_say() {
 }
 
 /// The folder of rules and dashboards.
-fn dist() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist")
+fn config() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config")
 }
 
 /// Names of metrics in a text: words that begin with the prefix.
@@ -209,13 +209,13 @@ fn named(text: &str) -> BTreeSet<String> {
 fn rules_and_dashboards_ask_for_metrics_that_are_there() {
     let known = named(&expose(&busy(), Dialect::Text));
     for file in ["prometheus/kvrail-alerts.yaml", "grafana/kvrail.json"] {
-        let text = std::fs::read_to_string(dist().join(file)).unwrap();
+        let text = std::fs::read_to_string(config().join(file)).unwrap();
         let asked = named(&text);
         assert!(asked.len() > 15, "{file}: {asked:?}");
         let unknown: Vec<_> = asked.difference(&known).collect();
         assert!(unknown.is_empty(), "{file} asks for {unknown:?}");
     }
-    let board = std::fs::read_to_string(dist().join("grafana/kvrail.json")).unwrap();
+    let board = std::fs::read_to_string(config().join("grafana/kvrail.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&board).unwrap();
     for panel in board["panels"].as_array().unwrap() {
         let has = |key: &str| !panel[key].is_null();
@@ -227,7 +227,7 @@ fn rules_and_dashboards_ask_for_metrics_that_are_there() {
 fn alerts_fire_for_what_they_are_for() {
     let mut promtool = Command::new("promtool");
     promtool.args(["test", "rules", "kvrail-alerts-test.yaml"]);
-    match promtool.current_dir(dist().join("prometheus")).output() {
+    match promtool.current_dir(config().join("prometheus")).output() {
         Err(_) => println!("skipped: no promtool in PATH (Debian package prometheus)"),
         Ok(said) => {
             let text =
