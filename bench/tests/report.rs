@@ -1,4 +1,4 @@
-//! Reports that are stored beside the benchmark, as people read them.
+//! A stored report, as people read it.
 #![forbid(unsafe_code)]
 
 use kvrail_bench::LEGEND;
@@ -6,7 +6,7 @@ use kvrail_bench::cpu::Load;
 use kvrail_bench::report::{Report, table};
 use kvrail_units::Size;
 
-const STORE: &str = include_str!("../results/2-cores-store/before.json");
+const STORE: &str = include_str!("report.json");
 
 /// Words that are longer than a line: paths.
 const PATH_COLUMNS: usize = 100;

@@ -85,8 +85,7 @@ measure() {
         failed=1 && row FAILED "$2" "ended with $told" "it ends within $1 s"
         return
     fi
-    mv "$home/$2.json" "$results/$2.json"
-    thresholds "$results/$2.json"
+    thresholds "$home/$2.json"
 }
 
 # thresholds JSON: a row for each.
@@ -174,7 +173,7 @@ for engine in "${engines[@]}"; do
             if ((told > 1)); then
                 failed=1 && row FAILED nixl_transfers "ended with $told" "it ends within 600 s"
             else
-                thresholds bench/results/engines/nixl_transfers.json
+                thresholds "$(dirname "$home")/nixl/transfers.json"
             fi
             ;;
         vllm)

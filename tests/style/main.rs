@@ -18,6 +18,7 @@ mod params;
 mod prose;
 mod reach;
 mod report;
+mod results;
 mod rooms;
 mod scripts;
 mod source;
