@@ -17,7 +17,6 @@ fn main() -> io::Result<()> {
         kvrail_protocol::fuzzing::seeds(),
         kvrail_store::fuzzing::seeds(),
         kvrail_volume::fuzzing::seeds(),
-        kvrail_fabrics::fuzzing::seeds(),
         kvrail_layout::fuzzing::seeds(),
     ];
     let texts = TEXTS.map(|(target, text)| (target, text.as_bytes().to_vec()));

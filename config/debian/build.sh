@@ -33,7 +33,8 @@ install -d "$tree/etc/kvrail"
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"
 put 644 docs/service.md "$doc/README.md"
-for file in config/host/*.conf config/examples/*.toml config/grafana/*.json config/prometheus/*.yaml; do
+for file in config/host/*.conf config/examples/*.toml config/grafana/*.json \
+    config/prometheus/*.yaml; do
     put 644 "$file" "$doc/examples/$(basename "$file")"
 done
 gzip -9n <CHANGELOG.md >"$tree/$doc/changelog.gz"

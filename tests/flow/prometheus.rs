@@ -148,7 +148,8 @@ fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
 
     // Every rule can be evaluated, and none fires for a sidecar that is well.
     let rules = || prometheus.ask("rules")["groups"][0]["rules"].as_array().cloned().unwrap();
-    let text = fs::read_to_string(repository().join("config/prometheus/kvrail-alerts.yaml")).unwrap();
+    let text =
+        fs::read_to_string(repository().join("config/prometheus/kvrail-alerts.yaml")).unwrap();
     assert_eq!(rules().len(), text.matches("- alert:").count());
     eventually("rules are looked at", || rules().iter().all(|rule| rule["health"] == "ok"));
     let firing = |name: &str| {

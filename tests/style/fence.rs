@@ -13,7 +13,6 @@ use crate::tokens::{each, is_group, is_word, line};
 const FENCED: &[&str] = &[
     "bench/src/raw/",
     "engine/device/src/uring/",
-    "engine/host/fabrics/src/deadline.rs",
     "engine/gpu/src/cuda/",
     "engine/memory/",
     "engine/host/nvme/src/admin.rs",

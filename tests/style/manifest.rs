@@ -20,7 +20,6 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("nvme", &["memory"]),
     ("target", &["memory", "nvme", "topology", "volume"]),
-    ("fabrics", &["memory", "nvme"]),
     ("topology", &["memory", "nvme"]),
     ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["ring"]),

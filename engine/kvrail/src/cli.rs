@@ -43,9 +43,6 @@ pub(crate) enum Command {
     Target(command::target::TargetCommand),
     /// Show the NVMe namespaces of this host, and which ring mode suits them
     Devices(command::devices::DevicesArgs),
-    /// Connect this host to NVMe-oF targets
-    #[command(subcommand)]
-    Host(Box<command::host::HostCommand>),
     /// Show the engines of a Python, how they are configured, and try them
     Engines(command::engines::EnginesArgs),
     /// Look for what makes kvrail slow or impossible on this host, with remedies

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use kvrail_client::ClientError;
-use kvrail_fabrics::FabricsError;
 use kvrail_memory::{descriptor_remedy, thread_remedy};
 use kvrail_nvme::IdentityError;
 use kvrail_target::TargetError;
@@ -220,17 +219,6 @@ impl From<IdentityError> for Failure {
             kvrail_nvme::ErrorClass::Failed => Exit::Failed,
         };
         Self::new(exit, error.to_string())
-    }
-}
-
-impl From<FabricsError> for Failure {
-    fn from(error: FabricsError) -> Self {
-        let exit = match error.class {
-            kvrail_fabrics::ErrorClass::Usage => Exit::Usage,
-            kvrail_fabrics::ErrorClass::Refused => Exit::Refused,
-            kvrail_fabrics::ErrorClass::Failed => Exit::Failed,
-        };
-        Self::new(exit, error.message).with_remedy(error.remedy)
     }
 }
 

@@ -48,12 +48,4 @@ impl StopFlag {
         // Relaxed: pairs with the store in the signal handler; a moment later is soon enough.
         self.0.load(Ordering::Relaxed)
     }
-
-    /// `Failure` with status 130 when a signal came.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.is_set() {
-            return Err(Failure::new(Exit::Interrupted, "interrupted, after the work was done"));
-        }
-        Ok(())
-    }
 }

@@ -1,7 +1,6 @@
 //! The command line as an operator meets it: words, JSON, exit statuses.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::{Duration, Instant};
@@ -59,8 +58,6 @@ fn help_shows_examples_and_exit_statuses() {
         "config show",
         "check",
         "topology",
-        "host connect",
-        "host disconnect",
     ] {
         let arguments = command.split(' ');
         let shown = kvrail().args(arguments).arg("--help").assert().success();
@@ -528,52 +525,6 @@ fn a_torn_label_is_repaired() {
     );
     let again = repair.args(["--format", "json"]).assert().success();
     assert_eq!(json(&again.get_output().stdout)[0]["restored"], Value::Null);
-}
-
-#[test]
-fn connections_that_cannot_be_are_refused_with_status_and_remedy() {
-    let nqn = ["-n", "nqn.2026-11.org.example:kv"];
-    let to = ["-t", "tcp", "-a", "192.0.2.1"];
-    let cases: &[(&[&str], i32, &str)] = &[
-        (&["connect", "-t", "tcp", "-a", "192.0.2.1", "-n", "kv"], 2, "begin with"),
-        (&["connect", "-t", "fc", "-n", "nqn.2026-11.org:a"], 2, "rdma"),
-        (&["disconnect"], 2, "--nqn"),
-        (&["disconnect", "--all", "-d", "nvme1"], 2, "cannot be used with"),
-        (&["set-iopolicy", "-n", "nqn.2026-11.org:a", "--iopolicy", "fastest"], 2, "`fastest`"),
-        (&["disconnect", "-d", "nvme4095"], 3, "not connected"),
-    ];
-    for (words, status, said) in cases {
-        let ended = kvrail().arg("host").args(*words).assert().code(*status);
-        ended.stderr(contains(*said));
-    }
-    let connect = |more: &[&str]| {
-        let mut command = kvrail();
-        command.args(["host", "connect"]).args(to).args(nqn).args(more).assert()
-    };
-    let directory = directory();
-    let key = directory.path().join("key");
-    fs::write(&key, "no secret").unwrap();
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-    let key = key.to_str().unwrap();
-    for (more, status, said) in [
-        (&["--dhchap-secret", "DHHC-1:00:x:"][..], 2, "--dhchap-secret-file"),
-        (&["--dhchap-secret-file", "/nonexistent/key"], 3, "/nonexistent/key"),
-        (&["--dhchap-secret-file", "/dev/null"], 2, "DHHC-1:"),
-        (&["--dhchap-secret-file", key], 2, "DHHC-1:"),
-        (&["--queue-size", "8"], 2, "--queue-size 8: must be 16 to 1024"),
-        (&["--hostnqn", "me"], 2, "begin with"),
-        (&["--hostid", "me"], 2, "hostid"),
-    ] {
-        let ended = connect(&[more, &["--hostnqn", "nqn.2026-11.org:me"][..]].concat());
-        ended.code(status).stderr(contains(said));
-    }
-}
-
-#[test]
-fn nothing_connected_is_an_empty_list() {
-    let shown = kvrail().args(["host", "list", "--format", "json"]).assert().success();
-    let list = json(&shown.get_output().stdout);
-    assert!(list.as_array().unwrap().iter().all(|it| it["nqn"].is_string()), "{list}");
 }
 
 #[test]

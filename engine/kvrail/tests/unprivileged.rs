@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
@@ -46,6 +46,35 @@ impl Nobody {
         path
     }
 
+    /// Where a target's record would be.
+    fn state(&self) -> PathBuf {
+        self.0.path().join("state")
+    }
+
+    /// A configuration with a target whose host has this key.
+    fn target_file(&self, key: &Path) -> String {
+        let text = format!(
+            "[target]\nstate_dir = {:?}\n\
+             [[target.host]]\nnqn = \"nqn.2026-01.org.example:a\"\ndhchap_key_file = {key:?}\n\
+             [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\n\
+             hosts = [\"nqn.2026-01.org.example:a\"]\n\
+             [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
+             [[target.port]]\nid = 1\ntransport = \"loop\"\n\
+             subsystems = [\"nqn.2026-01.org.example:kv0\"]\n",
+            self.state()
+        );
+        self.file("kvrail.toml", &text, 0o644).display().to_string()
+    }
+
+    /// Words that plan the target of a configuration, in a tree of its own.
+    fn plan(&self, file: &str) -> String {
+        let tree = self.0.path().join("tree");
+        for folder in ["hosts", "subsystems", "ports"] {
+            fs::create_dir_all(tree.join(folder)).unwrap();
+        }
+        format!("target plan --config {file} --tree {}", tree.display())
+    }
+
     fn run(&self, words: &str) -> Assert {
         let mut command = std::process::Command::new(self.0.path().join("kvrail"));
         command.uid(NOBODY).gid(NOBODY).env_clear().env("KVRAIL_CONFIG", "/dev/null");
@@ -57,18 +86,8 @@ impl Nobody {
 #[test]
 fn a_target_needs_root_and_says_so() {
     let Some(nobody) = Nobody::new() else { return };
-    let state = nobody.0.path().join("state");
-    let key = nobody.file("key", KEY, 0o600);
-    let text = format!(
-        "[target]\nstate_dir = {state:?}\n\
-         [[target.host]]\nnqn = \"nqn.2026-01.org.example:a\"\ndhchap_key_file = {key:?}\n\
-         [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\n\
-         hosts = [\"nqn.2026-01.org.example:a\"]\n\
-         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
-         [[target.port]]\nid = 1\ntransport = \"loop\"\n\
-         subsystems = [\"nqn.2026-01.org.example:kv0\"]\n"
-    );
-    let file = nobody.file("kvrail.toml", &text, 0o644).display().to_string();
+    let state = nobody.state();
+    let file = nobody.target_file(&nobody.file("key", KEY, 0o600));
     for verb in ["apply", "teardown"] {
         let refused = nobody.run(&format!("target {verb} --config {file}")).code(1);
         let remedy = contains("remedy: run as root");
@@ -77,50 +96,23 @@ fn a_target_needs_root_and_says_so() {
     let status = nobody.run(&format!("target status --config {file}")).code(3);
     status.stderr(contains("configfs is not mounted"));
     // A tree he can read, a key he cannot.
-    let tree = nobody.0.path().join("tree");
-    for folder in ["hosts", "subsystems", "ports"] {
-        fs::create_dir_all(tree.join(folder)).unwrap();
-    }
-    let words = format!("target plan --config {file} --tree {}", tree.display());
     let unreadable =
         contains("target.host.0.dhchap_key_file = ").and(contains("Permission denied"));
-    nobody.run(&words).code(3).stderr(unreadable.and(contains("mode 0600")));
-}
-
-#[test]
-fn a_connection_needs_root_and_says_so() {
-    let Some(nobody) = Nobody::new() else { return };
-    let to = "-t tcp -a 192.0.2.1";
-    for words in [
-        format!("host connect {to} -n nqn.2026-11.org.example:kv"),
-        format!("host connect {to} -n nqn.2026-11.org.example:kv --hostnqn nqn.2026-11.org:me"),
-        format!("host discover {to}"),
-    ] {
-        let ended = nobody.run(&words);
-        let code = ended.get_output().status.code().unwrap();
-        assert!([1, 3].contains(&code), "{ended:?}");
-        // Without the module there is no device to be kept from.
-        ended.stderr(contains("remedy: run as root").or(contains("remedy: modprobe nvme-fabrics")));
-    }
-    let key = nobody.file("key", KEY, 0o600).display().to_string();
-    let words = format!("host connect {to} -n nqn.2026-11.org.example:kv --dhchap-secret-file");
-    let refused = nobody.run(&format!("{words} {key} --hostnqn nqn.2026-11.org:me")).code(3);
-    refused.stderr(contains(&*key).and(contains("Permission denied")).and(contains("its owner")));
-    nobody.run("host list").success();
+    nobody.run(&nobody.plan(&file)).code(3).stderr(unreadable.and(contains("mode 0600")));
 }
 
 #[test]
 fn a_key_that_others_may_read_is_refused() {
     let Some(nobody) = Nobody::new() else { return };
     for mode in [0o640, 0o604] {
-        let key = nobody.file("key", KEY, mode).display().to_string();
+        let key = nobody.file("key", KEY, mode);
+        let words = nobody.plan(&nobody.target_file(&key));
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
-        command.env("KVRAIL_CONFIG", "/dev/null").args(["host", "connect", "-t", "loop"]);
-        command.args(["-n", "nqn.2026-11.org:a", "--hostnqn", "nqn.2026-11.org:me"]);
-        let refused = command.args(["--dhchap-secret-file", &key]).assert().code(3);
-        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        let refused = command.env("KVRAIL_CONFIG", "/dev/null").args(words.split(' ')).assert();
+        let stderr = String::from_utf8(refused.code(3).get_output().stderr.clone()).unwrap();
         assert!(stderr.contains(&format!("mode {mode:04o}")), "{stderr}");
-        assert!(stderr.contains(&format!("chmod 0600 {key}")) && !stderr.contains(KEY), "{stderr}");
+        let remedy = format!("chmod 0600 {}", key.display());
+        assert!(stderr.contains(&remedy) && !stderr.contains(KEY), "{stderr}");
     }
 }
 

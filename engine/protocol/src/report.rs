@@ -83,7 +83,7 @@ pub struct PathReport {
     pub transport: String,
     /// As the kernel writes it.
     pub address: String,
-    /// `live`, `connecting`, ..., or `gone`.
+    /// `live`, `connecting`, ...
     pub state: String,
     /// `optimized`, `inaccessible`, ...; nothing where the subsystem has no such thing.
     pub ana_state: Option<String>,

@@ -1,39 +1,21 @@
 //! NVMe over Fabrics in one machine, over software RDMA, TCP and loop: a target that
-//! `kvrail target` makes, and two clients, `kvrail host` and nvme-cli.
+//! `kvrail target` makes, and nvme-cli as the host.
 
 pub(crate) mod bytes;
-mod connect;
 mod network;
 pub(crate) mod nvme_cli;
 mod paths;
-mod refusals;
+mod polled;
 pub(crate) mod target;
 
-use std::collections::BTreeSet;
-use std::fs;
+use crate::machine::tool;
+use crate::rig::Place;
 
-use serde_json::Value;
-
-use crate::rig::{kvrail, run};
-
-/// What a connection could leave behind. A host that has no name yet gets one, and keeps it in
-/// `/etc/nvme`: that is no trace.
-fn traces() -> BTreeSet<String> {
-    let homes = ["/sys/class/nvme", "/sys/class/nvme-subsystem", "/sys/class/block", "/dev"];
-    let entries = homes.iter().filter_map(|home| fs::read_dir(home).ok()).flatten();
-    entries.map(|entry| entry.expect("it can be listed").path().display().to_string()).collect()
-}
-
-/// Runs `kvrail host` with these words, split at blanks, and expects success; its JSON.
-fn host(words: &str) -> Value {
-    let outcome =
-        run(kvrail().arg("host").args(words.split_whitespace()).args(["--format", "json"]));
-    outcome.expect(0, &[]);
-    serde_json::from_str(&outcome.stdout).expect("JSON")
-}
-
-/// The connection of a subsystem as `kvrail host list` shows it.
-fn listed(nqn: &str) -> Option<Value> {
-    let all = host("list");
-    all.as_array().expect("a list").iter().find(|it| it["nqn"] == nqn).cloned()
+/// A place whose volume lies on a connected namespace.
+fn volume_on(device: &std::path::Path, bytes: u64) -> Place {
+    tool(&format!("dd if=/dev/zero of={} bs=1M count=1 oflag=direct", device.display()));
+    let mut place = Place::empty(0);
+    place.members = vec![device.into()];
+    place.create(bytes, "256KiB").expect(0, &[]);
+    place
 }

@@ -1,4 +1,4 @@
-//! nvme-cli, a client that is not ours.
+//! nvme-cli, the host of the target.
 
 use std::fs;
 use std::path::PathBuf;

@@ -4,13 +4,12 @@ use std::process::{Command, Stdio};
 
 use kvrail_tests::span_bytes;
 
-use super::connect::volume_on;
 use super::nvme_cli::{connect, disconnect, namespace};
-use super::target::{NQN, RDMA, RDMA_OTHER, Target, Wish, is_open, shut, tree};
-use super::{host, listed};
+use super::target::{RDMA, RDMA_OTHER, Target, Wish, is_open, shut, tree};
+use super::volume_on;
 use crate::machine::{self, tool};
 use crate::multipath::Multipath;
-use crate::rig::{Actor, Sidecar, eventually, kvrail, run};
+use crate::rig::{Actor, Sidecar, eventually};
 
 /// Threads of the load.
 const THREADS: u32 = 2;
@@ -68,35 +67,27 @@ fn a_lost_path_costs_no_error() {
     let target = Target::ready().expect("it is our machine");
     let before = tree();
     states_at(&target, ["optimized", "optimized"]);
-    let quick = "--keep-alive-tmo 2 --reconnect-delay 1 --ctrl-loss-tmo 600";
-    let first = host(&format!("connect {RDMA} -n {NQN} {quick} --iopolicy round-robin"));
-    host(&format!("connect {RDMA_OTHER} -n {NQN} {quick}"));
-    let device = first["namespaces"][0]["device"].as_str().expect("a device").to_owned();
-    assert_eq!(ana(), ["optimized", "optimized"]);
-    assert_eq!(listed(NQN).expect("listed")["io_policy"], "round-robin");
-    host(&format!("set-iopolicy -n {NQN} --iopolicy numa"));
-    assert_eq!(listed(NQN).expect("listed")["io_policy"], "numa");
-    host(&format!("set-iopolicy -n {NQN} --iopolicy round-robin"));
+    for way in [RDMA, RDMA_OTHER] {
+        connect(way, &["-k", "2", "-c", "1", "-l", "600"]).expect(0, &[]);
+    }
+    tool("echo round-robin | tee /sys/class/nvme-subsystem/*/iopolicy");
 
-    let place = volume_on(&device, span_bytes(THREADS));
+    let place = volume_on(&namespace(), span_bytes(THREADS));
     let mut sidecar = Sidecar::start(&place);
     let mut actor = Actor::traffic(&sidecar, 0, THREADS, 12.0);
     assert!(actor.wait_until_running());
-    // Told to go elsewhere, then lost, then the other one.
+    eventually("status has both paths", || ana(&sidecar) == ["optimized", "optimized"]);
+    // Requests are sent elsewhere, then one path is lost, then the other one.
     states_at(&target, ["optimized", "inaccessible"]);
-    eventually("the state is seen", || ana().contains(&"inaccessible".to_owned()));
+    eventually("the state is seen", || ana(&sidecar).contains(&"inaccessible".to_owned()));
     states_at(&target, ["optimized", "optimized"]);
-    eventually("the state is seen", || ana() == ["optimized", "optimized"]);
+    eventually("the state is seen", || ana(&sidecar) == ["optimized", "optimized"]);
     for port in [1, 4] {
         shut(port);
-        eventually("a path is lost", || states().contains(&"connecting".to_owned()));
+        eventually("a path is lost", || states(&sidecar).contains(&"connecting".to_owned()));
         states_at(&target, ["optimized", "optimized"]);
-        eventually("it comes back", || states() == ["live", "live"]);
+        eventually("it comes back", || states(&sidecar) == ["live", "live"]);
     }
-    // One path of two may go although the volume is in use; the last one not.
-    let one = first["controller"].as_str().expect("a name");
-    host(&format!("disconnect -d {one}"));
-    run(kvrail().args(["host", "disconnect", "-n", NQN])).expect(3, &["is in use"]);
 
     let tally = actor.tally();
     tally.assert_right();
@@ -105,22 +96,17 @@ fn a_lost_path_costs_no_error() {
     println!("{} requests, {} verified", tally.ended, tally.verified);
     sidecar.assert_alive();
     sidecar.stop();
-    host(&format!("disconnect -n {NQN}"));
-    assert_eq!(listed(NQN), None);
+    disconnect();
     target.undo();
     assert_eq!(tree(), before);
 }
 
-/// ANA states of the paths to the namespace, in the order of their controllers.
-fn ana() -> Vec<String> {
-    let shown = listed(NQN).expect("it is listed");
-    let paths = shown["namespaces"][0]["paths"].as_array().cloned().unwrap_or_default();
-    paths.iter().filter_map(|path| Some(path["ana_state"].as_str()?.to_owned())).collect()
+/// ANA states of the paths to the volume's device, in the order of their controllers.
+fn ana(sidecar: &Sidecar) -> Vec<String> {
+    sidecar.status().paths.into_iter().filter_map(|path| path.ana_state).collect()
 }
 
-/// States of the connections.
-fn states() -> Vec<String> {
-    let shown = listed(NQN).expect("it is listed");
-    let all = shown["controllers"].as_array().cloned().unwrap_or_default();
-    all.iter().filter_map(|it| Some(it["state"].as_str()?.to_owned())).collect()
+/// States of its connections.
+fn states(sidecar: &Sidecar) -> Vec<String> {
+    sidecar.status().paths.into_iter().map(|path| path.state).collect()
 }

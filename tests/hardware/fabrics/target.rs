@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -19,7 +20,7 @@ pub(crate) const NQN: &str = "nqn.2026-01.org.example:kv0";
 /// The drive behind it.
 pub(crate) const DRIVE: &str = "serial:kvr-main/2";
 
-/// Ways to the target as options of `kvrail host`, by number of the port.
+/// Ways to the target as options of nvme-cli, by number of the port.
 pub(crate) const RDMA: &str = "-t rdma -a 192.0.2.1 -s 4420";
 pub(crate) const TCP: &str = "-t tcp -a 192.0.2.1 -s 4421";
 pub(crate) const LOOP: &str = "-t loop";
@@ -132,7 +133,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         // What a test that failed left.
-        run(kvrail().args(["host", "disconnect", "--force", "-n", NQN]));
+        let _ended = Command::new("nvme").args(["disconnect", "-n", NQN]).output();
         self.run(&["teardown"]);
     }
 }

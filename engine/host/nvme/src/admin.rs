@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
-use crate::identify::{AdminData, RawController, RawEndurance, RawHealth, RawNamespace, RawRecord};
+use crate::identify::{AdminData, RawController, RawEndurance, RawHealth, RawNamespace};
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]
@@ -53,7 +53,6 @@ const CNS_CONTROLLER: u32 = 1;
 const LOG_HEALTH: u32 = 2;
 /// Its group stands in bits 31:16 of dword 11.
 const LOG_ENDURANCE: u32 = 9;
-const LOG_DISCOVERY: u32 = 0x70;
 /// The controller as a whole.
 const NSID_ALL: u32 = 0xffff_ffff;
 
@@ -105,17 +104,6 @@ impl Admin {
         let cdw10 = log_page::<RawEndurance>(LOG_ENDURANCE);
         let cdw11 = u32::from(group) << 16;
         self.ask(Passthrough { opcode: GET_LOG_PAGE, cdw10, cdw11, ..Default::default() })
-    }
-
-    pub(crate) fn discovery(&self, offset: u64) -> Result<Box<RawRecord>, AdminError> {
-        let half = |bits: u64| u32::try_from(bits & 0xffff_ffff).expect("32 bits are left");
-        self.ask(Passthrough {
-            opcode: GET_LOG_PAGE,
-            cdw10: log_page::<RawRecord>(LOG_DISCOVERY),
-            cdw12: half(offset),
-            cdw13: half(offset >> 32),
-            ..Default::default()
-        })
     }
 
     fn ask<T: AdminData>(&self, command: Passthrough) -> Result<Box<T>, AdminError> {

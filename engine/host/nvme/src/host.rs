@@ -65,6 +65,16 @@ pub struct Namespace {
     pub controllers: Vec<Controller>,
 }
 
+/// One way to a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The controller it leads through.
+    pub controller: Controller,
+    /// Asymmetric namespace access: `optimized`, `non-optimized`, `inaccessible`, ...; None where
+    /// the subsystem has none.
+    pub ana_state: Option<String>,
+}
+
 impl Host {
     /// Reads what is there now. What goes away meanwhile is left out.
     ///
@@ -120,6 +130,25 @@ impl Namespace {
         let all: Vec<String> = self.selectors().iter().map(ToString::to_string).collect();
         format!("{} ({})", self.name, all.join(" "))
     }
+}
+
+/// The ways to the namespace of a block device, `/dev/nvme1n1`: one through each controller, none
+/// to a device that is not NVMe. A controller that goes away or cannot be read is left out.
+#[must_use]
+pub fn paths(root: &Root, node: &str) -> Vec<Path> {
+    let mut found = Vec::new();
+    for name in root.names(CONTROLLERS) {
+        let entries = root.names(format!("{CONTROLLERS}/{name}"));
+        let leads = |entry: &&String| {
+            head_of(entry).is_some_and(|head| node.strip_prefix("/dev/") == Some(head.as_str()))
+        };
+        let Some(entry) = entries.iter().find(leads) else { continue };
+        let Ok(Some(controller)) = controller(root, &name) else { continue };
+        let state = root.text(format!("{CONTROLLERS}/{name}/{entry}/ana_state")).ok().flatten();
+        let ana_state = state.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        found.push(Path { controller, ana_state });
+    }
+    found
 }
 
 /// None where it has just gone.
@@ -178,7 +207,7 @@ fn namespace(
 /// The namespace that an entry of a controller's directory is (`nvme0n1`) or leads to
 /// (`nvme0c1n1`); None for anything else.
 #[must_use]
-pub fn head_of(entry: &str) -> Option<String> {
+pub(crate) fn head_of(entry: &str) -> Option<String> {
     let rest = entry.strip_prefix("nvme")?;
     let (instance, namespace) = rest.split_once('n')?;
     let (subsystem, controller) = match instance.split_once('c') {

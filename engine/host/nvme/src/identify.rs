@@ -12,18 +12,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// Bytes of an Identify answer.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Bytes of the header and of each entry of the discovery log page.
-pub const RECORD_BYTES: usize = 1024;
-
 /// Something a drive is asked for: zeros, until the kernel has filled it in.
 pub(crate) trait AdminData: FromZeros + FromBytes + IntoBytes {}
-
-/// A part of the discovery log page (NVMe over Fabrics): its header, or one entry.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct RawRecord(pub(crate) [u8; RECORD_BYTES]);
-
-impl AdminData for RawRecord {}
 
 /// Identify Controller.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]

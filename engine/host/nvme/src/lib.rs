@@ -2,12 +2,11 @@
 //! can do.
 //!
 //! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the logs of health and endurance, a discovery controller's log; and key
-//! files. Never reads or writes a block, claims nothing, and never runs on a poller.
+//! that only ask: Identify, the logs of health and endurance; and key files. Never reads or writes
+//! a block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;
-mod discovery;
 mod drive;
 mod error;
 mod facts;
@@ -21,12 +20,10 @@ mod selector;
 mod transport;
 
 pub use address::PciAddress;
-pub use discovery::Discovery;
 pub use drive::{Drive, Queue, Unseen, describe, drives};
 pub use error::{ErrorClass, IdentityError};
 pub use facts::{ControllerFacts, Endurance, Format, Health, NamespaceFacts};
-pub use host::{Controller, Host, Namespace, head_of};
-pub use identify::RECORD_BYTES;
+pub use host::{Controller, Host, Namespace, Path, paths};
 pub use link::Link;
 pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;

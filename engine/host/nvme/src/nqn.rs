@@ -33,22 +33,10 @@ impl BadNqn {
 pub struct Nqn(String);
 
 impl Nqn {
-    /// The discovery service's well-known name.
-    #[must_use]
-    pub fn discovery() -> Self {
-        Self(DISCOVERY_NQN.into())
-    }
-
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-
-    /// The UUID of a name in UUID form.
-    #[must_use]
-    pub fn uuid(&self) -> Option<uuid::Uuid> {
-        self.0.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:")?.parse().ok()
     }
 }
 

@@ -1,4 +1,4 @@
-//! How NVMe travels between hosts: what the kernel's host and its target both know.
+//! How NVMe travels between hosts: what the kernel's target knows.
 
 use std::fmt;
 

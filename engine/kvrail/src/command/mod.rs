@@ -7,7 +7,6 @@ pub(crate) mod config;
 mod describe;
 pub(crate) mod devices;
 pub(crate) mod engines;
-pub(crate) mod host;
 pub(crate) mod man;
 pub(crate) mod reload;
 pub(crate) mod serve;
@@ -40,7 +39,6 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Target(command) => target::run(command, context),
         Command::Devices(args) => devices::run(&args, context),
         Command::Engines(args) => engines::run(args, context),
-        Command::Host(command) => host::run(*command, context),
         Command::Status(args) => status::run(&args, context),
         Command::Reload(args) => reload::run(&args, context),
         Command::Top(args) => top::run(&args, context),

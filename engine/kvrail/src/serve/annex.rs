@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvrail_fabrics::{Path, Subsystem, subsystems};
 use kvrail_memory::Root;
+use kvrail_nvme::{Path, paths};
 use kvrail_protocol::{ConfigReport, DriveReport, PathReport, StatusReport, TargetReport};
 use tracing_appender::non_blocking::ErrorCounter;
 
@@ -34,10 +34,12 @@ impl Annex {
     /// Looks through which controllers these block devices are reached; a device that is not NVMe
     /// has none.
     pub(super) fn look_for_paths(&self, devices: &[(u16, String)]) {
-        let found = subsystems(&Root::default());
-        let of = |(index, node): &(u16, String)| paths(*index, node, &found);
-        let paths = devices.iter().flat_map(of).collect();
-        self.lock().paths = paths;
+        let root = Root::default();
+        let mut found = Vec::new();
+        for (device, node) in devices {
+            found.extend(paths(&root, node).into_iter().map(|path| report(*device, path)));
+        }
+        self.lock().paths = found;
     }
 
     /// Which drive a device is now.
@@ -82,23 +84,14 @@ impl Annex {
     }
 }
 
-fn paths(device: u16, node: &str, found: &[Subsystem]) -> Vec<PathReport> {
-    let mut all = Vec::new();
-    for subsystem in found {
-        let own = subsystem.namespaces.iter().filter(|it| it.device == node);
-        all.extend(own.flat_map(|it| &it.paths).map(|path| report(device, path, subsystem)));
-    }
-    all
-}
-
-fn report(device: u16, path: &Path, subsystem: &Subsystem) -> PathReport {
-    let controller = subsystem.controllers.iter().find(|it| it.name == path.controller);
+fn report(device: u16, path: Path) -> PathReport {
+    let Path { controller, ana_state } = path;
     PathReport {
         device,
-        controller: path.controller.clone(),
-        transport: controller.map_or_else(String::new, |it| it.transport.clone()),
-        address: controller.map_or_else(String::new, |it| it.address.clone()),
-        state: controller.map_or_else(|| "gone".to_owned(), |it| it.state.clone()),
-        ana_state: path.ana_state.clone(),
+        controller: controller.name,
+        transport: controller.transport,
+        address: controller.address,
+        state: controller.state,
+        ana_state,
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::fake::{Fake, Slot};
-use kvrail_nvme::{Host, IdentityError, Namespace, Selector, resolve};
+use kvrail_nvme::{Host, IdentityError, Namespace, Selector, paths, resolve};
 
 const A: Slot<'_> = Slot { name: "nvme0", pci: "0000:3b:00.0", serial: "S6A" };
 const B: Slot<'_> = Slot { name: "nvme1", pci: "0000:5e:00.0", serial: "S6B" };
@@ -160,4 +160,36 @@ fn names_are_sorted_by_number() {
     let host = Host::read(&fake.root()).unwrap();
     let names: Vec<_> = host.namespaces.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["nvme9n1", "nvme10n1"]);
+}
+
+/// As the kernel has it: a state stands below the hidden path of its controller.
+#[test]
+fn the_paths_to_a_device_have_the_states_of_their_controllers() {
+    let fake = host(A, B);
+    let other = Slot { name: "nvme2", pci: "0000:5f:00.0", serial: "S6A" };
+    let third = Slot { name: "nvme3", pci: "0000:60:00.0", serial: "S6A" };
+    for slot in [other, third] {
+        fake.controller(slot);
+    }
+    fake.shared(&[other, third], 7, 1);
+    let hidden = "sys/devices/pci0000:00/0000:60:00.0/nvme/nvme3";
+    fake.put(&format!("{hidden}/nvme7c3n1/ana_state"), "inaccessible\n");
+    fake.put(&format!("{hidden}/state"), "connecting\n");
+    let found = |node: &str| {
+        let named = paths(&fake.root(), node).into_iter().map(|path| {
+            let controller = path.controller;
+            (controller.name, controller.transport, controller.state, path.ana_state)
+        });
+        named.collect::<Vec<_>>()
+    };
+    let path = |name: &str, state: &str, ana: Option<&str>| {
+        (name.to_owned(), "pcie".to_owned(), state.to_owned(), ana.map(str::to_owned))
+    };
+    let both = [path("nvme2", "live", None), path("nvme3", "connecting", Some("inaccessible"))];
+    assert_eq!(found("/dev/nvme7n1"), both);
+    // Without native multipath the device hangs below its controller.
+    assert_eq!(found("/dev/nvme1n2"), [path("nvme1", "live", None)]);
+    for none in ["/dev/nvme7n2", "/dev/vda", "nvme7n1", ""] {
+        assert_eq!(found(none), [], "{none}");
+    }
 }

@@ -108,14 +108,13 @@ pub(crate) fn run(args: &BundleArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
-    let own: [(&'static str, &[&str]); 7] = [
+    let own: [(&'static str, &[&str]); 6] = [
         ("config.txt", &["config", "show", "--origin"]),
         ("status.json", &["status", "--format", "json"]),
         ("status.txt", &["status", "--verbose"]),
         ("check.txt", &["check"]),
         ("devices.txt", &["devices", "--verbose"]),
         ("topology.txt", &["topology"]),
-        ("host.txt", &["host", "list", "--all"]),
     ];
     let globals = context.globals();
     let socket = args.sidecar.arguments();
