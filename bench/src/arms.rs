@@ -12,15 +12,11 @@ use crate::drive::{Clients, Load, Way, measure};
 use crate::environment::ArmMode;
 use crate::files::FilesTarget;
 use crate::fio::Fio;
-#[cfg(feature = "peers")]
-use crate::foyer::FoyerTarget;
 use crate::harness::{Ground, Sidecar};
 use crate::options::{ArmName, BenchOptions};
-use crate::plan::{CHECKED, Case, FILES, FOYER, KVRAIL, Op, RAW, ROCKSDB, STORE};
-use crate::port::{KeyedTarget, Target};
+use crate::plan::{CHECKED, Case, FILES, KVRAIL, Op, RAW, STORE};
+use crate::port::Target;
 use crate::raw::RawTarget;
-#[cfg(feature = "peers")]
-use crate::rocks::RocksTarget;
 use crate::runner::Outcome;
 use crate::sidecar::StoreTarget;
 use crate::versions::VersionMap;
@@ -37,10 +33,6 @@ pub enum Kind {
     Store,
     /// Blocks in files of their own.
     Files,
-    /// Blocks of foyer's cache.
-    Foyer,
-    /// Blocks of RocksDB.
-    RocksDb,
 }
 
 /// An arm that our own drivers drive.
@@ -65,8 +57,8 @@ pub struct Driven {
 pub struct Arms {
     /// Driven by us, in the order of the first round.
     pub driven: Vec<Driven>,
-    /// The ways to blocks that other stores than ours hold.
-    pub(crate) peers: Vec<(Kind, Box<dyn KeyedTarget>)>,
+    /// The way to blocks in files of their own.
+    pub(crate) files: Option<Arc<FilesTarget>>,
     /// fio, and in how many rounds it runs.
     pub fio: Option<(Fio, u32)>,
     /// Whether lanes are to be measured.
@@ -93,8 +85,6 @@ impl Arms {
                 ArmName::Checked => arms.add_volume(options, ground, CHECKED)?,
                 ArmName::Store => arms.add_store(options, ground, store.as_ref(), &pids)?,
                 ArmName::Files => arms.add_files(options, ground)?,
-                ArmName::Foyer => arms.add_foyer(options, ground)?,
-                ArmName::RocksDb => arms.add_rocksdb(options, ground)?,
                 ArmName::Raw(mode) => arms.add_raw(options, ground, mode)?,
                 ArmName::Fio => arms.add_fio(options, ground, pattern_bytes)?,
                 ArmName::Lanes => {
@@ -153,55 +143,23 @@ impl Arms {
         Ok(None)
     }
 
+    /// All that files need is this process.
     fn add_files(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
-        let Some(places) = places(options, ground) else { return Ok(Some(no_places(FILES))) };
+        let Some(places) = places(options, ground) else {
+            let why = "lies beside a volume in files of the benchmark's own; use --dir";
+            return Ok(Some(format!("{FILES}: {why}")));
+        };
         let files = Arc::new(FilesTarget::new(places));
-        self.add_peer(options, ground, (FILES, Kind::Files, "a file for each block"), files)
-    }
-
-    #[cfg(feature = "peers")]
-    fn add_foyer(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
-        let place = match place(options, ground, FOYER) {
-            Ok(place) => place,
-            Err(why) => return Ok(Some(why)),
-        };
-        let foyer = Arc::new(FoyerTarget::new(place, options.store_bytes_min())?);
-        self.add_peer(options, ground, (FOYER, Kind::Foyer, "as large as the store"), foyer)
-    }
-
-    #[cfg(not(feature = "peers"))]
-    fn add_foyer(&mut self, _: &BenchOptions, _: &Ground) -> Result<Option<String>> {
-        Ok(Some(format!("{FOYER}: not built; its feature is `peers`")))
-    }
-
-    #[cfg(feature = "peers")]
-    fn add_rocksdb(&mut self, options: &BenchOptions, ground: &Ground) -> Result<Option<String>> {
-        let place = match place(options, ground, ROCKSDB) {
-            Ok(place) => place,
-            Err(why) => return Ok(Some(why)),
-        };
-        let rocks = Arc::new(RocksTarget::new(place, options.store_bytes_min()));
-        self.add_peer(options, ground, (ROCKSDB, Kind::RocksDb, "as large as the store"), rocks)
-    }
-
-    #[cfg(not(feature = "peers"))]
-    fn add_rocksdb(&mut self, _: &BenchOptions, _: &Ground) -> Result<Option<String>> {
-        Ok(Some(format!("{ROCKSDB}: not built; its feature is `peers`")))
-    }
-
-    /// All that others need is this process.
-    fn add_peer<T: KeyedTarget + Clone + 'static>(
-        &mut self,
-        options: &BenchOptions,
-        ground: &Ground,
-        (name, kind, reason): (&str, Kind, &str),
-        target: T,
-    ) -> Result<Option<String>> {
-        self.peers.push((kind, Box::new(target.clone())));
-        let (name, reason) = (name.to_owned(), reason.to_owned());
+        self.files = Some(Arc::clone(&files));
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let (target, meters) = (Box::new(target), meters(&[])?);
-        self.driven.push(Driven { name, kind, target, reason, meters, cores });
+        self.driven.push(Driven {
+            name: FILES.to_owned(),
+            kind: Kind::Files,
+            target: Box::new(files),
+            reason: "a file for each block".to_owned(),
+            meters: meters(&[])?,
+            cores,
+        });
         Ok(None)
     }
 
@@ -325,25 +283,12 @@ impl Driven {
     }
 }
 
-/// Where others keep their blocks: beside the volume's files, on the same storage.
+/// Where files lie: beside the volume's files, on the same storage.
 fn places(options: &BenchOptions, ground: &Ground) -> Option<Vec<PathBuf>> {
     let ours = options.attach.is_none() && options.members.is_empty();
     let places = ground.members.iter().filter_map(|member| member.parent());
     let places: Vec<_> = places.map(Path::to_owned).collect();
     (ours && !places.is_empty()).then_some(places)
-}
-
-/// The one folder of an arm, or why there is none.
-#[cfg(feature = "peers")]
-fn place(options: &BenchOptions, ground: &Ground, arm: &str) -> Result<PathBuf, String> {
-    let places = places(options, ground).ok_or_else(|| no_places(arm))?;
-    let [place] = <[PathBuf; 1]>::try_from(places)
-        .map_err(|_| format!("{arm}: lies in one folder; give --dir once"))?;
-    Ok(place)
-}
-
-fn no_places(arm: &str) -> String {
-    format!("{arm}: lies beside a volume in files of the benchmark's own; use --dir")
 }
 
 fn meters(pids: &[i32]) -> Result<Meters> {

@@ -19,8 +19,6 @@ pub mod environment;
 mod error;
 mod files;
 pub mod fio;
-#[cfg(feature = "peers")]
-mod foyer;
 mod gpu;
 mod harness;
 pub mod lanes;
@@ -31,8 +29,6 @@ pub mod port;
 mod progress;
 pub mod raw;
 pub mod report;
-#[cfg(feature = "peers")]
-mod rocks;
 mod run;
 mod runner;
 mod serving;

@@ -13,7 +13,7 @@ use kvrail_units::Size;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use crate::plan::{Arrivals, Axes, Case, FOYER, Op, ROCKSDB, Rate, keyed_case, parse_rate};
+use crate::plan::{Arrivals, Axes, Case, Op, Rate, keyed_case, parse_rate};
 use crate::sidecar::ClientWait;
 use crate::trace::Trace;
 
@@ -42,10 +42,6 @@ pub enum ArmName {
     Store,
     /// The same with a plain file for each block.
     Files,
-    /// The same with foyer's hybrid cache, which the feature `peers` builds.
-    Foyer,
-    /// The same with RocksDB, as foyer.
-    RocksDb,
     /// A bare ring in this process; in the sidecar's mode, or in the mode named.
     Raw(Option<ModeName>),
     /// fio on the same file.
@@ -67,14 +63,12 @@ impl FromStr for ArmName {
             None if text == "checked" => Ok(Self::Checked),
             None if text == "store" => Ok(Self::Store),
             None if text == "files" => Ok(Self::Files),
-            None if text == "foyer" => Ok(Self::Foyer),
-            None if text == "rocksdb" => Ok(Self::RocksDb),
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
             _ => Err(format!(
-                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, foyer, \
-                 rocksdb, fio or lanes"
+                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, fio or \
+                 lanes"
             )),
         }
     }
@@ -84,10 +78,9 @@ impl FromStr for ArmName {
 /// storage, in one interleaved run, with every block verified.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
-    /// Arms to run, by default all that this machine has but `checked`, `files`, and `foyer` and
-    /// `rocksdb`, which only a build with `--features peers` has; `files` and `rocksdb` take depth
-    /// 1 with any number of clients
-    /// [kvrail, checked, raw, raw:MODE, store, files, foyer, rocksdb, fio, lanes]
+    /// Arms to run, by default all that this machine has but `checked` and `files`; `files` takes
+    /// depth 1 with any number of clients
+    /// [kvrail, checked, raw, raw:MODE, store, files, fio, lanes]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
     /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for
@@ -181,9 +174,8 @@ pub struct BenchOptions {
     /// Play the first so many requests of that trace
     #[arg(long, value_name = "N", requires = "trace")]
     pub requests: Option<usize>,
-    /// Measure the keyed store: alone, or beside the arms `files`, `foyer` and `rocksdb` of
-    /// --arms, where `kvrail` then is the store, with 1 MiB, 70 % gets and 8 clients unless a case
-    /// is chosen
+    /// Measure the keyed store: alone, or beside the arm `files` of --arms, where `kvrail` then is
+    /// the store, with 1 MiB, 70 % gets and 8 clients unless a case is chosen
     #[arg(long)]
     pub store: bool,
     /// How much faster than recorded a trace is replayed; 1e6 is as fast as it goes
@@ -288,26 +280,13 @@ impl BenchOptions {
         }
     }
 
-    /// Checks that this build has the arms, and that those of a store have keys.
+    /// Checks that the arms beside a store have keys.
     fn check_arms(&self) -> Result<()> {
-        let named = self.named_arms();
-        let peers = [(FOYER, ArmName::Foyer), (ROCKSDB, ArmName::RocksDb)];
-        let missing: Vec<_> = peers
-            .into_iter()
-            .filter_map(|(name, arm)| named.contains(&arm).then_some(name))
-            .filter(|_| cfg!(not(feature = "peers")))
-            .collect();
+        let keyed = [ArmName::Store, ArmName::Files];
         ensure!(
-            missing.is_empty(),
-            "--arms {}: not in this build of kvrail; build one that has all arms with `cargo build \
-             --release --features peers`",
-            missing.join(",")
-        );
-        let keyed = [ArmName::Store, ArmName::Files, ArmName::Foyer, ArmName::RocksDb];
-        ensure!(
-            !self.store || named.iter().all(|arm| keyed.contains(arm)),
-            "--store measures arms that have keys: kvrail, files, foyer and rocksdb; leave --store \
-             out for the others"
+            !self.store || self.named_arms().iter().all(|arm| keyed.contains(arm)),
+            "--store measures arms that have keys: kvrail and files; leave --store out for the \
+             others"
         );
         Ok(())
     }
@@ -535,17 +514,6 @@ mod tests {
         assert_eq!(parse("--store").unwrap().named_arms(), [ArmName::Store]);
         let said = parse("--store --arms kvrail,raw").unwrap().workload().unwrap_err().to_string();
         assert!(said.contains("leave --store out"), "{said}");
-    }
-
-    #[test]
-    #[cfg(not(feature = "peers"))]
-    fn arms_that_are_not_built_are_refused_with_the_remedy() {
-        for arms in ["foyer", "rocksdb", "foyer,rocksdb"] {
-            let options = parse(&format!("--store --arms kvrail,{arms}")).unwrap();
-            let said = options.workload().unwrap_err().to_string();
-            assert!(said.contains(&format!("--arms {arms}: ")), "{said}");
-            assert!(said.contains("cargo build --release --features peers"), "{said}");
-        }
     }
 
     #[test]

@@ -35,12 +35,8 @@ pub const CHECKED: &str = "checked";
 pub const STORE: &str = "store";
 /// The name of the arm with a plain file for each block.
 pub const FILES: &str = "files";
-/// The name of the arm of foyer's hybrid cache.
-pub const FOYER: &str = "foyer";
-/// The name of the arm of RocksDB.
-pub const ROCKSDB: &str = "rocksdb";
 /// The arms that get and put blocks by key.
-pub const KEYED: [&str; 4] = [STORE, FILES, FOYER, ROCKSDB];
+pub const KEYED: [&str; 2] = [STORE, FILES];
 
 /// What a case does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]

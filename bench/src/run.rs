@@ -16,8 +16,7 @@ use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
 use crate::options::{BenchOptions, Workload};
 use crate::plan::{
-    CHECKED, Case, CaseInfo, FILES, FOYER, KEYED, KVRAIL, Pace, RAW, ROCKSDB, Rate, STORE,
-    version_unit_bytes,
+    CHECKED, Case, CaseInfo, FILES, KEYED, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes,
 };
 use crate::port::KeyedTarget;
 use crate::progress::warn_when_busy;
@@ -109,7 +108,8 @@ fn on(
     let mut arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
     let store = store.map(|it| (Kind::Store, Box::new(it) as Box<dyn KeyedTarget>));
-    let keyed = store.into_iter().chain(arms.peers.drain(..));
+    let files = arms.files.take().map(|it| (Kind::Files, Box::new(it) as Box<dyn KeyedTarget>));
+    let keyed = store.into_iter().chain(files);
     let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
     let held = Held(held.collect());
     let mut environment = environment(options, &ground, &arms, pattern_bytes);
@@ -199,7 +199,7 @@ impl Suite for Storage<'_> {
         let others = self.arms().into_iter().filter(|arm| arm != RAW);
         let mut pairs: Vec<_> = others.map(|arm| (arm, RAW.to_owned())).collect();
         let has = |name: &str| self.arms.driven.iter().any(|arm| arm.name == name);
-        for other in [KVRAIL, CHECKED, FILES, FOYER, ROCKSDB] {
+        for other in [KVRAIL, CHECKED, FILES] {
             if has(STORE) && has(other) {
                 pairs.push((STORE.to_owned(), other.to_owned()));
             }

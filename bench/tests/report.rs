@@ -104,7 +104,7 @@ fn figures_that_say_nothing_are_left_out() {
 fn arms_and_columns_are_explained_in_the_report() {
     let text = table(&stored(STORE));
     assert!(text.contains(LEGEND));
-    let named = ["kvrail", "checked", "store", "raw", "fio", "files", "foyer", "rocksdb", "lanes"];
+    let named = ["kvrail", "checked", "store", "raw", "fio", "files", "lanes"];
     for arm in named {
         assert!(LEGEND.contains(&format!("`{arm}`")), "{arm} is not explained");
     }

@@ -2,8 +2,7 @@
 
 use crate::lanes::Keyed;
 use crate::plan::{
-    CHECKED, Case, CaseInfo, DEPTH_MAX, FILES, FOYER, KVRAIL, Op, Pace, RAW, Rate, STORE,
-    keyed_case,
+    CHECKED, Case, CaseInfo, DEPTH_MAX, FILES, KVRAIL, Op, Pace, RAW, Rate, STORE, keyed_case,
 };
 use crate::report::schema::{Aim, Bound, Comparison, Report, Run};
 use crate::statistics::Spread;
@@ -62,8 +61,6 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
     let (get, read) = (cpu(report, &read.clone().keyed(), STORE), cpu(report, &read, KVRAIL));
     let files = to(FILES, keyed_case()).filter(|_| report.environment.read_percent == 70);
     let files_cpu = files.and_then(|one| middle(one.relation.cpu));
-    let foyer = to(FOYER, keyed_case()).filter(|_| report.environment.read_percent == 70);
-    let foyer_cpu = foyer.and_then(|one| middle(one.relation.cpu));
     let lookup = Case::closed(Op::Lookup, 4 * KIB, 1).info();
     let lookup = run(report, &lookup, STORE).map(|run| run.latency_ns.p50 / 1000.0);
     vec![
@@ -92,8 +89,6 @@ fn store(report: &Report) -> Vec<Option<Aim>> {
         Aim::new("put 1MiB d8: throughput / raw write", AtLeast, 0.97, throughput(put)),
         Aim::new("1MiB, 70 % gets, 8 clients: throughput / files", AtLeast, 1.0, throughput(files)),
         Aim::new("1MiB, 70 % gets, 8 clients: CPU per GiB / files", AtMost, 0.5, files_cpu),
-        Aim::new("1MiB, 70 % gets, 8 clients: throughput / foyer", AtLeast, 1.5, throughput(foyer)),
-        Aim::new("1MiB, 70 % gets, 8 clients: CPU per GiB / foyer", AtMost, 0.333, foyer_cpu),
         Aim::new("lookup of 1000 keys: p50, us", AtMost, 100.0, lookup),
     ]
 }
