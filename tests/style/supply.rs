@@ -1,5 +1,5 @@
 //! What the product is built from: only packages of the registry that the lock file has a checksum
-//! of, under licences that may be passed on with ours, few of them in two versions.
+//! of, under licences that may be passed on with ours, none of them in two versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -38,10 +38,6 @@ const REFUSED: [(&str, &str); 5] = [
     ("openssl-sys", "nothing: no TLS here"),
     ("liburing-sys", "io-uring"),
 ];
-
-/// Packages that may be shipped in two versions: what others ask for is not ours to choose. Today
-/// it is signal-hook, an older one of which the terminal library asks for.
-const TWICE_MAX: usize = 1;
 
 const LOCK: &str = "Cargo.lock";
 
@@ -237,8 +233,6 @@ fn packages_that_do_not_do_are_found() {
 
 #[test]
 fn packages_are_shipped_once() {
-    let found = twice(&graph());
-    if found.len() > TWICE_MAX {
-        clean(&found, "bring those that need the older version up to date, or do without");
-    }
+    let remedy = "bring those that need the older version up to date, or do without";
+    clean(&twice(&graph()), remedy);
 }

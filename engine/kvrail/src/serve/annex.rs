@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvrail_memory::Root;
 use kvrail_nvme::{Path, paths};
 use kvrail_protocol::{ConfigReport, DriveReport, PathReport, StatusReport, TargetReport};
-use tracing_appender::non_blocking::ErrorCounter;
+
+use super::log_queue::LostLines;
 
 /// Where they write it down. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +72,7 @@ impl Annex {
     }
 
     /// Adds it to a report.
-    pub(super) fn add_to(&self, report: &mut StatusReport, lost: &ErrorCounter) {
+    pub(super) fn add_to(&self, report: &mut StatusReport, lost: &LostLines) {
         let known = self.lock();
         for device in &mut report.devices {
             device.drive = known.drives.get(&device.index).cloned();
@@ -80,7 +81,7 @@ impl Annex {
         report.target.clone_from(&known.target);
         report.config.clone_from(&known.config);
         report.endpoint_problem = known.endpoint.clone().and_then(Result::err);
-        report.sidecar.log_lines_lost = lost.dropped_lines() as u64;
+        report.sidecar.log_lines_lost = lost.count();
     }
 }
 

@@ -7,15 +7,15 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
 use tracing::{Event, Level, Subscriber};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, FormatEvent, FormatFields, Full, Json, Writer};
 use tracing_subscriber::fmt::{FmtContext, format};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::SetLog;
+use super::log_queue::{LogGuard, LogQueue, LostLines};
 use crate::config::{Config, LogFormat};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, no_thread};
 use crate::output::is_journal;
 
 /// Lines of the log that may wait to be written.
@@ -79,15 +79,13 @@ fn priority(level: Level) -> u8 {
 /// when it is dropped.
 ///
 /// # Errors
-/// `Failure` for a filter that is none.
-pub(crate) fn log_to_stderr(
-    config: &Config,
-) -> Result<(SetLog, ErrorCounter, WorkerGuard), Failure> {
+/// `Failure` for a filter that is none, or a thread that cannot be started.
+pub(crate) fn log_to_stderr(config: &Config) -> Result<(SetLog, LostLines, LogGuard), Failure> {
     let first = filter(&config.sidecar.log)?;
-    let queue = NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true);
-    let (writer, guard) = queue.thread_name("kvrail-log").finish(standard_error()?);
-    let lost = writer.error_counter();
-    let lines = tracing_subscriber::fmt().with_env_filter(first).with_writer(writer);
+    let started = LogQueue::start(LOG_LINES, standard_error()?);
+    let (queue, guard) = started.map_err(|error| no_thread("the log's", &error))?;
+    let lost = queue.lost();
+    let lines = tracing_subscriber::fmt().with_env_filter(first).with_writer(queue);
     // Colours are for people; a file or a journal keeps plain words.
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
     let lines = lines.event_format(Lines::new(config.sidecar.log_format)).with_filter_reloading();

@@ -13,6 +13,7 @@ mod gpus;
 mod host;
 mod late_drives;
 mod log;
+mod log_queue;
 mod membership;
 mod memory;
 mod metrics;

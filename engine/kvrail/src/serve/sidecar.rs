@@ -11,13 +11,13 @@ use kvrail_sandbox::Entered;
 use kvrail_session::{
     HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped, server_handle,
 };
-use tracing_appender::non_blocking::ErrorCounter;
 
 use super::annex::Annex;
 use super::device_recovery::DeviceRecovery;
 use super::early_stop::EarlyStop;
 use super::gpus::Gpus;
 use super::host::check_host;
+use super::log_queue::LostLines;
 use super::membership::Membership;
 use super::metrics::Metrics;
 use super::plan::Plan;
@@ -59,7 +59,7 @@ impl Sidecar {
     pub(crate) fn start(
         config: &Config,
         reload: Reload,
-        lost_lines: ErrorCounter,
+        lost_lines: LostLines,
         entered: Entered,
         early: &EarlyStop,
     ) -> Result<Self, Failure> {

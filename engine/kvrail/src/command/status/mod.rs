@@ -190,8 +190,8 @@ fn text(report: &StatusReport, detail: Detail) -> String {
 
 /// What a terminal has, less a line for what is typed next.
 fn area() -> Area {
-    let size = stdout().is_terminal().then(ratatui::crossterm::terminal::size);
-    let known = size.and_then(Result::ok).filter(|(columns, lines)| *columns > 0 && *lines > 1);
-    let (columns, lines) = known.map_or(AREA, |(columns, lines)| (columns.into(), lines.into()));
+    let size = rustix::termios::tcgetwinsize(stdout()).ok();
+    let known = size.filter(|size| size.ws_col > 0 && size.ws_row > 1);
+    let (columns, lines) = known.map_or(AREA, |size| (size.ws_col.into(), size.ws_row.into()));
     (columns, lines - 1)
 }

@@ -1,11 +1,6 @@
 //! One frame: the sections below each other, as many lines of them as there is room for.
 
 use kvrail_protocol::{DeviceState, PollerReport, StatusReport};
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::Paragraph;
 
 use Detail::{Screen, Verbose};
 
@@ -18,36 +13,42 @@ use crate::output::human_bytes;
 
 const KEYS: &str = "s order  r reverse  e expand  w why  p pause  q quit";
 
-/// Draws it. `lost` says why the sidecar does not answer.
-pub(super) fn draw(
-    frame: &mut Frame<'_>,
-    report: &StatusReport,
-    happened: &Happened,
-    view: &View,
-    lost: Option<&str>,
-) {
-    let places = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).split(frame.area());
-    let text = sections(report, happened, view, lost);
-    let lines: Vec<Line<'_>> = text.lines().map(|line| Line::styled(line, style(line))).collect();
-    let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(1);
-    frame.render_widget(Paragraph::new(lines).scroll((view.scroll.min(most), 0)), places[0]);
+const BOLD: &str = "\x1b[1m";
+const RED: &str = "\x1b[31m";
+const REVERSED: &str = "\x1b[7m";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What a terminal of so many columns and lines is sent to show these sections.
+pub(super) fn draw(sections: &str, view: &View, (columns, lines): (usize, usize)) -> String {
+    let most = sections.lines().count().saturating_sub(1);
+    let shown = sections.lines().skip(view.scroll.min(most)).take(lines.saturating_sub(1));
+    let mut drawn = String::new();
+    for (at, line) in shown.enumerate() {
+        drawn += &place(at + 1, style(line), line, columns);
+    }
     let paused = if view.is_paused() { "  PAUSED" } else { "" };
     let foot = format!("{KEYS}  ordered by {}{paused}", view.order.name());
-    let quiet = Style::default().add_modifier(Modifier::REVERSED);
-    frame.render_widget(Paragraph::new(Line::styled(foot, quiet)), places[1]);
+    drawn + CLEAR_BELOW + &place(lines, REVERSED, &foot, columns)
+}
+
+/// One line of a terminal, the rest of it blank. Names come from clients: a control character
+/// among them would move the cursor.
+fn place(row: usize, style: &str, text: &str, columns: usize) -> String {
+    let plain: String = text.chars().filter(|letter| !letter.is_control()).take(columns).collect();
+    format!("\x1b[{row};1H{style}{plain}\x1b[0m\x1b[K")
 }
 
 /// Heads are bold, what is wrong is red.
-fn style(line: &str) -> Style {
+fn style(line: &str) -> &'static str {
     let letters = |it: char| it.is_ascii_uppercase() || !it.is_ascii_alphabetic();
     let wrong = ["gone", "missing", "STALLED", "failed", "does not", "no answer", "degraded "];
     if wrong.iter().any(|word| line.contains(word)) || line.starts_with("un") {
-        return Style::default().fg(Color::Red);
+        return RED;
     }
     if line.chars().all(letters) && line.chars().any(char::is_alphabetic) {
-        return Style::default().add_modifier(Modifier::BOLD);
+        return BOLD;
     }
-    Style::default()
+    ""
 }
 
 /// What is drawn, as text.
@@ -157,3 +158,31 @@ const SESSIONS: [Column<SessionRate>; 9] = [
     ("QUEUES", Verbose, |row| row.it.queues.to_string()),
     ("FAILED", Screen, |row| row.it.failed.to_string()),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{KEYS, View, draw};
+
+    fn rows(drawn: &str) -> Vec<&str> {
+        drawn.split("\x1b[").filter(|part| part.contains(";1H")).collect()
+    }
+
+    #[test]
+    fn a_frame_has_the_lines_there_is_room_for_and_the_keys() {
+        let mut view = View::default();
+        let drawn = draw("one\ntwo\nthree", &view, (80, 3));
+        assert_eq!(rows(&drawn)[..2], ["1;1Hone", "2;1Htwo"]);
+        assert!(drawn.contains(&format!("\x1b[3;1H\x1b[7m{KEYS}")), "{drawn:?}");
+        assert!(!drawn.contains("three"));
+        view.scroll = 100;
+        assert!(draw("one\ntwo\nthree", &view, (80, 3)).contains("\x1b[1;1Hthree"));
+    }
+
+    #[test]
+    fn a_line_keeps_to_its_row() {
+        let drawn = draw("a\x1b[2Jb\rcdefgh", &View::default(), (6, 3));
+        assert!(drawn.contains("\x1b[1;1Ha[2Jbc\x1b[0m"), "{drawn:?}");
+        let tiny = draw("one\ntwo", &View::default(), (0, 0));
+        assert!(!tiny.contains("one"), "{tiny:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! `kvrail top`: what a sidecar does, live in a terminal.
 
 mod frame;
+mod terminal;
 mod view;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -9,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvrail_protocol::StatusReport;
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::status::{Looker, SidecarArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print_json, print_text};
 use frame::{draw, sections};
+use terminal::Terminal;
 use view::{Happened, View};
 
 const EXAMPLES: &str = "\
@@ -62,9 +62,7 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<(), Failure> {
             .with_remedy("add --once for one frame, or use `kvrail status --watch`"));
     }
     let first = looker.report()?;
-    let mut terminal = ratatui::try_init().map_err(|error| Failure::output(&error))?;
-    let ended = live(&mut terminal, &mut looker, every, first);
-    ratatui::restore();
+    let ended = Terminal::take().and_then(|it| live(&it, &mut looker, every, first));
     ended.map_err(|error| Failure::output(&error))
 }
 
@@ -81,7 +79,7 @@ fn once(looker: &mut Looker, every: Duration, format: Format) -> Result<(), Fail
 
 /// Draws until a key ends it. A sidecar that goes away is waited for.
 fn live(
-    terminal: &mut DefaultTerminal,
+    terminal: &Terminal,
     looker: &mut Looker,
     every: Duration,
     first: StatusReport,
@@ -90,10 +88,11 @@ fn live(
     let (mut now, mut view, mut lost) = (first, View::default(), None);
     let mut next = Instant::now() + every;
     loop {
-        terminal.draw(|frame| draw(frame, &now, &happened, &view, lost.as_deref()))?;
-        if event::poll(next.saturating_duration_since(Instant::now()))? {
-            let Event::Key(key) = event::read()? else { continue };
-            if key.kind == KeyEventKind::Press && (ends(key) || !view.take(key.code)) {
+        let text = sections(&now, &happened, &view, lost.as_deref());
+        terminal.show(&draw(&text, &view, terminal.size()?))?;
+        let keys = terminal.keys(next.saturating_duration_since(Instant::now()))?;
+        if !keys.is_empty() {
+            if !keys.into_iter().all(|key| view.take(key)) {
                 return Ok(());
             }
             continue;
@@ -110,8 +109,4 @@ fn live(
             Err(failure) => lost = Some(failure.log_text()),
         }
     }
-}
-
-fn ends(key: KeyEvent) -> bool {
-    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL)
 }

@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 
 use kvrail_protocol::{DeviceReport, SessionReport, ShardReport, StatusReport};
-use ratatui::crossterm::event::KeyCode;
 
+use super::terminal::Key;
 use crate::command::status::Detail;
 
 /// Lines that a Page key moves by.
-const PAGE: u16 = 20;
+const PAGE: usize = 20;
 
 /// What rows are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct View {
     pub(super) why: bool,
     paused: bool,
     /// Lines that are above the frame.
-    pub(super) scroll: u16,
+    pub(super) scroll: usize,
 }
 
 impl Default for View {
@@ -69,25 +69,25 @@ impl Default for View {
 
 impl View {
     /// Does what a key says; false when it says to end.
-    pub(super) fn take(&mut self, key: KeyCode) -> bool {
+    pub(super) fn take(&mut self, key: Key) -> bool {
         match key {
-            KeyCode::Char('q') | KeyCode::Esc => return false,
-            KeyCode::Char('s') => self.order = self.order.next(),
-            KeyCode::Char('r') => self.reverse = !self.reverse,
-            KeyCode::Char('w') => self.why = !self.why,
-            KeyCode::Char('p') => self.paused = !self.paused,
-            KeyCode::Char('e') => {
+            Key::Char('q') | Key::End => return false,
+            Key::Char('s') => self.order = self.order.next(),
+            Key::Char('r') => self.reverse = !self.reverse,
+            Key::Char('w') => self.why = !self.why,
+            Key::Char('p') => self.paused = !self.paused,
+            Key::Char('e') => {
                 self.detail = match self.detail {
                     Detail::Screen => Detail::Verbose,
                     Detail::Verbose => Detail::Screen,
                 }
             }
-            KeyCode::Down => self.scroll = self.scroll.saturating_add(1),
-            KeyCode::Up => self.scroll = self.scroll.saturating_sub(1),
-            KeyCode::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
-            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
-            KeyCode::Home => self.scroll = 0,
-            _ => {}
+            Key::Down => self.scroll = self.scroll.saturating_add(1),
+            Key::Up => self.scroll = self.scroll.saturating_sub(1),
+            Key::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
+            Key::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
+            Key::Home => self.scroll = 0,
+            Key::Char(_) => {}
         }
         true
     }
