@@ -10,7 +10,7 @@ use crate::error::BenchError;
 use crate::gpu;
 use crate::harness::Harness;
 use crate::options::BenchOptions;
-use crate::report::{html, table, write_log};
+use crate::report::{table, write_log};
 use crate::run::run;
 use crate::runner::Results;
 use crate::serving;
@@ -102,10 +102,6 @@ fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
     if let Some(path) = &options.json {
         let json = results.report.json()?;
         write_file(path, |out| Ok(writeln!(out, "{json}")?))?;
-    }
-    if let Some(path) = &options.html {
-        let page = html(&results.report)?;
-        write_file(path, |out| Ok(out.write_all(page.as_bytes())?))?;
     }
     if let Some(path) = &options.hdr_log {
         write_file(path, |out| write_log(out, results.begun, &results.log))?;

@@ -36,13 +36,12 @@ pub mod show;
 pub mod sidecar;
 pub mod statistics;
 pub mod stream;
-pub mod trace;
 pub mod versions;
 
 pub use command::{Format, Verdict, command};
 pub use error::BenchError;
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
-pub use options::{ArmName, BenchOptions, Progress, Workload};
+pub use options::{ArmName, BenchOptions, Progress};
 pub use report::LEGEND;
 pub use run::run;
 pub use runner::{Outcome, Results};

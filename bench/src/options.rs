@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use crate::plan::{Arrivals, Axes, Case, Op, Rate, keyed_case, parse_rate};
 use crate::sidecar::ClientWait;
-use crate::trace::Trace;
 
 /// Longest run of an arm, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
@@ -123,7 +122,7 @@ pub struct BenchOptions {
     #[arg(long, default_value = "1GiB", value_parser = bytes, value_name = "SIZE")]
     pub volume_size: u64,
     /// Move blocks between a volume in --dir and the memory of this GPU, by every mechanism there
-    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds, --json, --html and
+    /// is, instead of measuring host memory; --op, --block, --rounds, --seconds, --json and
     /// --hdr-log are heeded
     #[arg(long, value_name = "INDEX")]
     pub gpu: Option<u32>,
@@ -161,15 +160,12 @@ pub struct BenchOptions {
     /// do, and kvrail's where no poller does, or with less than 4 cores where the kernel puts them
     #[arg(long, value_delimiter = ',', value_name = "CORE")]
     pub client_cores: Vec<u32>,
-    /// Replay a trace of lines `time op offset length` instead of the cases
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "block", "clients", "open"])]
-    pub replay: Option<PathBuf>,
     /// Play a trace of an engine's requests against the store instead: each looks its blocks up,
     /// gets the prefix that is there and puts the rest, all bytes compared. One JSON object a line,
     /// as for `kvrail store replay`, whose hits for this store are shown beside. --block (1MiB),
     /// --depth (32) and --clients (4) take one value; --volume-size is what the store's blocks take
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["replay", "op", "open", "gpu", "members", "html", "hdr_log"])]
+          conflicts_with_all = ["op", "open", "gpu", "members", "hdr_log"])]
     pub trace: Option<PathBuf>,
     /// Play the first so many requests of that trace
     #[arg(long, value_name = "N", requires = "trace")]
@@ -184,9 +180,6 @@ pub struct BenchOptions {
     /// Seed of all offsets and schedules
     #[arg(long, default_value = "1", value_name = "N")]
     pub seed: u64,
-    /// Write a report with plots, one self-contained page
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
     /// Write the results as JSON too, whatever is printed
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -248,15 +241,6 @@ fn block(text: &str) -> Result<u32, String> {
     u32::try_from(bytes(text)?).map_err(|_| format!("{text:?} is too large for a block"))
 }
 
-/// What is to be driven.
-#[derive(Clone, Debug)]
-pub enum Workload {
-    /// Cases, each with every arm.
-    Cases(Vec<Case>),
-    /// A trace, with every arm, and how many of its operations may be in flight.
-    Replay(Trace, u32),
-}
-
 impl BenchOptions {
     /// The directories of the embedded volume's files, or this one where none is named.
     #[must_use]
@@ -302,8 +286,7 @@ impl BenchOptions {
     #[must_use]
     pub fn store_bytes(&self) -> Option<u64> {
         let wanted = self.trace.is_some() || self.wants(ArmName::Store);
-        let there = self.members.is_empty() && self.replay.is_none();
-        (wanted && there).then(|| self.store_bytes_min())
+        (wanted && self.members.is_empty()).then(|| self.store_bytes_min())
     }
 
     /// How each of so many members of a store for a trace is cut: as `kvrail store replay` cuts
@@ -354,17 +337,16 @@ impl BenchOptions {
         Ok(Serving { trace, block_bytes, depth, clients, requests: self.requests })
     }
 
-    /// Checks the options against each other and reads the trace.
+    /// Checks the options against each other; the cases that they ask for.
     ///
     /// # Errors
     /// Names the option, the value and the limit.
-    pub fn workload(&self) -> Result<Workload> {
+    pub fn cases(&self) -> Result<Vec<Case>> {
         self.check_times()?;
-        self.check_speed()?;
         self.check_arms()?;
         ensure!(
-            self.replay.is_some() || (self.speed - 1.0).abs() < f64::EPSILON,
-            "--speed {}: there is nothing to be replayed; name a file with --replay or --trace",
+            (self.speed - 1.0).abs() < f64::EPSILON,
+            "--speed {}: there is nothing to be replayed; name a file with --trace",
             self.speed
         );
         ensure!(self.attach.is_none() || self.volume.is_some(), "--attach: name a --volume of it");
@@ -378,20 +360,6 @@ impl BenchOptions {
             !self.overwrite || self.attach.is_some() || !self.members.is_empty(),
             "--overwrite is for --attach or --member; the embedded file is new"
         );
-        if let Some(path) = &self.replay {
-            let trace = Trace::load(path)?;
-            let depth = self.depth.first().copied().unwrap_or(crate::plan::DEPTH_MAX);
-            Case::closed(Op::Read, crate::plan::BLOCK_BYTES_MIN, depth).check()?;
-            let (end, span) = (trace.end_bytes(), self.volume_size);
-            ensure!(
-                end <= span,
-                "{}: the trace reaches to byte {end}, the volume has {}; give --volume-size {}",
-                path.display(),
-                Size::new(span),
-                Size::new(end.checked_next_multiple_of(1 << 20).unwrap_or(end))
-            );
-            return Ok(Workload::Replay(trace, depth));
-        }
         let axes = Axes {
             ops: self.op.clone(),
             blocks: self.block.clone(),
@@ -409,7 +377,7 @@ impl BenchOptions {
                 Size::new(case.span_bytes_min())
             );
         }
-        Ok(Workload::Cases(cases))
+        Ok(cases)
     }
 
     fn check_speed(&self) -> Result<()> {
@@ -443,7 +411,7 @@ impl BenchOptions {
     /// # Errors
     /// Names the file and the reason.
     pub fn check_files(&self) -> Result<()> {
-        for path in [&self.html, &self.json, &self.hdr_log].into_iter().flatten() {
+        for path in [&self.json, &self.hdr_log].into_iter().flatten() {
             let named = || format!("{}: cannot be written", path.display());
             ensure!(!path.is_dir(), "{}: it is a directory", named());
             let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -471,7 +439,7 @@ mod tests {
     use clap::Parser;
     use kvrail_device::ModeName;
 
-    use super::{ArmName, BenchOptions, Workload};
+    use super::{ArmName, BenchOptions};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -487,7 +455,7 @@ mod tests {
     #[test]
     fn without_options_the_default_cases_run() {
         let options = parse("").unwrap();
-        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        let cases = options.cases().unwrap();
         assert_eq!(cases, crate::plan::default_cases());
         assert_eq!(options.rounds, 4);
     }
@@ -496,7 +464,7 @@ mod tests {
     fn a_matrix_and_arms_are_read() {
         let options = parse("--arms kvrail,raw,raw:sqpoll --block 4KiB,1MiB --depth 1,8");
         let options = options.unwrap();
-        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        let cases = options.cases().unwrap();
         assert_eq!(cases.len(), 4);
         let wanted = [ArmName::Kvrail, ArmName::Raw(None), ArmName::Raw(Some(ModeName::Sqpoll))];
         assert_eq!(options.arms, wanted);
@@ -506,13 +474,13 @@ mod tests {
     fn arms_beside_a_store_have_keys_and_a_case_of_their_own() {
         let options = parse("--store --arms kvrail,files").unwrap();
         assert_eq!(options.named_arms(), [ArmName::Store, ArmName::Files]);
-        let Workload::Cases(cases) = options.workload().unwrap() else { panic!("cases") };
+        let cases = options.cases().unwrap();
         assert_eq!(cases, [crate::plan::keyed_case()]);
         let options = parse("--store --arms kvrail,files --op read --block 4KiB --depth 1");
-        let Workload::Cases(cases) = options.unwrap().workload().unwrap() else { panic!("cases") };
+        let cases = options.unwrap().cases().unwrap();
         assert_eq!(cases.len(), 1);
         assert_eq!(parse("--store").unwrap().named_arms(), [ArmName::Store]);
-        let said = parse("--store --arms kvrail,raw").unwrap().workload().unwrap_err().to_string();
+        let said = parse("--store --arms kvrail,raw").unwrap().cases().unwrap_err().to_string();
         assert!(said.contains("leave --store out"), "{said}");
     }
 
@@ -522,7 +490,7 @@ mod tests {
             ("--block 4K", "256KiB"),
             ("--arms spdk", "raw:MODE"),
             ("--open fast", "80%"),
-            ("--replay t --op read", "--op"),
+            ("--trace t --op read", "--op"),
             ("--member pci:zz", "0000:3b:00.0"),
             ("--mode uring", "sqpoll+iopoll"),
             ("--member /dev/nvme0n1 --dir /x", "--dir"),
@@ -536,7 +504,7 @@ mod tests {
             ("--seconds 1e300", "86400"),
             ("--seconds nan", "86400"),
             ("--warm-up inf", "86400"),
-            ("--replay t --speed 1e-300", "0.000001"),
+            ("--speed 2", "--trace"),
             ("--open 1e12", "100000000"),
             ("--open 1e300%", "1000"),
             ("--depth 200", "--depth 200"),
@@ -544,14 +512,14 @@ mod tests {
             ("--attach /s", "--volume"),
             ("--attach /s --volume v", "--overwrite"),
             ("--overwrite", "--member"),
-            ("--replay /nonexistent/trace", "/nonexistent/trace"),
         ];
         for (line, named) in cases {
-            let said = parse(line).unwrap().workload().unwrap_err().to_string();
+            let said = parse(line).unwrap().cases().unwrap_err().to_string();
             assert!(said.contains(named), "{line}: {said}");
         }
         let cases = [
             ("--trace t --speed 0", "--speed 0"),
+            ("--trace t --speed 1e-300", "0.000001"),
             ("--trace t --arms kvrail,files", "leave --arms out"),
             ("--trace t --attach /s --volume v", "--store-volume"),
         ];

@@ -127,16 +127,16 @@ pub struct CaseInfo {
     /// In words; not in the JSON.
     #[serde(skip)]
     pub name: String,
-    /// `read`, `write`, `mixed`, `lookup` or `replay`; `copy out` between memories alone. What
+    /// `read`, `write`, `mixed` or `lookup`; `copy out` between memories alone. What
     /// reads and writes a volume are gets and puts of a store: `get`, `put`.
     pub op: String,
-    /// Bytes of an operation; of the largest in a replay.
+    /// Bytes of an operation.
     pub block_bytes: u32,
     /// Operations in flight for each client.
     pub depth: u32,
     /// Client threads.
     pub clients: u32,
-    /// `closed` or `open`; a replay is `open`.
+    /// `closed` or `open`.
     #[serde(rename = "loop")]
     pub pace: String,
     /// How a block lies in GPU memory: `contiguous`, `paged` (one tensor) or `layers` (32 tensors).

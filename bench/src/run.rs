@@ -9,12 +9,12 @@ use kvrail_device::DirectIo;
 use crate::arms::{Arms, Driven, Kind, run_fio, scratch_bytes};
 use crate::blocks::{Blocks, Held};
 use crate::cpu::CpuMeter;
-use crate::drive::{Clients, Load, Replay, Sweep, Tally, replay};
+use crate::drive::{Clients, Load, Sweep, Tally};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
-use crate::options::{BenchOptions, Workload};
+use crate::options::BenchOptions;
 use crate::plan::{
     CHECKED, Case, CaseInfo, FILES, KEYED, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes,
 };
@@ -38,13 +38,10 @@ const METHOD: &str = "timed runs compare the headers of the first and last secto
     filled before their latency begins, and that time \
     is taken off the CPU seconds";
 
-/// A trace as a case.
-const REPLAY: &str = "replay";
-
 /// Of the volume's bytes those that blocks of one length have in a store: one in so many.
 const STORE_SHARE: u64 = 4;
 
-/// The arms on the harness's ground, with cases or a trace.
+/// The arms on the harness's ground, with cases.
 struct Storage<'a> {
     options: &'a BenchOptions,
     arms: Arms,
@@ -52,7 +49,7 @@ struct Storage<'a> {
     map: VersionMap,
     /// What the arms with keys hold.
     held: Held,
-    workload: Workload,
+    cases: Vec<Case>,
     /// Of the case that runs.
     load: Load,
 }
@@ -63,12 +60,12 @@ struct Storage<'a> {
 /// When the options contradict each other, the ground cannot be made, or an arm breaks down. Failed
 /// operations and wrong bytes are no error here: the report counts them.
 pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
-    let workload = options.workload().map_err(BenchError::Options)?;
-    let (pattern_bytes, unit_bytes, scratch) = spans(options, &workload);
+    let cases = options.cases().map_err(BenchError::Options)?;
+    let unit_bytes = version_unit_bytes(&cases);
+    let pattern_bytes = options.volume_size / u64::from(unit_bytes) * u64::from(unit_bytes);
     warn_when_busy(options.progress)?;
-    let ground = harness.open(options, pattern_bytes + scratch);
-    let results =
-        ground.and_then(|ground| on(options, workload, ground, (pattern_bytes, unit_bytes)));
+    let ground = harness.open(options, pattern_bytes + scratch_bytes(options, &cases));
+    let results = ground.and_then(|ground| on(options, cases, ground, (pattern_bytes, unit_bytes)));
     // Also when something went wrong: what was started must not stay. That error goes first.
     let closed = harness.close();
     let results = results?;
@@ -76,22 +73,9 @@ pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results>
     Ok(results)
 }
 
-/// Bytes of the pattern, of one version, and behind the pattern for fio.
-fn spans(options: &BenchOptions, workload: &Workload) -> (u64, u32, u64) {
-    match workload {
-        Workload::Cases(cases) => {
-            let unit = version_unit_bytes(cases);
-            let bytes = options.volume_size / u64::from(unit) * u64::from(unit);
-            (bytes, unit, scratch_bytes(options, cases))
-        }
-        // A trace may touch any sector.
-        Workload::Replay(..) => (options.volume_size / 512 * 512, 512, 0),
-    }
-}
-
 fn on(
     options: &BenchOptions,
-    workload: Workload,
+    cases: Vec<Case>,
     mut ground: Ground,
     (pattern_bytes, unit_bytes): (u64, u32),
 ) -> Result<Results> {
@@ -119,7 +103,7 @@ fn on(
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
     let load = Load::Closed;
-    let mut storage = Storage { options, arms, clients, map, held, workload, load };
+    let mut storage = Storage { options, arms, clients, map, held, cases, load };
     storage.drop_cases()?;
     storage.sweep(&mut runner, Sweep::Fill)?;
     runner.run(&mut storage, options.rounds)?;
@@ -175,18 +159,7 @@ fn clients(options: &BenchOptions, ground: &Ground) -> Clients {
 
 impl Suite for Storage<'_> {
     fn cases(&self) -> Vec<CaseInfo> {
-        match &self.workload {
-            Workload::Cases(cases) => cases.iter().map(Case::info).collect(),
-            Workload::Replay(trace, depth) => vec![CaseInfo {
-                name: REPLAY.to_owned(),
-                op: REPLAY.to_owned(),
-                block_bytes: trace.largest_bytes(),
-                depth: *depth,
-                clients: 1,
-                pace: "open".to_owned(),
-                ..CaseInfo::default()
-            }],
-        }
+        self.cases.iter().map(Case::info).collect()
     }
 
     /// fio comes last in the first round.
@@ -217,8 +190,7 @@ impl Suite for Storage<'_> {
     /// moment.
     fn prepare(&mut self, index: usize, so_far: &Rounds) -> Result<Option<f64>> {
         self.load = Load::Closed;
-        let Workload::Cases(cases) = &self.workload else { return Ok(None) };
-        let case = cases[index];
+        let case = self.cases[index];
         for kind in self.kinds(&case) {
             self.held.of_mut(kind).map_or(Ok(()), |blocks| blocks.prepare(&case))?;
         }
@@ -227,7 +199,7 @@ impl Suite for Storage<'_> {
             Rate::PerSecond(rate) => rate,
             Rate::PercentOfMax(percent) => {
                 let closed = Case { pace: Pace::Closed, ..case };
-                let twin = cases[..index].iter().position(|other| *other == closed);
+                let twin = self.cases[..index].iter().position(|other| *other == closed);
                 let mut slowest = f64::INFINITY;
                 for arm in &self.arms.driven {
                     if !takes(arm, &case, &self.held) {
@@ -252,33 +224,21 @@ impl Suite for Storage<'_> {
     }
 
     fn run(&mut self, case: usize, arm: usize, round: u32) -> Result<Option<Outcome>> {
-        let driven = self.arms.driven.get(arm);
-        match (&self.workload, driven) {
-            (Workload::Cases(cases), Some(arm)) => {
-                let case = &cases[case];
-                if !takes(arm, case, &self.held) {
-                    return Ok(None);
-                }
-                let map = map_of(arm, &mut self.map, &mut self.held);
-                arm.run(case, self.load, &self.clients, map).map(Some)
-            }
-            (Workload::Cases(cases), None) => {
-                let fio = self.arms.fio_for(&cases[case], round);
-                fio.map(|fio| run_fio(fio, &cases[case], self.options)).transpose()
-            }
-            (Workload::Replay(trace, depth), Some(arm)) => {
-                let (volume, speed) = (self.clients.volume, self.options.speed);
-                let played = Replay { trace, speed, depth: *depth, volume };
-                Ok(Some(replay(arm.way(), played, &mut self.map)?.into()))
-            }
-            (Workload::Replay(..), None) => Ok(None),
+        let case = &self.cases[case];
+        let Some(arm) = self.arms.driven.get(arm) else {
+            let fio = self.arms.fio_for(case, round);
+            return fio.map(|fio| run_fio(fio, case, self.options)).transpose();
+        };
+        if !takes(arm, case, &self.held) {
+            return Ok(None);
         }
+        let map = map_of(arm, &mut self.map, &mut self.held);
+        arm.run(case, self.load, &self.clients, map).map(Some)
     }
 
     fn finish(&mut self, case: usize) -> Result<Tally> {
         let mut sum = Tally::default();
-        let Workload::Cases(cases) = &self.workload else { return Ok(sum) };
-        for kind in self.kinds(&cases[case]) {
+        for kind in self.kinds(&self.cases[case]) {
             if let Some(blocks) = self.held.of_mut(kind) {
                 sum.merge(blocks.verify()?);
             }
@@ -309,13 +269,12 @@ impl Storage<'_> {
 
     /// Drops the cases that no arm takes, and says so; all but lookups must have one.
     fn drop_cases(&mut self) -> Result<()> {
-        let Workload::Cases(cases) = &mut self.workload else { return Ok(()) };
         if self.arms.driven.is_empty() {
-            cases.clear();
+            self.cases.clear();
         }
         let (arms, held) = (&self.arms.driven, &self.held);
         let taken = |case: &Case| arms.iter().any(|arm| takes(arm, case, held));
-        let (kept, dropped): (Vec<_>, Vec<_>) = cases.drain(..).partition(taken);
+        let (kept, dropped): (Vec<_>, Vec<_>) = self.cases.drain(..).partition(taken);
         if let (true, Some(case)) = (kept.is_empty(), dropped.first()) {
             let why = "volumes take multiples of 512 bytes and have no keys, and the store is not \
                        among the arms; choose another case, or arms with `store`";
@@ -323,7 +282,7 @@ impl Storage<'_> {
         }
         let note = |case: &Case| format!("{case}: no arm of this run takes it");
         self.arms.notes.extend(dropped.iter().map(note));
-        *cases = kept;
+        self.cases = kept;
         Ok(())
     }
 

@@ -260,23 +260,6 @@ fn lanes_reach_the_null_device() {
 }
 
 #[test]
-fn a_trace_is_replayed_over_lanes() {
-    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sidecar-trace");
-    let lines: String = (0..200_u64)
-        .map(|line| {
-            format!(
-                "0.{line:04} {} {} 4096\n",
-                ["r", "w"][usize::from(line % 2 == 0)],
-                line / 4 * 512
-            )
-        })
-        .collect();
-    std::fs::write(&trace, lines).unwrap();
-    let report = measured(&format!("--arms kvrail,raw --replay {} --speed 2", trace.display()));
-    assert_eq!(report.runs.iter().map(|run| run.operations).collect::<Vec<_>>(), [400, 400]);
-}
-
-#[test]
 fn a_store_gets_what_it_was_put_and_is_compared_with_the_volume() {
     let line = "--arms kvrail,raw,store --op read,write,mixed,lookup --block 4KiB,1MiB --depth 4";
     // Long enough for a lookup of an unoptimised build on a busy machine.

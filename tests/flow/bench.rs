@@ -70,11 +70,10 @@ fn clean(report: &Value) {
 
 #[test]
 fn the_report_has_the_promised_keys_and_no_failures() {
-    let (place, folder) = place_with_folder();
-    let html = place.path("report.html");
+    let (_place, folder) = place_with_folder();
     let mut command = bench();
     command.args(["--op", "read,write,mixed", "--block", "4KiB,1MiB", "--depth", "4"]);
-    command.args(["--format", "json", "--dir"]).arg(&folder).arg("--html").arg(&html);
+    command.args(["--format", "json", "--dir"]).arg(&folder);
     let outcome = run(&mut command);
     outcome.expect(0, &[]);
     let report = report(&outcome.stdout);
@@ -113,17 +112,15 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     }
     clean(&report);
     nothing_left(&folder);
-    self_contained(&html);
 }
 
 /// Blocks of the store beside the volume's, those that no volume takes among them.
 #[test]
 fn the_store_puts_gets_and_looks_up_beside_the_volume() {
-    let (place, folder) = place_with_folder();
-    let html = place.path("report.html");
+    let (_place, folder) = place_with_folder();
     let mut command = bench_of("kvrail,raw,store", "0.1");
     command.args(["--op", "read,write,lookup", "--block", "64KiB,640256B", "--depth", "2"]);
-    command.args(["--format", "json", "--dir"]).arg(&folder).arg("--html").arg(&html);
+    command.args(["--format", "json", "--dir"]).arg(&folder);
     let outcome = run(&mut command);
     outcome.expect(0, &[]);
     let report = report(&outcome.stdout);
@@ -148,7 +145,6 @@ fn the_store_puts_gets_and_looks_up_beside_the_volume() {
     assert_eq!(of("store", "lookup"), [4096]);
     assert!(runs.iter().any(|run| run["keys"] == 1000));
     nothing_left(&folder);
-    self_contained(&html);
 }
 
 /// A file for each block beside the store: the same cases, no wrong byte, and no file left.
@@ -180,15 +176,6 @@ fn place_with_folder() -> (Place, PathBuf) {
     let folder = place.data_path("bench");
     fs::create_dir(&folder).unwrap();
     (place, folder)
-}
-
-/// A page that needs nothing from anywhere.
-fn self_contained(html: &Path) {
-    let page = fs::read_to_string(html).unwrap();
-    assert!(page.contains("<svg") && page.trim_end().ends_with("</html>"));
-    for foreign in ["<link", "src=\"", "@import", "url("] {
-        assert!(!page.contains(foreign), "the page asks for more with {foreign}");
-    }
 }
 
 #[test]
@@ -278,18 +265,16 @@ fn wrong_options_are_refused_at_once() {
     let (folder, missing) = (place.data_path("results"), place.data_path("missing"));
     fs::create_dir(&folder).unwrap();
     let [folder, missing] = [&folder, &missing].map(|path| path.to_str().unwrap());
-    let (inside, far) = (format!("{missing}/report"), place.path("far"));
-    fs::write(&far, "0 r 900GiB 4096\n").unwrap();
-    let cases: [(&[&str], i32, &str); 10] = [
+    let inside = format!("{missing}/report");
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["--block", "1000B"], 2, "--block 1000B"),
         (&["--seconds", "1e300"], 2, "86400"),
         (&["--open", "1e12"], 2, "100000000"),
         (&["--mode", "uring"], 2, "sqpoll+iopoll"),
         (&["--json", &inside], 2, &inside),
-        (&["--html", folder], 2, "it is a directory"),
+        (&["--json", folder], 2, "it is a directory"),
         (&["--member", missing], 2, "no such device"),
-        (&["--replay", missing], 2, missing),
-        (&["--replay", far.to_str().unwrap()], 2, "--volume-size"),
+        (&["--trace", missing], 2, missing),
         (&["--attach", missing, "--volume", "kv", "--overwrite"], 4, "no sidecar"),
     ];
     for (options, status, words) in cases {
@@ -390,26 +375,6 @@ fn members_of_ones_own_carry_no_label_afterwards() {
     let seen = run(kvrail().args(["volume", "inspect", "--format", "json"]).arg(&member));
     let seen: Value = serde_json::from_str(&seen.stdout).unwrap();
     assert_eq!(seen[0]["content"]["state"], "blank", "{seen}");
-}
-
-#[test]
-fn a_trace_is_replayed() {
-    let (place, folder) = place_with_folder();
-    let trace = place.path("trace");
-    let lines = (0..200_u64).map(|line| {
-        let op = if line % 3 == 0 { "write" } else { "read" };
-        format!("{} {op} {} 16KiB\n", line as f64 * 0.0005, line % 50 * 65_536)
-    });
-    fs::write(&trace, lines.collect::<String>()).unwrap();
-    let mut command = bench();
-    command.arg("--replay").arg(&trace).args(["--format", "json", "--dir"]).arg(&folder);
-    let outcome = run(&mut command);
-    outcome.expect(0, &[]);
-    let report = report(&outcome.stdout);
-    clean(&report);
-    let replayed = |run: &&Value| run["op"] == "replay" && run["operations"] == 200;
-    assert_eq!(report["runs"].as_array().unwrap().iter().filter(replayed).count(), 2);
-    nothing_left(&folder);
 }
 
 /// Requests of an engine, with real bytes: what was not there is put, what was put is got.

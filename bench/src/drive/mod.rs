@@ -3,12 +3,10 @@
 mod client;
 mod closed;
 mod open;
-mod replay;
 mod run;
 mod sweep;
 mod tally;
 
-pub use self::replay::{Replay, replay};
 pub use self::run::{Clients, Load, Sample, Way, measure};
 pub use self::sweep::{Sweep, sweep};
 pub use self::tally::{Tally, latency_histogram};

@@ -28,7 +28,7 @@ pub struct Tally {
     /// Latencies of the operations counted, in nanoseconds.
     pub latency_ns: Histogram<u64>,
     /// Operations counted: those that ended within the window (closed loop), or whose planned
-    /// start lies in it (open loop and replay).
+    /// start lies in it (open loop).
     pub operations: u64,
     /// Bytes they moved.
     pub bytes: u64,

@@ -1,15 +1,12 @@
-//! What a benchmark says: the JSON, the table, the page, the log.
+//! What a benchmark says: the JSON, the table, the log.
 
 mod aims;
-mod charts;
-mod html;
 mod log;
 mod schema;
 mod table;
 mod words;
 
 pub use self::aims::aims;
-pub use self::html::html;
 pub use self::log::{LogEntry, write_log};
 pub use self::schema::{
     Aim, Bound, Comparison, GpuFound, Ratio, Report, Run, SCHEMA, SidecarCost, Verification,

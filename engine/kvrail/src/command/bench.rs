@@ -16,16 +16,15 @@ use crate::output::Format;
 const EXAMPLES: &str = "\
 Examples:
   kvrail bench                      the default cases, volume and store, about a minute and a half
-  kvrail bench --dir /mnt/nvme --html report.html
+  kvrail bench --dir /mnt/nvme --json report.json
   kvrail bench --member serial:S6CKNE0T,serial:S6CKNE1B        blank drives, wiped at the end
   kvrail bench --op read --block 4KiB,64KiB --depth 1,32 --arms kvrail,raw,raw:sqpoll
   kvrail bench --op read,write,lookup --block 640256 --depth 8 --arms store
   kvrail bench --arms store,files --op mixed --block 1MiB --depth 1 --clients 8
-  kvrail bench --store --arms kvrail,files     the store beside others, see --arms
+  kvrail bench --store --arms kvrail,files     the store beside plain files
   kvrail bench --block 256KiB --depth 8 --open 80% --seconds 10
   kvrail bench --gpu 0 --dir /mnt/nvme --json gpu.json         between a file and GPU memory
   kvrail bench --set pollers.busy_poll_max=200us --set device.queue_depth=64
-  kvrail bench --replay trace.txt --format json
   kvrail bench --store --trace requests.jsonl --speed 60 --volume-size 4GiB
   kvrail bench --attach /run/kvrail/kvrail.sock --volume kv0 --overwrite";
 
