@@ -52,9 +52,10 @@ if [[ ${1:-} == all ]]; then
     step miri scripts/verbs/miri.sh
     # The arms in the machine with NVMe controllers take as long as its suite: `scripts/dev count`.
     step count scripts/verbs/count.sh --arm null --arm interrupt --arm raw:interrupt
-    # Where the machine's parts can be had: from the package mirror, or from an earlier time.
+    # Where the machine's parts can be had: from the package mirror, or from an earlier time. Both
+    # kernels, kills and the end of power take 20 minutes: `scripts/dev vm test`.
     if why=$(tests/hardware/vm/build.sh 2>&1); then
-        step vm scripts/verbs/vm.sh test
+        step vm scripts/verbs/vm.sh test brief
     else
         echo "skipped: the suite on NVMe controllers, in a machine of its own:" \
             "$(tail -n 1 <<<"$why") (scripts/dev vm build)" | tee -a "$log"

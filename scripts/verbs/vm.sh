@@ -18,6 +18,7 @@ esac
 cat >&2 <<'USAGE'
 usage: scripts/dev vm build                     fetch and unpack what a machine boots from
        scripts/dev vm test [KERNEL...]          the hardware suite on both kernels, or those named
+       scripts/dev vm test brief [KERNEL]      what is about the kernel, on the newer one
        scripts/dev vm test store-power [KERNEL...]  stores and the end of power, each flush replayed
        scripts/dev vm package [KERNEL]          the Debian package's life under systemd
        scripts/dev vm bench [KERNEL [MODE...]]  the table of ratios; ROUNDS=3, PLACES=nvme
