@@ -9,7 +9,7 @@ use kvrail_memory::{PageSize, Region};
 /// Threads lease, fill, check and drop; a byte with two owners would show a foreign pattern.
 #[test]
 fn many_threads_never_share_a_byte() {
-    let rounds: u32 = if cfg!(miri) { 30 } else { 20_000 };
+    let rounds: u32 = if cfg!(miri) { 12 } else { 4_000 };
     let pool = LeasePool::new(Arc::new(HeapBlock::new(1 << 16)), 64);
     std::thread::scope(|scope| {
         for thread in 1..=4_u8 {
