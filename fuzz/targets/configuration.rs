@@ -1,15 +1,10 @@
 //! Configuration files, as an operator writes them: each loads, or is refused in words.
 #![no_main]
 
-// The sidecar is a program, not a library: its room of the configuration is compiled in here.
-#[expect(dead_code, unused_imports, reason = "the rest of the program uses them")]
-#[path = "../../engine/kvrail/src/config/mod.rs"]
-mod config;
-
 use std::fs;
 use std::sync::LazyLock;
 
-use config::{Layers, load};
+use kvrail_cli::config::{Layers, load};
 use tempfile::NamedTempFile;
 
 static FILE: LazyLock<NamedTempFile> = LazyLock::new(|| NamedTempFile::new().expect("a file"));

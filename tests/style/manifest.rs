@@ -26,6 +26,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("poller", &["device", "memory", "ring", "store"]),
     ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "store"]),
     ("metrics", &["protocol", "units"]),
+    (
+        "cli",
+        &[
+            "client", "device", "gpu", "memory", "metrics", "nvme", "poller", "ring", "sandbox",
+            "session", "store", "target", "units", "volume",
+        ],
+    ),
     ("client", &["layout", "memory", "protocol", "ring", "store"]),
     ("c", &["client"]),
     ("kvbm", &["client", "memory"]),

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::command;
-use crate::context::Globals;
-use crate::failure::EXIT_HELP;
+use kvrail_cli::context::Globals;
+use kvrail_cli::failure::EXIT_HELP;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -30,13 +30,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, Volume, WriteBudget};
-use crate::context::Verbosity;
-use crate::failure::{Exit, Failure};
 use crate::members::paths;
-use crate::output::say;
-use crate::progress::bar_for;
-use crate::stop::ending_signals;
+use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, Volume, WriteBudget};
+use kvrail_cli::context::Verbosity;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::say;
+use kvrail_cli::progress::bar_for;
+use kvrail_cli::stop::ending_signals;
 
 /// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";

@@ -1,31 +1,25 @@
 //! `kvrail`: the sidecar and everything an operator does with it, in one binary.
 //!
-//! Owns the command line, the configuration and the wiring of the rooms. Holds no data path: what
+//! Owns the command line and the wiring of the rooms. Holds no data path: what
 //! moves blocks lies in the rooms below.
 #![forbid(unsafe_code)]
 
 mod cli;
 mod command;
-mod config;
-mod context;
 mod embedded;
-mod failure;
-mod format;
 mod members;
-mod output;
-mod progress;
 mod serve;
-mod stop;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use kvrail_cli::context::{Context, PORTER};
+use kvrail_cli::failure::{self, Failure};
+use kvrail_cli::output::{Format, say_failure};
+use kvrail_cli::stop::outlive_file_limit;
 use kvrail_memory::CountingAllocator;
 
 use crate::cli::Cli;
-use crate::context::{Context, PORTER};
-use crate::failure::Failure;
-use crate::output::{Format, say_failure};
 
 /// Pollers must not touch the heap after start; `kvrail status` and `kvrail bench` show whether
 /// they do.
@@ -43,7 +37,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage(&error),
     };
     let context = Context::new(cli.globals);
-    match stop::outlive_file_limit().and_then(|()| command::run(cli.command, &context)) {
+    match outlive_file_limit().and_then(|()| command::run(cli.command, &context)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure, context.format),
     }

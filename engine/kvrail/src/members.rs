@@ -8,8 +8,8 @@ use kvrail_nvme::{Controller, Drive, IdentityError, Namespace, Selector, describ
 use kvrail_protocol::DriveReport;
 use kvrail_volume::VolumeName;
 
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// A member found on this host.
 #[derive(Clone, Debug)]

@@ -8,10 +8,10 @@ use kvrail_bench::{BenchError, BenchOptions, Harness, LEGEND, Progress, Verdict}
 use kvrail_client::ClientError;
 use kvrail_device::probe_memory;
 
-use crate::context::{Context, Verbosity};
 use crate::embedded::Embedded;
-use crate::failure::{Exit, Failure};
-use crate::output::Format;
+use kvrail_cli::context::{Context, Verbosity};
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::Format;
 
 const EXAMPLES: &str = "\
 Examples:

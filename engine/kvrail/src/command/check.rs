@@ -15,11 +15,11 @@ use kvrail_session::WriteBudget as Wanted;
 use kvrail_store::{Budget, Sizing};
 use kvrail_volume::{Content, Label, inspect};
 
-use crate::config::{Volume, WriteBudget};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
 use crate::members::{drive_of, locate};
-use crate::output::{Format, human_bytes, print_json, print_text};
+use kvrail_cli::config::{Volume, WriteBudget};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,8 +3,8 @@
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::failure::Failure;
-use crate::output::print_text;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::print_text;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::config::{Config, DEFAULT_FILE, Loaded, Origin};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_table, print_text, table};
 use crate::serve::check_host;
+use kvrail_cli::config::{Config, DEFAULT_FILE, Loaded, Origin};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:

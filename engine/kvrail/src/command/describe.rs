@@ -6,7 +6,7 @@ use indicatif::HumanDuration;
 use kvrail_units::Size;
 use kvrail_volume::{Content, Inspection, Label, Purpose};
 
-use crate::output::human_bytes;
+use kvrail_cli::output::human_bytes;
 
 /// One line about what a member holds.
 pub(crate) fn content(content: &Content) -> String {

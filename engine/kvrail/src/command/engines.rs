@@ -6,9 +6,9 @@ use std::process::Command;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::Format;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::Format;
 
 const EXAMPLES: &str = "\
 Examples:

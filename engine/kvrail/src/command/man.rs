@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 const EXAMPLES: &str = "\
 Examples:

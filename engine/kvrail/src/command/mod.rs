@@ -23,8 +23,8 @@ pub(crate) mod volume;
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 /// Runs a command to its end.
 ///

@@ -6,9 +6,9 @@ use clap::Args;
 use kvrail_protocol::Reloaded;
 
 use super::status::SidecarArgs;
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

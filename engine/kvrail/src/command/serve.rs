@@ -6,13 +6,13 @@ use clap::Args;
 use kvrail_session::StoppedHow;
 use sd_notify::NotifyState;
 
-use crate::config::{Config, LogFormat};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json};
 use crate::serve::{
     EarlyStop, Parent, Reload, Sidecar, await_drives, confine, log_to_stderr, temporary,
 };
+use kvrail_cli::config::{Config, LogFormat};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvrail_client::ClientError;
 
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// The failure of an ask: of a sidecar that keeps silent, what can be seen of it from outside.
 pub(crate) fn explain(error: &ClientError, socket: &Path) -> Failure {

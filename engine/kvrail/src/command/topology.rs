@@ -7,9 +7,9 @@ use kvrail_memory::Root;
 use kvrail_topology::{Map, PATH_KINDS, Pair, PathKind, svg, text, tree};
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_table, print_text, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,8 +4,8 @@ use kvrail_memory::Topology;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::plan;
-use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// What a sidecar has open beside its devices, its passing needs at start counted in: standard
 /// streams, log, socket and lock, bells, epoll sets.

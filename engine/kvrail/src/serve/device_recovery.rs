@@ -19,8 +19,8 @@ use super::annex::Annex;
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
-use crate::failure::{Failure, no_thread};
 use crate::members::drive_report;
+use kvrail_cli::failure::{Failure, no_thread};
 
 /// How often it is looked whether a device is gone, or back.
 const LOOK: Duration = Duration::from_millis(200);

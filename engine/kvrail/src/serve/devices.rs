@@ -10,7 +10,7 @@ use kvrail_volume::{Claim, IoPath, VolumeError};
 use super::plan::{Plan, PlannedDevice};
 use super::takeover::Takeover;
 use super::volumes::{Served, Source as Member};
-use crate::failure::Failure;
+use kvrail_cli::failure::Failure;
 
 /// What a device is opened from.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::parent::Parent;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Set by SIGTERM and SIGINT, and by the end of a parent.
 #[derive(Clone, Debug)]

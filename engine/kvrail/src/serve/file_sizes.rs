@@ -3,8 +3,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Raises the limit as far as it may go, and refuses a start that it would keep from writing.
 ///

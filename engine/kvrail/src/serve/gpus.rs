@@ -21,8 +21,8 @@ use kvrail_session::ServedGpu;
 
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
-use crate::config::{Config, GpuName};
-use crate::failure::{Exit, Failure, exhausted};
+use kvrail_cli::config::{Config, GpuName};
+use kvrail_cli::failure::{Exit, Failure, exhausted};
 
 /// How long a poller may take to end: nothing is in flight by then, unless a GPU hangs.
 const END_WITHIN: Duration = Duration::from_secs(2);

@@ -4,8 +4,8 @@
 use kvrail_memory::Topology;
 
 use super::numa;
-use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Reads the CPUs and nodes of this host, and holds a configuration against them.
 ///
@@ -51,8 +51,8 @@ fn check_cpus(key: &str, cpus: &[u16], topology: &Topology) -> Result<(), Failur
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::config::Config;
     use crate::serve::numa::tests::machine;
+    use kvrail_cli::config::Config;
 
     #[test]
     fn cpus_and_nodes_that_are_not_there_are_refused() {

@@ -10,9 +10,9 @@ use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
 
 use super::early_stop::EarlyStop;
-use crate::config::Config;
-use crate::context::Context;
 use crate::members::locate;
+use kvrail_cli::config::Config;
+use kvrail_cli::context::Context;
 
 /// How often members are looked for.
 const LOOK: Duration = Duration::from_millis(250);

@@ -14,9 +14,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::SetLog;
 use super::log_queue::{LogGuard, LogQueue, LostLines};
-use crate::config::{Config, LogFormat};
-use crate::failure::{Exit, Failure, no_thread};
-use crate::output::is_journal;
+use kvrail_cli::config::{Config, LogFormat};
+use kvrail_cli::failure::{Exit, Failure, no_thread};
+use kvrail_cli::output::is_journal;
 
 /// Lines of the log that may wait to be written.
 const LOG_LINES: usize = 8192;

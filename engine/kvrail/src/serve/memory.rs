@@ -2,8 +2,8 @@
 
 use kvrail_device::{Probe, probe_memory};
 
-use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Registers and reads to pages as `memory.pages` has them.
 ///

@@ -5,7 +5,7 @@ use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_session::ServerHandle;
 
 use super::annex::Annex;
-use crate::config::Config;
+use kvrail_cli::config::Config;
 
 /// The endpoint, if there is one.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use kvrail_session::NumaPolicy;
 use rustix::fs::{Dev, FileType, fstat, major, minor};
 
 use super::volumes::Source;
-use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// A file is near the disk it lies on. Of file systems over several disks nothing is known.
 pub(super) fn near(member: &Source, topology: &Topology) -> Option<Near> {
@@ -84,7 +84,7 @@ pub(super) mod tests {
     use kvrail_session::NumaPolicy;
 
     use super::{note, policy};
-    use crate::config::Config;
+    use kvrail_cli::config::Config;
 
     /// Four CPUs, two on each of these nodes.
     pub(in crate::serve) fn machine(nodes: &[(u32, &str)]) -> Topology {

@@ -10,7 +10,7 @@ use rustix::process::{
 };
 use signal_hook::consts::SIGUSR1;
 
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// The process that started this one.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ use kvrail_volume::Purpose;
 
 use super::numa;
 use super::volumes::{Served, Source};
-use crate::config::{Auto, Config, Device};
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::{Auto, Config, Device};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Longest spin of a poller: the time of a client that is woken first, 35 to 45 us in virtual
 /// machines, and of a small read of a fast drive. A poller spins only where that paid lately, so
@@ -343,8 +343,8 @@ mod tests {
     use kvrail_memory::Near;
 
     use super::{cpus, cpus_of_gpus, shares};
-    use crate::config::Config;
     use crate::serve::numa::tests::machine;
+    use kvrail_cli::config::Config;
 
     /// Devices on these nodes, with interrupts everywhere or nowhere.
     fn on(nodes: &[Option<u32>]) -> Vec<Near> {

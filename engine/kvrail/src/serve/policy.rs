@@ -3,7 +3,7 @@
 use kvrail_memory::Sealing;
 use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, PoolSize, Tenancy};
 
-use crate::config::{Config, Unsealed, Volume};
+use kvrail_cli::config::{Config, Unsealed, Volume};
 
 /// What `config` lets clients do.
 pub(super) fn policy(config: &Config) -> Policy {

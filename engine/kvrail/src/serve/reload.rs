@@ -16,9 +16,9 @@ use super::annex::Annex;
 use super::policy::policy;
 use super::target::Door as TargetDoor;
 use super::{check_host, memory, sandbox, volumes};
-use crate::config::Config;
-use crate::context::Context;
-use crate::failure::{Failure, no_thread};
+use kvrail_cli::config::Config;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Failure, no_thread};
 
 /// How often the file is looked at; what has not changed since the look before is read.
 const LOOK: Duration = Duration::from_secs(2);

@@ -8,8 +8,8 @@ use kvrail_ring::{DeviceIndex, Geometry};
 use kvrail_session::ServedGpu;
 
 use super::plan::Plan;
-use crate::config::Config;
-use crate::output::human_bytes;
+use kvrail_cli::config::Config;
+use kvrail_cli::output::human_bytes;
 
 /// The start report.
 pub(super) fn text(

@@ -10,8 +10,8 @@ use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter
 use kvrail_target::{Kernel, Tree};
 use kvrail_volume::beneath;
 
-use crate::config::{Config, GpuName, Target};
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::{Config, GpuName, Target};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Where drives are.
 const DEVICES: &str = "/dev";

@@ -30,9 +30,9 @@ use super::volumes::Served;
 use super::{
     descriptors, devices, file_sizes, gpus, memory, plan, report, sandbox, signals, target, volumes,
 };
-use crate::config::Config;
-use crate::context::PORTER;
-use crate::failure::{Exit, Failure, exhausted};
+use kvrail_cli::config::Config;
+use kvrail_cli::context::PORTER;
+use kvrail_cli::failure::{Exit, Failure, exhausted};
 
 /// A sidecar that is ready for clients.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use super::early_stop::EarlyStop;
 use super::parent::Parent;
 use super::reload::Door;
-use crate::failure::{Exit, Failure, no_thread};
+use kvrail_cli::failure::{Exit, Failure, no_thread};
 
 /// Listens on a thread of its own until the process ends. What came before is not forgotten.
 pub(super) fn listen(

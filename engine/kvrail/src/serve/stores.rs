@@ -23,10 +23,10 @@ use uuid::Uuid;
 
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{Served, Source};
-use crate::config::{Pool, WriteBudget};
-use crate::failure::{Exit, Failure};
 use crate::members::drive_of;
-use crate::output::human_bytes;
+use kvrail_cli::config::{Pool, WriteBudget};
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::human_bytes;
 
 /// How long a store may take to read its heads: 65,536 of them from a slow drive.
 const START_WITHIN: Duration = Duration::from_secs(30);

@@ -13,8 +13,8 @@ use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
 use super::annex::Annex;
 use crate::command::target::{locked, seen, show};
-use crate::config::{OnShutdown, Target as Wanted};
-use crate::failure::{Failure, no_thread};
+use kvrail_cli::config::{OnShutdown, Target as Wanted};
+use kvrail_cli::failure::{Failure, no_thread};
 
 /// What the target's thread is told.
 #[derive(Debug)]

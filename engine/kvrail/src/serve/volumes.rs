@@ -11,9 +11,9 @@ use kvrail_volume::{
 };
 use uuid::Uuid;
 
-use crate::config::{Config, NullContent, Pool, Volume as Configured};
-use crate::failure::{Exit, Failure};
 use crate::members::{Located, locate};
+use kvrail_cli::config::{Config, NullContent, Pool, Volume as Configured};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// A member as configured.
 #[derive(Debug)]

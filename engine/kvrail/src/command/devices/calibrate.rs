@@ -5,10 +5,10 @@ use kvrail_memory::{Root, Topology};
 use kvrail_nvme::{Host, Selector};
 
 use super::show::NONE;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
 use crate::members::paths;
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 /// Times the modes on each device named, or on every namespace.
 pub(super) fn run(named: &[Selector], context: &Context) -> Result<(), Failure> {

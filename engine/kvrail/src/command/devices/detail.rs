@@ -6,7 +6,7 @@ use kvrail_nvme::{ControllerFacts, Drive, Endurance, Health, Link, NamespaceFact
 use super::device::Device;
 use super::overview;
 use crate::command::describe;
-use crate::output::{human_bytes, table as bare};
+use kvrail_cli::output::{human_bytes, table as bare};
 
 /// What is not known has no line.
 pub(super) fn table(device: &Device) -> Table {

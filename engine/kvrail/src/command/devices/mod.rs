@@ -9,8 +9,8 @@ mod show;
 use clap::Args;
 use kvrail_nvme::Selector;
 
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use kvrail_nvme::Drive;
 
 use super::device::Device;
 use crate::command::describe;
-use crate::output::{human_bytes, table as bare};
+use kvrail_cli::output::{human_bytes, table as bare};
 
 /// All of them; `-` is what is not known.
 pub(super) fn table(devices: &[Device]) -> Table {

@@ -5,9 +5,9 @@ use kvrail_nvme::{Drive, Selector, Unseen, describe, drives, resolve};
 
 use super::device::Device;
 use super::{detail, overview};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_table, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_table, print_text};
 
 /// Said instead of an empty table.
 pub(super) const NONE: &str =

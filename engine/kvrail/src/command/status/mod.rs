@@ -17,9 +17,9 @@ pub(crate) use text::{
 };
 
 use super::silent::explain;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_text, say};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_text, say};
 use text::{Area, head, screen, verbose};
 
 const EXAMPLES: &str = "\

@@ -9,7 +9,7 @@ use kvrail_protocol::{
 
 use Detail::{Screen, Verbose};
 
-use crate::output::{human_bytes, table};
+use kvrail_cli::output::{human_bytes, table};
 
 /// Rows of a table on a screen, at most.
 const ROWS_MAX: usize = 8;

@@ -6,10 +6,10 @@ use kvrail_volume::{DirectIo, VolumeName};
 use serde::Serialize;
 
 use super::target::confirm;
-use crate::context::Context;
-use crate::failure::Failure;
 use crate::members::members;
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

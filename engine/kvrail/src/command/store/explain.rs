@@ -6,9 +6,9 @@ use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState,
 use serde::Serialize;
 
 use super::target::{TargetArgs, ago};
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,9 +6,9 @@ use kvrail_client::ListedBlock;
 use serde::Serialize;
 
 use super::target::{TargetArgs, ago};
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_table, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, table};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -15,8 +15,8 @@ mod verify;
 
 use clap::Subcommand;
 
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

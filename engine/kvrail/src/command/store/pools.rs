@@ -8,9 +8,9 @@ use kvrail_protocol::{PoolReport, ShardReport};
 use serde::Serialize;
 
 use super::target::TargetArgs;
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_table, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, table};
 
 const EXAMPLES: &str = "\
 Examples:

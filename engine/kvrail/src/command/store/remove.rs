@@ -4,9 +4,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::target::{TargetArgs, confirm};
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,10 +10,10 @@ use kvrail_replay::{
 };
 use kvrail_units::Size;
 
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
-use crate::progress::bar;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::progress::bar;
 
 const EXAMPLES: &str = "\
 Examples:

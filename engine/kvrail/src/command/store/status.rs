@@ -12,9 +12,9 @@ use serde::Serialize;
 use super::pools::together;
 use super::target::TargetArgs;
 use crate::command::status::short;
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,8 +9,8 @@ use indicatif::HumanDuration;
 use kvrail_client::{Absent, AttachOptions, Client, ClientError, Identity, Namespace, Volume};
 
 use crate::command::silent::explain;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Longest wait: a member writes a namespace twice, each time to stable media.
 const PATIENCE: Duration = Duration::from_secs(10);

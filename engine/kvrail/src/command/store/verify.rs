@@ -12,11 +12,11 @@ use kvrail_client::{
 use serde::Serialize;
 
 use super::target::{Session, TargetArgs};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
-use crate::progress::bar;
-use crate::stop::StopFlag;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::progress::bar;
+use kvrail_cli::stop::StopFlag;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -21,9 +21,9 @@ use tempfile::{NamedTempFile, tempfile};
 
 use self::redact::Redactor;
 use super::status::SidecarArgs;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

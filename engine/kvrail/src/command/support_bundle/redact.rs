@@ -1,6 +1,6 @@
 //! What must not leave the host.
 
-use crate::config::Loaded;
+use kvrail_cli::config::Loaded;
 
 /// What stands in place of a secret.
 const REDACTED: &str = "(redacted)";

@@ -5,8 +5,8 @@ use kvrail_memory::Root;
 use kvrail_target::Claims;
 
 use super::show::{Report, Steps};
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,9 +6,9 @@ use clap::Args;
 use kvrail_memory::Root;
 use kvrail_target::{Kernel, Snapshot, everything, export};
 
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::print_json;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::print_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,8 +13,8 @@ use clap::Subcommand;
 
 use self::open::nothing_wished;
 pub(crate) use self::open::{locked, seen};
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use kvrail_target::{FileStore, Kernel, Store, Target};
 
-use crate::config::Target as Wanted;
-use crate::failure::{Exit, Failure};
+use kvrail_cli::config::Target as Wanted;
+use kvrail_cli::failure::{Exit, Failure};
 
 /// The target to change: locked against every other kvrail.
 pub(crate) fn locked(wanted: &Wanted) -> Result<Target<Kernel, FileStore>, Failure> {

@@ -6,8 +6,8 @@ use clap::Args;
 use kvrail_memory::Root;
 
 use super::show::{Report, Steps};
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,9 +3,9 @@
 use kvrail_target::{Outcome, Plan, Serving, Step};
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::failure::Failure;
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, print_json, print_text};
 
 /// What a command did or would do.
 #[derive(Serialize)]

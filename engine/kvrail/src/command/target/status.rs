@@ -6,9 +6,9 @@ use kvrail_target::Step;
 use serde::Serialize;
 
 use super::show::outcome;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

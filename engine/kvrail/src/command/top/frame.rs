@@ -9,7 +9,7 @@ use crate::command::status::{
     Column, Detail, SHARDS, cpu, doubts, duration, gpus, missing, notes, reasons, rows, stalls,
     troubles,
 };
-use crate::output::human_bytes;
+use kvrail_cli::output::human_bytes;
 
 const KEYS: &str = "s order  r reverse  e expand  w why  p pause  q quit";
 

@@ -12,10 +12,10 @@ use clap::Args;
 use kvrail_protocol::StatusReport;
 
 use super::status::{Looker, SidecarArgs};
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, print_json, print_text};
 use frame::{draw, sections};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, print_json, print_text};
 use terminal::Terminal;
 use view::{Happened, View};
 

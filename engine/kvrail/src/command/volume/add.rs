@@ -6,10 +6,10 @@ use kvrail_volume::{NewMember, Overwrite, VolumeName, add};
 
 use super::create::{DirectArg, FillArg};
 use super::retire::Changed;
-use crate::context::Context;
-use crate::failure::Failure;
 use crate::members::{locate, members};
-use crate::progress::writing;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::progress::writing;
 
 const EXAMPLES: &str = "\
 Examples:

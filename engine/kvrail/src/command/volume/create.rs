@@ -11,11 +11,11 @@ use kvrail_volume::{
 };
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
 use crate::members::members;
-use crate::output::{Format, human_bytes, print_json, print_text};
-use crate::progress::writing;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
+use kvrail_cli::progress::writing;
 
 const EXAMPLES: &str = "\
 Examples:

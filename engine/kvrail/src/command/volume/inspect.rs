@@ -7,10 +7,10 @@ use kvrail_nvme::{BadSelector, Selector};
 use kvrail_volume::{Content, Inspection, VolumeName, inspect};
 
 use crate::command::describe;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
 use crate::members::{locate, paths};
-use crate::output::{Format, human_bytes, print_json, print_table, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, table};
 
 const EXAMPLES: &str = "\
 Examples:

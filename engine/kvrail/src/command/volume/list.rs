@@ -9,10 +9,10 @@ use kvrail_volume::{Content, Inspection, Label, Purpose, block_devices, inspect}
 use serde::Serialize;
 
 use crate::command::describe;
-use crate::context::Context;
-use crate::failure::Failure;
 use crate::members::locate;
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:

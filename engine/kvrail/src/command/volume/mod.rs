@@ -10,8 +10,8 @@ mod wipe;
 
 use clap::Subcommand;
 
-use crate::context::Context;
-use crate::failure::Failure;
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,10 +7,10 @@ use kvrail_nvme::Selector;
 use kvrail_volume::{VolumeName, wipe};
 use serde::Serialize;
 
-use crate::context::Context;
-use crate::failure::Failure;
 use crate::members::members;
-use crate::output::{Format, print_json, print_text};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::Failure;
+use kvrail_cli::output::{Format, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use kvrail_store::Sizing;
 use kvrail_volume::{StoreMember, StoreShape};
 use serde::Serialize;
 
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Of its bandwidth, what a drive is planned to give: near all of it, reads wait for each other.
 const BUSY_MAX: f64 = 0.7;

@@ -12,9 +12,9 @@ use serde::Serialize;
 use self::drives::{DriveArgs, Drives, Load, positive};
 use self::model::{Model, ModelArgs};
 use super::replay::load;
-use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::{Format, human_bytes, print_json, print_table, print_text, table};
+use kvrail_cli::context::Context;
+use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use kvrail_store::BLOCK_BYTES_MAX;
 use kvrail_units::Size;
 
-use crate::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure};
 
 /// Most of any one number of a shape, and bytes of a token: no model comes near.
 const SHAPE_MAX: u64 = 1 << 20;

@@ -23,32 +23,32 @@ use super::write_budget::WriteBudget;
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Config {
-    pub(crate) sidecar: Sidecar,
-    pub(crate) metrics: Metrics,
-    pub(crate) pollers: Pollers,
-    pub(crate) memory: Memory,
-    pub(crate) limits: Limits,
-    pub(crate) device: Device,
-    pub(crate) gpu: Gpu,
-    pub(crate) target: Target,
-    pub(crate) volume: Vec<Volume>,
+pub struct Config {
+    pub sidecar: Sidecar,
+    pub metrics: Metrics,
+    pub pollers: Pollers,
+    pub memory: Memory,
+    pub limits: Limits,
+    pub device: Device,
+    pub gpu: Gpu,
+    pub target: Target,
+    pub volume: Vec<Volume>,
 }
 
 /// The process and its door.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Sidecar {
-    pub(crate) socket: PathBuf,
-    pub(crate) socket_mode: FileMode,
+pub struct Sidecar {
+    pub socket: PathBuf,
+    pub socket_mode: FileMode,
     /// Beside root and the sidecar's own user, who always may.
-    pub(crate) allow_uids: Vec<u32>,
-    pub(crate) allow_gids: Vec<u32>,
-    pub(crate) drain_timeout: Period,
-    pub(crate) wait_for_drives: Period,
-    pub(crate) log: String,
-    pub(crate) log_format: LogFormat,
-    pub(crate) sandbox: Sandbox,
+    pub allow_uids: Vec<u32>,
+    pub allow_gids: Vec<u32>,
+    pub drain_timeout: Period,
+    pub wait_for_drives: Period,
+    pub log: String,
+    pub log_format: LogFormat,
+    pub sandbox: Sandbox,
 }
 
 impl Default for Sidecar {
@@ -70,9 +70,9 @@ impl Default for Sidecar {
 /// The HTTP endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Metrics {
-    pub(crate) listen: Listen,
-    pub(crate) hosts: Vec<String>,
+pub struct Metrics {
+    pub listen: Listen,
+    pub hosts: Vec<String>,
 }
 
 impl Default for Metrics {
@@ -85,13 +85,13 @@ impl Default for Metrics {
 /// The pinned threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Pollers {
-    pub(crate) count: Auto<u16>,
-    pub(crate) cpus: Auto<Vec<u16>>,
-    pub(crate) busy_poll_max: Auto<Period>,
-    pub(crate) heartbeat: Period,
-    pub(crate) stall_after: Period,
-    pub(crate) overdue_after: Period,
+pub struct Pollers {
+    pub count: Auto<u16>,
+    pub cpus: Auto<Vec<u16>>,
+    pub busy_poll_max: Auto<Period>,
+    pub heartbeat: Period,
+    pub stall_after: Period,
+    pub overdue_after: Period,
 }
 
 impl Default for Pollers {
@@ -110,26 +110,26 @@ impl Default for Pollers {
 /// Where arenas come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Memory {
-    pub(crate) pages: Pages,
-    pub(crate) node: Auto<u16>,
-    pub(crate) unsealed_imports: Unsealed,
+pub struct Memory {
+    pub pages: Pages,
+    pub node: Auto<u16>,
+    pub unsealed_imports: Unsealed,
 }
 
 /// What one client, and all together, may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Limits {
-    pub(crate) sessions: u32,
-    pub(crate) sessions_per_uid: u32,
-    pub(crate) arenas_per_session: u32,
-    pub(crate) arena_bytes_per_session: Size,
-    pub(crate) arena_bytes_total: Size,
-    pub(crate) gpu_regions_per_session: u32,
-    pub(crate) gpu_bytes_per_session: Size,
-    pub(crate) queues_per_session: u32,
-    pub(crate) lane_depth: u32,
-    pub(crate) handshake_timeout: Period,
+pub struct Limits {
+    pub sessions: u32,
+    pub sessions_per_uid: u32,
+    pub arenas_per_session: u32,
+    pub arena_bytes_per_session: Size,
+    pub arena_bytes_total: Size,
+    pub gpu_regions_per_session: u32,
+    pub gpu_bytes_per_session: Size,
+    pub queues_per_session: u32,
+    pub lane_depth: u32,
+    pub handshake_timeout: Period,
 }
 
 impl Default for Limits {
@@ -152,14 +152,14 @@ impl Default for Limits {
 /// How a member is driven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Device {
-    pub(crate) mode: Auto<ModeName>,
-    pub(crate) direct: DirectIo,
-    pub(crate) queue_depth: u32,
-    pub(crate) in_flight_bytes: Auto<Size>,
-    pub(crate) write_stream: Auto<u8>,
-    pub(crate) sq_idle: Period,
-    pub(crate) sq_cpu: Auto<u16>,
+pub struct Device {
+    pub mode: Auto<ModeName>,
+    pub direct: DirectIo,
+    pub queue_depth: u32,
+    pub in_flight_bytes: Auto<Size>,
+    pub write_stream: Auto<u8>,
+    pub sq_idle: Period,
+    pub sq_cpu: Auto<u16>,
 }
 
 impl Default for Device {
@@ -179,29 +179,29 @@ impl Default for Device {
 /// A volume to serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Volume {
-    pub(crate) name: VolumeName,
-    pub(crate) members: Vec<Selector>,
+pub struct Volume {
+    pub name: VolumeName,
+    pub members: Vec<Selector>,
     /// Of null members only: the label of others says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) content: Option<NullContent>,
+    pub content: Option<NullContent>,
     /// Of stores only.
     #[serde(default, skip_serializing_if = "WriteBudget::is_auto")]
-    pub(crate) write_budget: WriteBudget,
+    pub write_budget: WriteBudget,
     /// Of stores only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tenant: Vec<Tenant>,
+    pub tenant: Vec<Tenant>,
     /// Of stores only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) pool: Vec<Pool>,
+    pub pool: Vec<Pool>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
-    pub(crate) device: DeviceOverrides,
+    pub device: DeviceOverrides,
 }
 
 impl Volume {
     /// The size of a null member (`null:1TiB`): a device for benchmarks that moves no bytes.
     /// `None` for a path.
-    pub(crate) fn null_size(&self, member: &Selector) -> Option<Result<Size, String>> {
+    pub fn null_size(&self, member: &Selector) -> Option<Result<Size, String>> {
         Some(member.path()?.to_str()?.strip_prefix("null:")?.parse())
     }
 }
@@ -209,26 +209,26 @@ impl Volume {
 /// What differs from `[device]` for the members of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct DeviceOverrides {
+pub struct DeviceOverrides {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<Auto<ModeName>>,
+    pub mode: Option<Auto<ModeName>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) direct: Option<DirectIo>,
+    pub direct: Option<DirectIo>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) queue_depth: Option<u32>,
+    pub queue_depth: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) in_flight_bytes: Option<Auto<Size>>,
+    pub in_flight_bytes: Option<Auto<Size>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) write_stream: Option<Auto<u8>>,
+    pub write_stream: Option<Auto<u8>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sq_idle: Option<Period>,
+    pub sq_idle: Option<Period>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sq_cpu: Option<Auto<u16>>,
+    pub sq_cpu: Option<Auto<u16>>,
 }
 
 impl Device {
     /// The same choice in the volume room's words.
-    pub(crate) fn claim_direct(&self) -> kvrail_volume::DirectIo {
+    pub fn claim_direct(&self) -> kvrail_volume::DirectIo {
         match self.direct {
             DirectIo::Required => kvrail_volume::DirectIo::Required,
             DirectIo::Optional => kvrail_volume::DirectIo::Optional,
@@ -243,7 +243,7 @@ impl DeviceOverrides {
     }
 
     /// The members' settings: these, and `[device]` for the rest.
-    pub(crate) fn over(&self, base: &Device) -> Device {
+    pub fn over(&self, base: &Device) -> Device {
         Device {
             mode: self.mode.unwrap_or(base.mode),
             direct: self.direct.unwrap_or(base.direct),
@@ -258,12 +258,12 @@ impl DeviceOverrides {
 
 impl Config {
     /// Devices and files of all volumes.
-    pub(crate) fn members(&self) -> usize {
+    pub fn members(&self) -> usize {
         self.volume.iter().map(|volume| volume.members.len()).sum()
     }
 
     /// The settings of a volume's members.
-    pub(crate) fn device_of(&self, volume: &Volume) -> Device {
+    pub fn device_of(&self, volume: &Volume) -> Device {
         volume.device.over(&self.device)
     }
 }

@@ -11,37 +11,37 @@ use serde::{Deserialize, Serialize, Serializer};
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Pool {
-    pub(crate) name: String,
+pub struct Pool {
+    pub name: String,
     /// Of the default pool: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) namespaces: String,
+    pub namespaces: String,
     #[serde(default)]
-    pub(crate) minimum: Share,
+    pub minimum: Share,
     #[serde(default = "Share::whole")]
-    pub(crate) maximum: Share,
+    pub maximum: Share,
 }
 
 impl Pool {
     /// Whether it is that of namespaces which no pool names.
-    pub(crate) fn is_default(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         self.name == DEFAULT_POOL
     }
 
     /// In the session's words.
-    pub(crate) fn size(&self) -> PoolSize {
+    pub fn size(&self) -> PoolSize {
         PoolSize { minimum: self.minimum.part(), maximum: self.maximum.part() }
     }
 
     /// In the store's words, with the limits of a member.
-    pub(crate) fn rule(&self, limits: PoolLimits) -> PoolRule {
+    pub fn rule(&self, limits: PoolLimits) -> PoolRule {
         PoolRule { name: self.name.clone(), namespaces: self.namespaces.clone(), limits }
     }
 }
 
 /// A part of a store: a size, or percent with up to two digits behind the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
+pub enum Share {
     Size(Size),
     /// Hundredths of a percent.
     Hundredths(u32),
@@ -59,7 +59,7 @@ impl Share {
     }
 
     /// What it takes of any store, in hundredths of a percent; of a size that is not known.
-    pub(crate) fn hundredths(self) -> u64 {
+    pub fn hundredths(self) -> u64 {
         match self {
             Self::Size(_) => 0,
             Self::Hundredths(part) => part.into(),
@@ -74,7 +74,7 @@ impl Share {
     }
 
     /// Whether this is more than the other one, where that can be said.
-    pub(crate) fn is_above(self, other: Self) -> bool {
+    pub fn is_above(self, other: Self) -> bool {
         match (self, other) {
             (Self::Size(one), Self::Size(other)) => one > other,
             (Self::Hundredths(one), Self::Hundredths(other)) => one > other,

@@ -9,10 +9,10 @@ use rustix::pipe::PIPE_BUF;
 use serde::Serialize;
 
 use crate::failure::Failure;
-pub(crate) use crate::format::Format;
+pub use crate::format::Format;
 
 /// Prints text as it is, with a line end.
-pub(crate) fn print_text(text: &str) -> Result<(), Failure> {
+pub fn print_text(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush());
     written.map_err(|error| Failure::output(&error))
@@ -23,7 +23,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Says something on standard error. Where nobody takes it (a full pipe), it is not said: no
 /// program hangs because nobody listens.
-pub(crate) fn say(text: &str) {
+pub fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     for chunk in format!("{text}\n").as_bytes().chunks(PIPE_BUF) {
         let mut takes = [PollFd::new(&out, PollFlags::OUT)];
@@ -38,7 +38,7 @@ pub(crate) fn say(text: &str) {
 }
 
 /// Prints a failure. For the journal each line has its priority (sd-daemon(3)).
-pub(crate) fn say_failure(text: &str) {
+pub fn say_failure(text: &str) {
     if !is_journal() {
         return say(text);
     }
@@ -47,21 +47,21 @@ pub(crate) fn say_failure(text: &str) {
 }
 
 /// Whether standard error is a stream of the journal (systemd.exec(5)).
-pub(crate) fn is_journal() -> bool {
+pub fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let own = rustix::fs::fstat(std::io::stderr());
     own.is_ok_and(|it| stream == format!("{}:{}", it.st_dev, it.st_ino))
 }
 
 /// Prints a value as one indented JSON document.
-pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+pub fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::output(&std::io::Error::other(error)))?;
     print_text(&text)
 }
 
 /// A table without lines, as wide as it needs to be.
-pub(crate) fn table(header: &[&str]) -> Table {
+pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     if !header.is_empty() {
@@ -71,13 +71,13 @@ pub(crate) fn table(header: &[&str]) -> Table {
 }
 
 /// Prints a table without the blanks around its lines.
-pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
+pub fn print_table(table: &Table) -> Result<(), Failure> {
     let bare = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
     let lines = table.lines().map(bare);
     print_text(&lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// Bytes for people: four digits and the unit that fits; exact sizes are for JSON.
-pub(crate) fn human_bytes(bytes: u64) -> String {
+pub fn human_bytes(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }

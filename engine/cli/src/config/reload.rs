@@ -9,7 +9,7 @@ use super::target::Target;
 
 impl Config {
     /// This configuration, with what can change while serving taken from `new`.
-    pub(crate) fn apply_reload(&self, new: &Self) -> Self {
+    pub fn apply_reload(&self, new: &Self) -> Self {
         let mut renewed = self.clone();
         renewed.limits = new.limits.clone();
         renewed.pollers.stall_after = new.pollers.stall_after;
@@ -41,7 +41,7 @@ impl Config {
     }
 
     /// The keys whose values differ, by the alphabet.
-    pub(crate) fn differing_keys(&self, other: &Self) -> Vec<String> {
+    pub fn differing_keys(&self, other: &Self) -> Vec<String> {
         let (ours, theirs) = (entries(self), entries(other));
         let only_ours = ours.iter().filter(|entry| !theirs.contains(entry));
         let only_theirs = theirs.iter().filter(|entry| !ours.contains(entry));

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 /// The layer that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "layer", rename_all = "lowercase")]
-pub(crate) enum Origin {
+pub enum Origin {
     /// Nobody set it.
     Default,
     /// The configuration file.
@@ -46,11 +46,11 @@ impl fmt::Display for Origin {
 
 /// Origins by key path (`section.key`, `volume.0.name`). A path stands for everything below it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origins(BTreeMap<String, Origin>);
+pub(super) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
     /// Who set a key: itself or the nearest table around it.
-    pub(crate) fn of(&self, key: &str) -> Origin {
+    pub(super) fn of(&self, key: &str) -> Origin {
         let mut path = key;
         loop {
             if let Some(origin) = self.0.get(path) {
@@ -64,14 +64,14 @@ impl Origins {
     }
 
     /// A later layer sets a key and everything below it.
-    pub(crate) fn set(&mut self, key: &str, origin: Origin) {
+    pub(super) fn set(&mut self, key: &str, origin: Origin) {
         let below = format!("{key}.");
         self.0.retain(|path, _| path != key && !path.starts_with(&below));
         self.0.insert(key.to_owned(), origin);
     }
 
     /// Notes the line of every value in a file that has been parsed before.
-    pub(crate) fn set_from_file(&mut self, path: &Path, text: &str) {
+    pub(super) fn set_from_file(&mut self, path: &Path, text: &str) {
         let Ok(table) = DeTable::parse(text) else { return };
         let mut walk = Walk { path, text, found: &mut self.0 };
         walk.table("", table.get_ref());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
 
 /// Pages of arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Pages {
+pub enum Pages {
     /// 2 MiB where the host has free ones, else 4 KiB, said once with the remedy.
     #[default]
     #[serde(rename = "auto")]
@@ -37,7 +37,7 @@ pub(crate) enum Pages {
 
 impl Pages {
     /// The page size asked for; None for `auto`.
-    pub(crate) const fn size(self) -> Option<PageSize> {
+    pub const fn size(self) -> Option<PageSize> {
         match self {
             Self::Auto => None,
             Self::Base => Some(PageSize::Base),
@@ -50,7 +50,7 @@ impl Pages {
 /// What a null volume is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum NullContent {
+pub enum NullContent {
     /// Places.
     Raw,
     /// Keys.
@@ -60,7 +60,7 @@ pub(crate) enum NullContent {
 /// What happens to memory that clients import without seals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Unsealed {
+pub enum Unsealed {
     /// The client gets an error.
     #[default]
     Refuse,
@@ -70,14 +70,14 @@ pub(crate) enum Unsealed {
 
 /// Permission bits of a file, written in octal: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileMode(u32);
+pub struct FileMode(u32);
 
 impl FileMode {
-    pub(crate) const fn new(bits: u32) -> Self {
+    pub const fn new(bits: u32) -> Self {
         Self(bits)
     }
 
-    pub(crate) const fn bits(self) -> u32 {
+    pub const fn bits(self) -> u32 {
         self.0
     }
 }

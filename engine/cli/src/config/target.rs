@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 /// The NVMe over Fabrics target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Target {
-    pub(crate) configfs: PathBuf,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) on_shutdown: OnShutdown,
-    pub(crate) reconcile_interval: Period,
+pub struct Target {
+    pub configfs: PathBuf,
+    pub state_dir: PathBuf,
+    pub on_shutdown: OnShutdown,
+    pub reconcile_interval: Period,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) host: Vec<Host>,
+    pub host: Vec<Host>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) subsystem: Vec<Subsystem>,
+    pub subsystem: Vec<Subsystem>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) port: Vec<Port>,
+    pub port: Vec<Port>,
 }
 
 /// What `kvrail serve` does with the target when it stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum OnShutdown {
+pub enum OnShutdown {
     /// Leaves it: the kernel serves on.
     #[default]
     Keep,
@@ -50,7 +50,7 @@ impl Default for Target {
 
 impl Target {
     /// What is to be exported.
-    pub(crate) fn wish(&self) -> TargetSpec {
+    pub fn wish(&self) -> TargetSpec {
         let (host, subsystem) = (self.host.clone(), self.subsystem.clone());
         TargetSpec { host, subsystem, port: self.port.clone() }
     }

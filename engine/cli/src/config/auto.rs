@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 /// Chosen at start, and then reported with the reason; or fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Auto<T> {
+pub enum Auto<T> {
     /// kvrail chooses.
     #[default]
     Auto,
@@ -21,7 +21,7 @@ pub(crate) enum Auto<T> {
 
 impl<T> Auto<T> {
     /// The operator's choice.
-    pub(crate) fn fixed(&self) -> Option<&T> {
+    pub fn fixed(&self) -> Option<&T> {
         match self {
             Self::Auto => None,
             Self::Fixed(value) => Some(value),
@@ -30,7 +30,7 @@ impl<T> Auto<T> {
 }
 
 /// What a fixed value looks like, for messages.
-pub(crate) trait Described {
+pub trait Described {
     const WORDS: &'static str;
 }
 

@@ -10,7 +10,7 @@ use crate::failure::{Exit, Failure};
 
 /// The signals that end a command: a hangup unless it was ignored from the start (`nohup`). Shells
 /// have scripts' background commands ignore SIGINT; those end by it all the same.
-pub(crate) fn ending_signals() -> Vec<i32> {
+pub fn ending_signals() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -20,7 +20,7 @@ pub(crate) fn ending_signals() -> Vec<i32> {
 
 /// From now on the limit of file sizes (`ulimit -f`) fails the write, which cleans up and says so,
 /// instead of ending the process.
-pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
+pub fn outlive_file_limit() -> Result<(), Failure> {
     let nobody = Arc::new(AtomicBool::new(false));
     let caught = signal_hook::flag::register(SIGXFSZ, nobody);
     caught
@@ -30,11 +30,11 @@ pub(crate) fn outlive_file_limit() -> Result<(), Failure> {
 
 /// Set by the signals that end a command.
 #[derive(Clone, Debug)]
-pub(crate) struct StopFlag(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
     /// From now on the signals that end a command set the flag and do nothing else.
-    pub(crate) fn register() -> Result<Self, Failure> {
+    pub fn register() -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in ending_signals() {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
@@ -44,7 +44,8 @@ impl StopFlag {
         Ok(Self(stop))
     }
 
-    pub(crate) fn is_set(&self) -> bool {
+    /// Whether one of the signals came.
+    pub fn is_set(&self) -> bool {
         // Relaxed: pairs with the store in the signal handler; a moment later is soon enough.
         self.0.load(Ordering::Relaxed)
     }

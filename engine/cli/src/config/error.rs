@@ -7,7 +7,7 @@ use super::provenance::Origin;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot be read ({error})", path.display())]
     Read {
@@ -39,7 +39,7 @@ pub(crate) enum ConfigError {
 
 impl ConfigError {
     /// What to do about it.
-    pub(crate) fn remedy(&self) -> String {
+    pub fn remedy(&self) -> String {
         match self {
             Self::Read { .. } => "name a readable file with --config".into(),
             Self::Parse { .. } | Self::Override { .. } => {
@@ -55,17 +55,17 @@ impl ConfigError {
 
 /// One value that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// Its key path.
-    pub(crate) key: String,
+    pub key: String,
     /// What it is.
-    pub(crate) value: String,
+    pub value: String,
     /// Where it was set.
-    pub(crate) origin: Origin,
+    pub origin: Origin,
     /// What it must fulfil.
-    pub(crate) rule: String,
+    pub rule: String,
     /// What to do.
-    pub(crate) remedy: String,
+    pub remedy: String,
 }
 
 impl fmt::Display for Problem {

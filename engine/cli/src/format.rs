@@ -2,7 +2,7 @@
 
 /// Who reads the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// Text and tables.
     #[default]
     Human,

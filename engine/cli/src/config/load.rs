@@ -15,15 +15,15 @@ use super::resolve_paths::anchor;
 
 /// A checked configuration and where its values came from.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// The values.
-    pub(crate) config: Config,
+    pub config: Config,
     origins: Origins,
 }
 
 impl Loaded {
     /// Every key with its value, as it would be written, and its origin, by the alphabet.
-    pub(crate) fn entries(&self) -> Vec<(String, Value, Origin)> {
+    pub fn entries(&self) -> Vec<(String, Value, Origin)> {
         let mut found = Vec::new();
         if let Ok(value) = Value::try_from(&self.config) {
             flatten("", &value, &mut found);
@@ -40,7 +40,7 @@ impl Loaded {
 ///
 /// # Errors
 /// `ConfigError` for the first layer that cannot be read, or for all values that make no sense.
-pub(crate) fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
+pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     let mut origins = Origins::default();
     let mut table = match &layers.file {
         Some(path) => read_file(path, &mut origins)?,

@@ -13,14 +13,14 @@ use crate::failure::Failure;
 use crate::output::{Format, say};
 
 /// The word that starts this program once more, for descriptors that clients send. Nobody types it.
-pub(crate) const PORTER: &str = "porter";
+pub const PORTER: &str = "porter";
 
 /// The file that is read when none is named.
 const DEFAULT_PATH: &str = "/etc/kvrail/kvrail.toml";
 
 /// How much is said beside the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verbosity {
+pub enum Verbosity {
     /// Progress and notes on standard error.
     Normal,
     /// Errors only.
@@ -30,35 +30,36 @@ pub(crate) enum Verbosity {
 /// Options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
-pub(crate) struct Globals {
+pub struct Globals {
     /// Configuration file [default: /etc/kvrail/kvrail.toml where it exists]
     #[arg(long, global = true, value_name = "FILE", env = "KVRAIL_CONFIG", hide_env_values = true)]
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Set one key over file and environment; may be repeated. Relative paths begin here
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
-    pub(crate) set: Vec<String>,
+    pub set: Vec<String>,
     /// Output for people or for programs
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub(crate) format: Format,
+    pub format: Format,
     /// Say nothing but results and errors
     #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }
 
 /// The global options, read.
 #[derive(Clone, Debug)]
-pub(crate) struct Context {
+pub struct Context {
     /// Who reads the output.
-    pub(crate) format: Format,
+    pub format: Format,
     /// What is said beside it.
-    pub(crate) verbosity: Verbosity,
+    pub verbosity: Verbosity,
     /// How notes are written.
     notes: LogFormat,
     layers: Layers,
 }
 
 impl Context {
-    pub(crate) fn new(globals: Globals) -> Self {
+    /// The options of a command line, with the default file and the environment.
+    pub fn new(globals: Globals) -> Self {
         let default = || Some(PathBuf::from(DEFAULT_PATH)).filter(|path| path.exists());
         let layers = Layers {
             file: globals.config.or_else(default),
@@ -74,13 +75,13 @@ impl Context {
     ///
     /// # Errors
     /// `Failure` with status 2 names key, value, origin and remedy.
-    pub(crate) fn config(&self) -> Result<Loaded, Failure> {
+    pub fn config(&self) -> Result<Loaded, Failure> {
         Ok(load(&self.layers)?)
     }
 
     /// The socket of this host's sidecar. Who looks at a sidecar must not fail because the file of
     /// its next start is broken: what can be read of it counts then, and one line says so.
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         match self.config() {
             Ok(loaded) => loaded.config.sidecar.socket,
             Err(_) => {
@@ -97,29 +98,29 @@ impl Context {
     }
 
     /// The layers, as a command line names them: for another process of this program.
-    pub(crate) fn globals(&self) -> Vec<OsString> {
+    pub fn globals(&self) -> Vec<OsString> {
         let file = self.layers.file.iter().map(|file| ("--config", file.as_os_str().to_owned()));
         let sets = self.layers.sets.iter().map(|set| ("--set", set.into()));
         file.chain(sets).flat_map(|(option, value)| [option.into(), value]).collect()
     }
 
     /// The first key set on the command line.
-    pub(crate) fn first_set(&self) -> Option<&str> {
+    pub fn first_set(&self) -> Option<&str> {
         self.layers.sets.first().map(String::as_str)
     }
 
     /// The configuration file in use, if there is one.
-    pub(crate) fn config_file(&self) -> Option<&Path> {
+    pub fn config_file(&self) -> Option<&Path> {
         self.layers.file.as_deref()
     }
 
     /// The same, with notes as lines of this kind of log.
-    pub(crate) fn with_notes(self, notes: LogFormat) -> Self {
+    pub fn with_notes(self, notes: LogFormat) -> Self {
         Self { notes, ..self }
     }
 
     /// A note for people, on standard error.
-    pub(crate) fn note(&self, text: &str) {
+    pub fn note(&self, text: &str) {
         if self.verbosity != Verbosity::Normal || self.format != Format::Human {
             return;
         }

@@ -11,7 +11,7 @@ use crate::output::Format;
 use crate::stop::StopFlag;
 
 /// A bar that looks like this; nothing for programs, and for who wants it quiet.
-pub(crate) fn bar(context: &Context, template: &str, length: Option<u64>) -> ProgressBar {
+pub fn bar(context: &Context, template: &str, length: Option<u64>) -> ProgressBar {
     match context.format {
         Format::Json => bar_for(Verbosity::Quiet, template, length),
         Format::Human => bar_for(context.verbosity, template, length),
@@ -19,7 +19,7 @@ pub(crate) fn bar(context: &Context, template: &str, length: Option<u64>) -> Pro
 }
 
 /// The same where there is no context.
-pub(crate) fn bar_for(verbosity: Verbosity, template: &str, length: Option<u64>) -> ProgressBar {
+pub fn bar_for(verbosity: Verbosity, template: &str, length: Option<u64>) -> ProgressBar {
     let target = match verbosity {
         Verbosity::Normal => ProgressDrawTarget::stderr(),
         Verbosity::Quiet => ProgressDrawTarget::hidden(),
@@ -30,7 +30,7 @@ pub(crate) fn bar_for(verbosity: Verbosity, template: &str, length: Option<u64>)
 }
 
 /// Shows how members are written, until it is done or a signal stops it.
-pub(crate) fn writing<T>(
+pub fn writing<T>(
     context: &Context,
     write: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T,
 ) -> Result<T, Failure> {

@@ -21,12 +21,12 @@ const DEVICES_MAX: usize = 64;
 /// The GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Gpu {
-    pub(crate) devices: Vec<GpuName>,
-    pub(crate) mechanism: MechanismChoice,
-    pub(crate) staging_bytes: Size,
-    pub(crate) staging_slot_bytes: Size,
-    pub(crate) cpus: Auto<Vec<u16>>,
+pub struct Gpu {
+    pub devices: Vec<GpuName>,
+    pub mechanism: MechanismChoice,
+    pub staging_bytes: Size,
+    pub staging_slot_bytes: Size,
+    pub cpus: Auto<Vec<u16>>,
 }
 
 impl Default for Gpu {
@@ -43,7 +43,7 @@ impl Default for Gpu {
 
 /// A GPU as the operator names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GpuName {
+pub enum GpuName {
     /// Every GPU of this machine.
     All,
     /// By the driver's number.

@@ -25,7 +25,7 @@ use super::provenance::Origins;
 use super::target::Target;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
-pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 107;
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// The kernel's CPU numbers on the largest builds (CONFIG_NR_CPUS).
 const CPU_MAX: u16 = 8191;

@@ -16,29 +16,29 @@ const NOT_KEYS: [&str; 3] = ["KVRAIL_CONFIG", "KVRAIL_BINARY", "KVRAIL_PYTHON"];
 
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Layers {
+pub struct Layers {
     /// The file, if there is one.
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// The environment, as `std::env::vars_os` gives it.
-    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub environment: Vec<(OsString, OsString)>,
     /// `section.key=value`, in the order of the command line.
-    pub(crate) sets: Vec<String>,
+    pub sets: Vec<String>,
 }
 
 /// One value over the layers below.
 #[derive(Clone, Debug)]
-pub(crate) struct Override {
+pub struct Override {
     /// Key path in parts.
-    pub(crate) path: Vec<String>,
+    pub path: Vec<String>,
     /// As it was written.
-    pub(crate) text: String,
+    pub text: String,
     /// By whom.
-    pub(crate) origin: Origin,
+    pub origin: Origin,
 }
 
 impl Layers {
     /// Overrides in order of precedence, the strongest last.
-    pub(crate) fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
+    pub fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         let mut variables: Vec<_> = self
             .environment
             .iter()
@@ -52,7 +52,7 @@ impl Layers {
 
     /// `sidecar.socket` of layers that are broken elsewhere: as the strongest of them names it, by
     /// an absolute path.
-    pub(crate) fn socket(&self) -> Option<PathBuf> {
+    pub fn socket(&self) -> Option<PathBuf> {
         let overrides = self.overrides().unwrap_or_default();
         let named = overrides.iter().rev().find(|it| it.path == ["sidecar", "socket"]);
         let named = named.and_then(|it| it.meanings().first()?.as_str().map(PathBuf::from));
@@ -101,7 +101,7 @@ fn refuse(origin: Origin, message: impl Into<String>) -> ConfigError {
 
 impl Override {
     /// What the text may mean: TOML where it is TOML (`3`, `[2, 3]`, `"auto"`), and the bare text.
-    pub(crate) fn meanings(&self) -> Vec<Value> {
+    pub fn meanings(&self) -> Vec<Value> {
         let bare = Value::String(self.text.clone());
         let parsed = toml::from_str::<Table>(&format!("value = {}", self.text)).ok();
         match parsed.and_then(|mut table| table.remove("value")) {
@@ -111,7 +111,7 @@ impl Override {
     }
 
     /// Puts a value into the table; returns the key path, volumes by number.
-    pub(crate) fn apply(&self, table: &mut Table, value: Value) -> Result<String, ConfigError> {
+    pub fn apply(&self, table: &mut Table, value: Value) -> Result<String, ConfigError> {
         let (last, parents) = self.path.split_last().expect("a split has a part");
         let mut at = Place::Table(table);
         let mut key = String::new();

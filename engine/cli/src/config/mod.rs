@@ -24,18 +24,18 @@ mod write_budget;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use auto::Auto;
-pub(crate) use check::SOCKET_PATH_BYTES_MAX;
-pub(crate) use enums::{LogFormat, NullContent, Unsealed};
-pub(crate) use error::ConfigError;
-pub(crate) use gpu::GpuName;
-pub(crate) use layers::Layers;
-pub(crate) use load::{Loaded, load};
-pub(crate) use model::{Config, Device, Volume};
-pub(crate) use pool::Pool;
-pub(crate) use provenance::Origin;
-pub(crate) use target::{OnShutdown, Target};
-pub(crate) use write_budget::WriteBudget;
+pub use auto::Auto;
+pub use check::SOCKET_PATH_BYTES_MAX;
+pub use enums::{LogFormat, NullContent, Unsealed};
+pub use error::ConfigError;
+pub use gpu::GpuName;
+pub use layers::Layers;
+pub use load::{Loaded, load};
+pub use model::{Config, Device, Volume};
+pub use pool::Pool;
+pub use provenance::Origin;
+pub use target::{OnShutdown, Target};
+pub use write_budget::WriteBudget;
 
 /// Every key with its explanation, as shipped.
-pub(crate) const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");
+pub const DEFAULT_FILE: &str = include_str!("../../../../config/default.toml");

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 /// What some users may do with some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Tenant {
-    pub(crate) namespaces: String,
+pub struct Tenant {
+    pub namespaces: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) uids: Vec<u32>,
+    pub uids: Vec<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) gids: Vec<u32>,
-    pub(crate) rights: Rights,
+    pub gids: Vec<u32>,
+    pub rights: Rights,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) namespaces_max: Option<u32>,
+    pub namespaces_max: Option<u32>,
 }
 
 /// What users may do; each is more than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Rights {
+pub enum Rights {
     /// Open, get, look up, list.
     Read,
     /// Make, put, drop blocks.
@@ -31,7 +31,7 @@ pub(crate) enum Rights {
 
 impl Tenant {
     /// In the session's words.
-    pub(crate) fn tenancy(&self) -> Tenancy {
+    pub fn tenancy(&self) -> Tenancy {
         Tenancy {
             namespaces: self.namespaces.clone(),
             uids: self.uids.clone(),

@@ -15,7 +15,7 @@ use crate::config::ConfigError;
 use crate::format::Format;
 
 /// The exit statuses, as `kvrail --help` shows them. The numbers are a promise.
-pub(crate) const EXIT_HELP: &str = "\
+pub const EXIT_HELP: &str = "\
 Exit status:
     0  done
     1  the operation failed
@@ -32,7 +32,7 @@ Exit status:
 /// Why a command ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Exit {
+pub enum Exit {
     /// The operation failed.
     Failed,
     /// Wrong usage or configuration.
@@ -57,7 +57,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// The process's exit status.
-    pub(crate) const fn status(self) -> u8 {
+    pub const fn status(self) -> u8 {
         match self {
             Self::Failed => 1,
             Self::Usage => 2,
@@ -83,7 +83,7 @@ impl From<Exit> for ExitCode {
 /// A failed command.
 #[derive(Debug, Error)]
 #[error("{message}")]
-pub(crate) struct Failure {
+pub struct Failure {
     exit: Exit,
     message: String,
     remedy: Option<String>,
@@ -112,7 +112,8 @@ struct JsonError<'a> {
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+    /// A failure without a remedy yet.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self {
             exit,
             message: message.into(),
@@ -123,33 +124,35 @@ impl Failure {
     }
 
     /// Adds what to do about it.
-    pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into()).filter(|remedy| !remedy.is_empty());
         self
     }
 
     /// A failed write to standard output.
-    pub(crate) fn output(error: &std::io::Error) -> Self {
+    pub fn output(error: &std::io::Error) -> Self {
         let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
         let failure = Self::new(Exit::Failed, format!("writing the output: {error}"));
         Self { closed_pipe: if closed { Pipe::Closed } else { Pipe::Open }, ..failure }
     }
 
     /// Shown so, whatever the format of the output.
-    pub(crate) fn shown_as(self, format: Format) -> Self {
+    pub fn shown_as(self, format: Format) -> Self {
         Self { shown_as: Some(format), ..self }
     }
 
-    pub(crate) fn exit(&self) -> Exit {
+    /// The status that the process ends with.
+    pub fn exit(&self) -> Exit {
         self.exit
     }
 
-    pub(crate) fn is_closed_pipe(&self) -> bool {
+    /// Whether the reader of the output went away, which is no failure.
+    pub fn is_closed_pipe(&self) -> bool {
         self.closed_pipe == Pipe::Closed
     }
 
     /// What goes to standard error.
-    pub(crate) fn text(&self, format: Format) -> String {
+    pub fn text(&self, format: Format) -> String {
         match self.shown_as.unwrap_or(format) {
             Format::Human => {
                 let remedy = self.remedy.as_ref().map(|remedy| format!("\n  remedy: {remedy}"));
@@ -161,13 +164,13 @@ impl Failure {
     }
 
     /// What happened and what to do about it, for a log.
-    pub(crate) fn log_text(&self) -> String {
+    pub fn log_text(&self) -> String {
         let remedy = self.remedy.as_ref().map(|remedy| format!("; remedy: {remedy}"));
         format!("{}{}", self.message, remedy.unwrap_or_default())
     }
 
     /// The same in one line: without the text that a parser quotes.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let quoted = |line: &&str| {
             let line = line.trim_start().trim_start_matches(|it: char| it.is_ascii_digit());
             line.trim_start().starts_with('|')
@@ -246,7 +249,7 @@ impl From<ConfigError> for Failure {
 
 /// Prints what the argument parser has to say: help and version to standard output, errors to
 /// standard error in the format asked for, as far as that can be told from broken arguments.
-pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+pub fn report_usage(error: &clap::Error) -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     let pair = |pair: &[std::ffi::OsString]| pair[0] == "--format" && pair[1] == "json";
     let json = arguments.iter().any(|argument| argument == "--format=json")
@@ -269,13 +272,13 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
 }
 
 /// A descriptor cannot be made.
-pub(crate) fn exhausted(what: &str, errno: Errno) -> Failure {
+pub fn exhausted(what: &str, errno: Errno) -> Failure {
     Failure::new(Exit::Failed, format!("{what} could not be made: {errno}"))
         .with_remedy(descriptor_remedy(errno))
 }
 
 /// A thread cannot be started.
-pub(crate) fn no_thread(whose: &str, error: &std::io::Error) -> Failure {
+pub fn no_thread(whose: &str, error: &std::io::Error) -> Failure {
     let remedy = Errno::from_io_error(error).map_or("", thread_remedy);
     Failure::new(Exit::Failed, format!("{whose} thread could not be started: {error}"))
         .with_remedy(remedy)

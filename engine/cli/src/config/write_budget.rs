@@ -11,7 +11,7 @@ const MOST: u32 = 1000;
 
 /// What the members of a store may write, each of them, moves and records counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WriteBudget {
+pub enum WriteBudget {
     /// What each drive says that it bears; as much as it is given where it says nothing.
     #[default]
     Auto,
@@ -22,12 +22,12 @@ pub(crate) enum WriteBudget {
 }
 
 impl WriteBudget {
-    pub(crate) fn is_auto(&self) -> bool {
+    pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 
     /// In the session's words.
-    pub(crate) fn wanted(self) -> Wanted {
+    pub fn wanted(self) -> Wanted {
         match self {
             Self::Auto => Wanted::Rated,
             Self::Unlimited => Wanted::Unlimited,
