@@ -12,6 +12,7 @@ mod fence;
 mod fields;
 mod grammar;
 mod length;
+mod limits;
 mod manifest;
 mod marks;
 mod params;

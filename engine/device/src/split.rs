@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use kvrail_memory::PageSize;
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Opcode, Status};
 
@@ -16,7 +17,7 @@ use crate::slots::{SlotId, Slots};
 const RETRIES_MAX: u32 = 1 << 20;
 
 /// The smallest page of memory.
-const PAGE: u64 = 4096;
+const PAGE: u64 = PageSize::Base.bytes() as u64;
 
 /// Largest piece of an operation that is cut: with two of them in its window the device always has
 /// the next one.

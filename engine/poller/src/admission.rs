@@ -1,5 +1,6 @@
-//! Admission: from 64 hostile bytes to a range of a device and a range of memory, or the status
-//! that says why not. The only check of what clients write.
+//! Admission of requests to volumes: from 64 hostile bytes to a range of a device and a range of
+//! memory, or the status that refuses them. Requests that name a key fail here, and are checked in
+//! `stores/admit.rs` (gets: `stores/gets.rs`).
 //!
 //! The copy was loaded from shared memory once; everything after looks at the copy only
 //! (invariant 4). Most requests are a read or write of host memory without flags and deadline:

@@ -25,7 +25,7 @@ use crate::trace::Tracer;
 const FAILURES_MAX: usize = 64;
 
 /// Batches of blocks that are gone, of one poller at once.
-const BATCHES_MAX: usize = 8;
+const GONE_BATCHES_MAX: usize = 8;
 
 /// Commands in flight at once.
 const COMMANDS_MAX: usize = 4096;
@@ -201,7 +201,8 @@ impl Mailbox {
     pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
         let (failures, rotten) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
-        let (gone, batches) = (ArrayQueue::new(BATCHES_MAX), ArrayQueue::new(BATCHES_MAX));
+        let (gone, batches) =
+            (ArrayQueue::new(GONE_BATCHES_MAX), ArrayQueue::new(GONE_BATCHES_MAX));
         let to_poller = Arc::new(ThreadWaker::new()?);
         let overdue_ns = AtomicU64::new(u64::MAX);
         Ok(Self {
@@ -220,7 +221,7 @@ impl Mailbox {
     /// Gives the poller all batches that it tells of blocks with that are gone. Once, and where
     /// there are stores; without batches, what is gone is lost, and counted.
     pub fn lend_batches(&self) {
-        for _ in 0..BATCHES_MAX {
+        for _ in 0..GONE_BATCHES_MAX {
             self.return_batch(Box::default());
         }
     }

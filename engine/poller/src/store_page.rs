@@ -1,12 +1,11 @@
 //! What listings, explanations and feeds bring to the control thread: with all their memory from
 //! there, so that a poller allocates nothing.
 
-use kvrail_store::{Cursor, Evicted, Explained, Gone, Key, Listed, Listing, METADATA_BYTES_MAX};
+use kvrail_store::{
+    Cursor, Evicted, Explained, Gone, Key, Listed, Listing, METADATA_BYTES_MAX, PAGE_BYTES,
+    RECORDS_MAX,
+};
 
-/// Blocks of a page of records at most.
-const PAGE_BLOCKS: usize = 71;
-/// Bytes of a page: there is no more metadata in it.
-const PAGE_BYTES: usize = 4096;
 /// Blocks of a batch of those that are gone.
 const BATCH_BLOCKS: usize = 512;
 /// Bytes of metadata of a batch.
@@ -60,7 +59,7 @@ pub struct BlockRows {
 impl Default for BlockRows {
     /// Empty, with room for any page.
     fn default() -> Self {
-        let (rows, metadata) = (Vec::with_capacity(PAGE_BLOCKS), Vec::with_capacity(PAGE_BYTES));
+        let (rows, metadata) = (Vec::with_capacity(RECORDS_MAX), Vec::with_capacity(PAGE_BYTES));
         Self { rows, metadata, next: None, is_readable: true }
     }
 }

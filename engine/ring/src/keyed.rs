@@ -28,9 +28,6 @@ pub const CHAIN_DEPTH_MAX: u16 = CHAIN_BEGINS - 1;
 /// Bit of a place in a chain: the store has less than half of that chain.
 pub const CHAIN_BEGINS: u16 = 1 << 15;
 
-/// Bytes of metadata in a side area at most.
-pub const METADATA_BYTES_MAX: usize = 1024;
-
 /// What a put has beside its slot: parts of larger blocks, and metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Side<'a> {

@@ -33,6 +33,10 @@ pub const ENTRY_BYTES: u64 = 64 << 20;
 /// one request keeps its class and its neighbours waiting.
 pub const REQUEST_LENGTH_MAX: u32 = 64 << 20;
 
+/// Bytes of a page of a queue's tail arena: it takes the bytes of a block behind the last whole
+/// logical block, so less than one logical block.
+pub const TAIL_BYTES: u32 = 4096;
+
 const _: () = assert!(LANE_DEPTH_MIN.is_power_of_two() && LANE_DEPTH_MAX.is_power_of_two());
 const _: () = assert!(LANE_DEPTH_MIN <= LANE_DEPTH_MAX);
 // A request crosses the border of two entries at most once.

@@ -4,9 +4,11 @@
 //! given the slot back; the slot's own ordering covers it. The sidecar copies it once, and looks
 //! at the copy only.
 
+use kvrail_units::METADATA_BYTES_MAX;
 use zerocopy::IntoBytes;
 
-use crate::keyed::{METADATA_BYTES_MAX, Side};
+use crate::keyed::Side;
+use crate::limits::LANE_VERSION;
 use crate::shm::ShmWords;
 use crate::slot::{half, high, low};
 
@@ -16,6 +18,9 @@ pub(crate) const SIDE_BYTES: usize = 16 + METADATA_BYTES_MAX;
 pub(crate) const SIDE_WORDS: usize = SIDE_BYTES / 8;
 /// Words of its header.
 const HEADER_WORDS: usize = 2;
+
+// The layout of lanes has side areas of this size: another size is another `LANE_VERSION`.
+const _: () = assert!(SIDE_BYTES == 1040 && LANE_VERSION == 4);
 
 /// The side areas of a lane.
 pub(crate) type SideAreas = ShmWords<SIDE_WORDS>;

@@ -9,6 +9,7 @@ use kvrail_device::{BufferIndex, RemoteMemory};
 use kvrail_memory::{MemoryError, PageSize, Pinned, Sealing};
 use kvrail_poller::{Command, SessionSlot};
 use kvrail_protocol::{ControlReply, GpuMemory, GpuRegionInfo, GpuRoute};
+use kvrail_ring::limits::TAIL_BYTES;
 use kvrail_ring::{RegionId, Status};
 
 use crate::failure::{Failure, invalid, quota};
@@ -21,9 +22,6 @@ use crate::region_spec::{Built, Downgrade, Memory, RegionKey, RegionSpec};
 use crate::region_table::{Grant, RegionTable, Shortage};
 use crate::reply::Reply;
 use crate::watch::Watch;
-
-/// Bytes of a queue's arena for each request: the last bytes of a block.
-const TAIL_BYTES: u64 = 4096;
 
 /// Where its memory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,7 +441,7 @@ impl Regions {
 
     /// Whether an arena can hold the tails of a queue of this depth.
     pub(crate) fn check_tails(&self, key: RegionKey, depth: u32) -> Result<(), Failure> {
-        let needed = u64::from(depth) * TAIL_BYTES;
+        let needed = u64::from(depth) * u64::from(TAIL_BYTES);
         let arena = self.arenas.get(&key).filter(|it| matches!(it.stage, Stage::Live));
         match arena {
             Some(it) if it.gpu().is_some() => Err(invalid(format!(

@@ -6,8 +6,6 @@ use crate::format::{PAGE, PAGE_BYTES, SPACE_BYTES, SUPER_AT};
 
 /// Most bytes of a block.
 pub const BLOCK_BYTES_MAX: u32 = 128 << 20;
-/// Most bytes of metadata of a block.
-pub const METADATA_BYTES_MAX: usize = 1024;
 /// Most namespaces of a store.
 pub const SPACES_MAX: u32 = 1024;
 /// Fewest segments: one open, two ready, one being reclaimed, and something to keep.
@@ -17,7 +15,7 @@ pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// Unit of places on the medium in bytes, and the least mean that a store is made for.
 pub const UNIT_BYTES: u32 = 512;
 /// Bits of a place in units: 512 TiB.
-const PLACE_BITS: u32 = 40;
+pub(crate) const PLACE_BITS: u32 = 40;
 
 /// Most cells of a buffer. A store that starts reads into each cell by itself, so that a drive has
 /// many reads at once.

@@ -1,11 +1,11 @@
 //! One entry of the index: 32 bytes for a block.
 
+use crate::config::PLACE_BITS;
 use crate::hint::{Class, Priority};
 use crate::key::Key;
 
 /// Bits of the key's upper half that an entry holds; `Rest` has the others.
 const HI_BITS: u32 = 32;
-const PLACE_BITS: u32 = 40;
 const LENGTH_BITS: u32 = 27;
 const NUMBER_BITS: u32 = 12;
 

@@ -1,6 +1,7 @@
 //! What is gone, for those who keep a copy of the set of blocks: a queue of a fixed length.
 
-use crate::config::METADATA_BYTES_MAX;
+use kvrail_units::METADATA_BYTES_MAX;
+
 use crate::key::Key;
 
 /// Rows of the queue. A step evicts at most as many blocks as its budget, so a caller that drains

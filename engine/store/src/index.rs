@@ -4,7 +4,7 @@ use crate::entry::{Entry, Rest};
 use crate::key::Key;
 
 /// Entries of a bucket: one line of tags says which of them to look at.
-const WAYS: usize = 8;
+pub(crate) const WAYS: usize = 8;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 

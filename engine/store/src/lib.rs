@@ -59,8 +59,8 @@ mod worth;
 mod writes;
 
 pub use config::{
-    BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, METADATA_BYTES_MAX,
-    SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX, Times, UNIT_BYTES,
+    BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
+    SPACES_MAX, Times, UNIT_BYTES,
 };
 pub use core::Now;
 pub use explain::{Block, Explained};
@@ -69,10 +69,11 @@ pub use feed::{Evicted, Gone};
 pub use format::fuzzing;
 pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
-    PoolNames, SUPER_AT, Super, SuperError,
+    PoolNames, RECORDS_MAX, SUPER_AT, Super, SuperError,
 };
 pub use hint::{Class, Hint, Priority};
 pub use key::{Key, check, fold};
+pub use kvrail_units::METADATA_BYTES_MAX;
 pub use list::{Cursor, Listed, Listing};
 pub use members::{MEMBERS_MAX, Members};
 pub use pools::{

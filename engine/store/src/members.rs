@@ -3,6 +3,8 @@
 /// Members of a store at most: a bit for each.
 pub const MEMBERS_MAX: u16 = 64;
 
+const _: () = assert!(MEMBERS_MAX as u32 == u64::BITS);
+
 /// Some members of a store, by the numbers that their labels give them. Numbers have gaps where a
 /// member was retired, or is not there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,9 @@
 //! on stable media and the block at its old place only, where nobody looks any more. A flush is
 //! asked for when no more moves can begin, so that it covers as many as there are.
 
-use crate::config::{Config, Geometry, METADATA_BYTES_MAX};
+use kvrail_units::METADATA_BYTES_MAX;
+
+use crate::config::{Config, Geometry};
 use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::Record;

@@ -33,7 +33,7 @@ const MOVED_EIGHTHS: u64 = 6;
 const SCAN: u16 = 0;
 /// A segment of which more than this part is held is passed over: else the same blocks would be
 /// moved again and again.
-const HELD_SHARE: u64 = 4;
+const SPARED_SHARE: u64 = 4;
 /// A segment that is passed over has its turn after this part of the longest hold.
 const SPARED_PARTS: u64 = 16;
 /// Moves that were not used are saved up to this part of the pool, as hits come in bursts.
@@ -399,7 +399,7 @@ impl Reclaim {
         }
         let segment = core.geometry().segment_bytes;
         let (room, held) = (segment / 8 * MOVED_EIGHTHS, self.weights[usize::from(HELD)]);
-        if held > segment / HELD_SHARE && self.choice == Choice::Coldest {
+        if held > segment / SPARED_SHARE && self.choice == Choice::Coldest {
             let until = core.now().ns + core.config().times.hold / SPARED_PARTS;
             core.segments.pass_over(self.victim, held, until);
             self.stage = Stage::Idle;

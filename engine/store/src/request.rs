@@ -1,6 +1,8 @@
 //! What a store is asked, and what it answers.
 
-use crate::config::{Geometry, METADATA_BYTES_MAX};
+use kvrail_units::METADATA_BYTES_MAX;
+
+use crate::config::Geometry;
 use crate::hint::Hint;
 use crate::key::Key;
 use crate::task::Outcome;

@@ -9,7 +9,7 @@ use crate::feed::FEED_BYTES;
 use crate::format::{POOLS_MAX, SPACE_BYTES};
 use crate::hint::ends_of;
 use crate::holds::HOLD_BYTES;
-use crate::index::{ENTRY_BYTES, LOAD_PERCENT};
+use crate::index::{self, ENTRY_BYTES, LOAD_PERCENT};
 use crate::ledger::Ledger;
 use crate::log::LOG_BYTES;
 use crate::moves::MOVE_BYTES;
@@ -18,8 +18,8 @@ use crate::spaces::{NUMBERS_RAM_BYTES, SPACE_RAM_BYTES};
 use crate::worth::TALLIES_BYTES;
 use crate::writes::{BLOCK_RAM_BYTES, WRITE_RAM_BYTES, WRITER_RAM_BYTES};
 
-/// Ways of a bucket.
-const WAYS: u64 = 8;
+/// Entries of a bucket.
+const WAYS: u64 = index::WAYS as u64;
 /// Bytes of RAM of a segment, with its places in the queues.
 const SEGMENT_BYTES: u64 = 72;
 

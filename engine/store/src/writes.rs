@@ -4,8 +4,10 @@
 //! needs space waits in its pool's queue, strictly in order: a put that follows a drop of its key
 //! is never placed before the drop's record is appended.
 
+use kvrail_units::METADATA_BYTES_MAX;
+
 use crate::block::{Block, Part, Stage};
-use crate::config::{Geometry, METADATA_BYTES_MAX};
+use crate::config::Geometry;
 use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};

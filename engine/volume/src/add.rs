@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use kvrail_store::MEMBERS_MAX;
 use uuid::Uuid;
 
 use crate::alignment::MemberKind;
@@ -16,7 +17,7 @@ use crate::content::Content;
 use crate::create::{Fill, Found, Overwrite, allocate, check_space, write_label};
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};
-use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, MEMBERS_MAX};
+use crate::label::{GUARD_BYTES, LABEL_BYTES, Label};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct, labelled};
 use crate::purpose::StoreShape;

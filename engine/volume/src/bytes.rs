@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use kvrail_memory::PageSize;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 /// Alignment of every buffer here. No device asks for more than a page in memory.
-const ALIGNMENT: usize = 4096;
+const ALIGNMENT: usize = PageSize::Base.bytes();
 
 /// Zeroed bytes that begin at a page border.
 #[derive(Debug)]

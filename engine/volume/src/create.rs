@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kvrail_store::MEMBERS_MAX;
 use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, fsync, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
 use uuid::Uuid;
@@ -17,7 +18,7 @@ use crate::content::Content;
 use crate::cut::Layout;
 use crate::error::{Reason, VolumeError};
 use crate::fill::{Job, Progress, Stopped, fill};
-use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, MEMBERS_MAX, STRIPE_BYTES_MAX};
+use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
 use crate::purpose::{Purpose, StoreMember, StoreShape};

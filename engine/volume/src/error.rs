@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use kvrail_memory::descriptor_remedy;
-use kvrail_store::{SEGMENTS_MAX, SEGMENTS_MIN, SuperError};
+use kvrail_store::{MEMBERS_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SuperError};
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::content::Damage;
 use crate::holder::Holder;
-use crate::label::{CHANGED_LABEL_VERSION, LABEL_VERSION, MEMBERS_MAX};
+use crate::label::{CHANGED_LABEL_VERSION, LABEL_VERSION};
 use crate::name::{NAME_BYTES_MAX, VolumeName};
 use crate::signature::Signature;
 

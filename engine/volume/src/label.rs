@@ -7,7 +7,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_ring::Geometry;
-use kvrail_store::Members;
+use kvrail_store::{MEMBERS_MAX, Members};
 use serde::Serialize;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -34,9 +34,6 @@ pub const STORE_LABEL_VERSION: u32 = 2;
 /// Version of the label format of stores whose members changed: retired members leave gaps in the
 /// list. A program that does not know it would look for keys where they no longer are.
 pub const CHANGED_LABEL_VERSION: u32 = 3;
-
-/// Members of a volume at most: the label names them all, and 64 also bounds the pollers.
-pub const MEMBERS_MAX: u16 = 64;
 
 /// Stripes at most.
 pub(crate) const STRIPE_BYTES_MAX: u64 = 1 << 30;

@@ -56,9 +56,8 @@ pub use error::{ErrorClass, Reason, VolumeError};
 pub use fill::Progress;
 pub use holder::Holder;
 pub use inspect::{Inspection, block_devices, holders, inspect};
-pub use label::{
-    CHANGED_LABEL_VERSION, LABEL_BYTES, LABEL_VERSION, Label, MEMBERS_MAX, STORE_LABEL_VERSION,
-};
+pub use kvrail_store::MEMBERS_MAX;
+pub use label::{CHANGED_LABEL_VERSION, LABEL_BYTES, LABEL_VERSION, Label, STORE_LABEL_VERSION};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
 pub use present::{Present, Wanted, open_present};

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use kvrail_ring::Geometry;
-use kvrail_store::Members;
+use kvrail_store::{MEMBERS_MAX, Members};
 use uuid::Uuid;
 
 use crate::alignment::Alignment;
@@ -12,7 +12,7 @@ use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::identity::identity_of;
-use crate::label::{Label, MEMBERS_MAX};
+use crate::label::Label;
 use crate::name::VolumeName;
 use crate::purpose::Purpose;
 use crate::set::Set;

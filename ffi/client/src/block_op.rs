@@ -5,7 +5,7 @@
 //! and the get ends as a MISS. A replacing put that finds other bytes drops them, and begins anew.
 
 use crc_fast::{CrcAlgorithm, checksum};
-use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::limits::{self, REQUEST_LENGTH_MAX};
 use kvrail_ring::slot::{
     FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING,
 };
@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::opened::Opened;
 
 /// Bytes of a page for tails.
-pub(crate) const TAIL_BYTES: usize = 4096;
+pub(crate) const TAIL_BYTES: usize = limits::TAIL_BYTES as usize;
 
 /// How many blocks a replacing put drops: others that replace the same key at the same time could
 /// keep it busy for ever.

@@ -11,7 +11,7 @@ use crate::results::At;
 use crate::rows::Rows;
 
 /// Bytes of a key.
-const KEY_BYTES: usize = 16;
+const KEY_BYTES: usize = size_of::<u128>();
 
 /// What is done with what names a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

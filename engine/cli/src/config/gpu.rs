@@ -4,13 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvrail_gpu::{GpuUuid, MechanismChoice};
+use kvrail_memory::PageSize;
 use kvrail_units::Size;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::auto::Auto;
 
 /// Bytes of the smallest unit of memory that slots are made of.
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = PageSize::Base.bytes() as u64;
 
 /// Slots of a pool at least: reads and writes both go on while some of them are full.
 const SLOTS_MIN: u64 = 4;

@@ -12,6 +12,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use thiserror::Error;
 
 use crate::identify::{AdminData, RawController, RawEndurance, RawHealth, RawNamespace};
+use crate::selector::NSID_ALL;
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
 #[derive(Debug, Default)]
@@ -53,8 +54,6 @@ const CNS_CONTROLLER: u32 = 1;
 const LOG_HEALTH: u32 = 2;
 /// Its group stands in bits 31:16 of dword 11.
 const LOG_ENDURANCE: u32 = 9;
-/// The controller as a whole.
-const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Why a drive's answer was not had.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::identify::{RawController, RawEndurance, RawFormat, RawHealth, RawName
 
 /// Unit of MDTS. It counts in the controller's smallest page (CAP.MPSMIN), which no interface of
 /// the kernel shows; the driver takes 4 KiB too (`NVME_CTRL_PAGE_SIZE`, drivers/nvme/host/nvme.h).
-const PAGE_BYTES: u64 = 4096;
+const MDTS_UNIT_BYTES: u64 = 4096;
 
 /// Unit of the SMART log's data counters.
 const DATA_UNIT_BYTES: u128 = 512_000;
@@ -141,7 +141,7 @@ impl From<&RawController> for ControllerFacts {
         let oncs = raw.oncs.get();
         let pages = 1_u64.checked_shl(u32::from(raw.mdts)).filter(|_| raw.mdts != 0);
         Self {
-            transfer_bytes_max: pages.and_then(|pages| pages.checked_mul(PAGE_BYTES)),
+            transfer_bytes_max: pages.and_then(|pages| pages.checked_mul(MDTS_UNIT_BYTES)),
             volatile_write_cache: raw.vwc & 1 == 1,
             atomic_blocks: u32::from(raw.awun.get()) + 1,
             atomic_blocks_power_fail: u32::from(raw.awupf.get()) + 1,

@@ -11,7 +11,7 @@ use crate::address::PciAddress;
 
 /// The namespace id that means all of them (NVM Express base specification, "Namespace
 /// Identifier"); never the id of one.
-const NSID_ALL: u32 = 0xffff_ffff;
+pub(crate) const NSID_ALL: u32 = 0xffff_ffff;
 
 /// A namespace by what it is, or by a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

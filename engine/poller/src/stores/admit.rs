@@ -4,13 +4,14 @@
 //! Only the private copies of slot and side area are looked at (invariant 4).
 
 use kvrail_device::Device;
-use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::limits::{REQUEST_LENGTH_MAX, TAIL_BYTES};
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{
     CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, Completion, Opcode, RequestSnapshot, SideSlot, Status,
 };
 use kvrail_store::{
-    Begun, Chain, DeclineReason, Durability, Found, Hold, Key, Now, Phase, Status as Ending,
+    Begun, Chain, DeclineReason, Durability, Found, Hold, Key, Now, PAGE_BYTES, Phase,
+    Status as Ending,
 };
 
 use super::grants::Grant;
@@ -25,8 +26,8 @@ use crate::regions::{Pass, Regions};
 use crate::store_call::Permit;
 use crate::task::{BufferRef, ClientRequest, MemoryKind};
 
-/// Bytes of a page of the tail arena.
-const TAIL_BYTES: u32 = 4096;
+// The store reads and writes a tail within one page of its own.
+const _: () = assert!(TAIL_BYTES as usize == PAGE_BYTES);
 
 impl Stores {
     /// Takes a request that names a key; an answer that it has already goes to the place given.

@@ -1,5 +1,8 @@
 //! Gets: the store says where the block is, and the read of it is the client's own task. Only a
 //! block whose end fills no logical block needs two reads, and a place in the table meanwhile.
+//!
+//! A get is checked here, by `common` or by `checked`; what the first accepts the second accepts
+//! with the same result.
 
 use kvrail_device::Device;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
@@ -19,7 +22,7 @@ use crate::regions::{Pass, Regions};
 use crate::task::{BlockRead, ClientRequest, MemoryKind, Owner, Task};
 
 /// What a get asks for, and of whom.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ask {
     shard: usize,
     space: SpaceId,
@@ -83,7 +86,7 @@ impl Stores {
         let (block_mask, memory_mask) = self.shards[shard].masks();
         let (region, offset) = (request.region_id(), request.region_offset());
         let body_bytes = capacity & !block_mask;
-        // Whoever checks everything has no use for any of it.
+        // All checks run before any of the above is used: the compiler may reorder them.
         let wanted = request.is_whole_get() && class != Class::Background;
         if !wanted || capacity > REQUEST_LENGTH_MAX || body_bytes == 0 || offset & memory_mask != 0
         {
@@ -92,6 +95,27 @@ impl Stores {
         let place = regions.enter(session, region, (0, offset, body_bytes), Pass::Common).ok()?;
         let ask = Ask { shard, space, extent: Extent::Whole { capacity } };
         Some((ask, Entered { region, place }))
+    }
+
+    /// What any get asks, its class, and the memory of its body, which is entered.
+    #[inline(always)]
+    fn checked(
+        &mut self,
+        request: &RequestSnapshot,
+        seat: Seat,
+        regions: &mut Regions,
+    ) -> Result<(Ask, Class, Option<Entered>), Status> {
+        let class = request.class().ok_or(Status::Invalid)?;
+        let extent = extent_of(request)?;
+        let (shard, grant) = self.find(seat.session, request.handle(), key_of(request).lo())?;
+        let ask = Ask { shard, space: grant.space, extent };
+        let shard = &self.shards[shard];
+        if shard.is_gone() {
+            self.stats.devices[shard.device()].store.gone_gets.add(1);
+            return Err(Status::DeviceGone);
+        }
+        let body = enter_body(request, ask.bytes(), (seat, shard.masks()), regions)?;
+        Ok((ask, class, body))
     }
 
     /// Begins any get.
@@ -103,16 +127,8 @@ impl Stores {
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
-        let class = request.class().ok_or(Status::Invalid)?;
-        let extent = extent_of(request)?;
-        let (shard, grant) = self.find(seat.session, request.handle(), key_of(request).lo())?;
-        let ask = Ask { shard, space: grant.space, extent };
-        let shard = &mut self.shards[shard];
-        if shard.is_gone() {
-            self.stats.devices[shard.device()].store.gone_gets.add(1);
-            return Err(Status::DeviceGone);
-        }
-        let body = enter_body(request, ask.bytes(), (seat, shard.masks()), regions)?;
+        let (ask, class, body) = self.checked(request, seat, regions)?;
+        let shard = &mut self.shards[ask.shard];
         let got = match class {
             Class::Background => shard.inspect(&ask.of_store(request)),
             Class::Demand | Class::Prefetch => shard.get(&ask.of_store(request)),
@@ -120,8 +136,8 @@ impl Stores {
         self.go_on(request, (ask, got), (seat, body), regions, executor)
     }
 
-    /// Goes on with what its store says of a get: by value, as what has an address lies in memory,
-    /// for the common gets, too.
+    /// Continues a get after the lookup. Arguments are passed by value, so that LLVM keeps them in
+    /// registers in `get`.
     #[cold]
     #[inline(never)]
     fn go_on<D: Device>(
@@ -235,3 +251,6 @@ fn extent_of(request: &RequestSnapshot) -> Result<Extent, Status> {
     let capacity = length.min(REQUEST_LENGTH_MAX);
     if check == 0 { Ok(Extent::Whole { capacity }) } else { Err(Status::Invalid) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -271,6 +271,14 @@ impl Shard {
         Ok(*grant)
     }
 
+    /// Has a handle mean a namespace of this life of a store, whatever the store is doing.
+    #[cfg(test)]
+    pub(super) fn grant_unchecked(&mut self, session: SessionSlot, handle: u16, life: u32) {
+        let (space, permit) = (SpaceId::NONE, crate::store_call::Permit::Write);
+        let grant = Grant { space, uid: u64::from(handle), life, permit };
+        *self.grants.at(session, handle).expect("a handle that can be") = grant;
+    }
+
     /// The namespace that a handle means; nothing where that is not known at once.
     #[inline(always)]
     pub(super) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {

@@ -12,7 +12,8 @@ mod space;
 mod superblock;
 
 pub(crate) use head::Head;
-pub(crate) use page::{Page, PageHeader, RECORDS_MAX, Record, RecordKind};
+pub use page::RECORDS_MAX;
+pub(crate) use page::{Page, PageHeader, Record, RecordKind};
 pub use space::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
 pub(crate) use space::{SPACE, SPACE_BYTES, SpaceImage, SpaceState};
 pub use superblock::{

@@ -2,6 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
+use kvrail_units::METADATA_BYTES_MAX;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,7 +21,10 @@ const GRAIN: usize = 8;
 const PAGE_OVERHEAD: usize = HEADER_BYTES + SEAL_BYTES;
 
 /// Most records of a page.
-pub(crate) const RECORDS_MAX: usize = (PAGE_BYTES - PAGE_OVERHEAD) / RECORD_BYTES;
+pub const RECORDS_MAX: usize = (PAGE_BYTES - PAGE_OVERHEAD) / RECORD_BYTES;
+
+// A page takes any record.
+const _: () = assert!(RECORD_BYTES + METADATA_BYTES_MAX <= PAGE_BYTES - PAGE_OVERHEAD);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

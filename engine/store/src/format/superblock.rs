@@ -27,9 +27,10 @@ pub const SUPER_AT: [u64; 2] = [0, 32 << 10];
 
 const MAGIC: [u8; 16] = *b"kvrail store\r\n\x1a\0";
 const SERVED_AT: usize = 2048;
+const MEMBERS: usize = MEMBERS_MAX as usize;
 const POOLS_BYTES: usize = (POOLS_MAX - 1) * POOL_NAME_BYTES_MAX;
 const BEFORE: usize = SERVED_AT - 152 - POOLS_BYTES - 16;
-const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 64 * 8 - 8;
+const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 8 * MEMBERS - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -59,8 +60,8 @@ struct Image {
     all_begun: U64,
     before: [u8; BEFORE],
     served: U64,
-    left: [U64; 64],
-    outdated: [U64; 64],
+    left: [U64; MEMBERS],
+    outdated: [U64; MEMBERS],
     behind: [u8; BEHIND],
     crc: U64,
 }

@@ -1,0 +1,231 @@
+//! The two checks of a get agree.
+
+use std::sync::Arc;
+
+use kvrail_device::{BufferIndex, Device, FakeClock, RemoteMemory, SimDevice, SimOptions};
+use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::{
+    ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, RegionId, Request,
+    RequestSnapshot, Segment, ServerLane,
+};
+use kvrail_store::{Config, Discard, Identity, Members, Start, Times};
+use proptest::prelude::*;
+
+use crate::backend::Route;
+use crate::front_end::Seat;
+use crate::limits::SessionSlot;
+use crate::regions::{Memory, Regions};
+use crate::stats::PollerStats;
+use crate::store_call::{STORE_OWNERS, StoreSetup};
+use crate::stores::{Destination, Stores};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u32 = 4096;
+const SESSION: SessionSlot = SessionSlot(3);
+const HOST: RegionId = RegionId(5);
+const GPU: RegionId = RegionId(6);
+const HOST_BYTES: usize = 4 << 20;
+/// Handles: one that the shard granted, one of an earlier life, one that was granted nothing, and
+/// one of a store with several members.
+const HANDLES: [u16; 4] = [0, 1, 2, 3];
+
+/// Memory of a GPU that has any range.
+#[derive(Debug)]
+struct AnyLine;
+
+impl RemoteMemory for AnyLine {
+    fn line(&self, block: u32, offset: u64, length: u32) -> Option<u64> {
+        offset.checked_add(u64::from(block) + u64::from(length))
+    }
+}
+
+struct Rig {
+    stores: Stores,
+    regions: Regions,
+    client: ClientLane,
+    server: ServerLane,
+}
+
+fn setup() -> StoreSetup {
+    let config = Config {
+        area_bytes: 120 * MIB,
+        logical_block: BLOCK,
+        segment_bytes: 8 * MIB,
+        block_mean: 64 << 10,
+        spaces: 4,
+        puts: 32,
+        writes: 64,
+        holds: 64,
+        owners: STORE_OWNERS,
+        owner_holds: 16,
+        buffers: 4,
+        buffer_bytes: 256 << 10,
+        images: 8,
+        times: Times::default(),
+        discard: Discard::Segments,
+        budget: kvrail_store::Budget::Unlimited,
+    };
+    let start = Start::Create(Identity {
+        volume: 77,
+        instance: 1,
+        seed: 99,
+        member: 0,
+        members: Members::first(1),
+        generation: 1,
+    });
+    let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
+    StoreSetup { config, pools: Vec::new(), start, pool, buffer: BufferIndex(0), presence: None }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let options =
+            SimOptions { capacity_bytes: 128 * MIB, logical_block: BLOCK, ..SimOptions::default() };
+        let device = SimDevice::new(options, FakeClock::default());
+        let geometry = Geometry {
+            members: 1,
+            stripe_bytes: MIB,
+            member_bytes: 120 * MIB,
+            data_offset: MIB,
+            logical_block: BLOCK,
+            memory_alignment: 512,
+        };
+        let routes = [Route { geometry, members: vec![DeviceIndex(0)] }];
+        let stores = Stores::new(
+            &[(0, setup())],
+            (&routes, &[DeviceIndex(0)]),
+            &[device.description().clone()],
+            &Arc::new(PollerStats::new(1)),
+            0,
+        );
+        let mut stores = stores.unwrap().unwrap();
+        let [known, older, none, several] =
+            HANDLES.map(|handle| Stores::handle_at(SESSION, handle).unwrap());
+        stores.shards[0].grant_unchecked(SESSION, HANDLES[0], 1);
+        stores.shards[0].grant_unchecked(SESSION, HANDLES[1], 7);
+        stores.shards[0].grant_unchecked(SESSION, HANDLES[3], 1);
+        stores.handles[known] = Destination::Shard(0);
+        stores.handles[older] = Destination::Shard(0);
+        stores.handles[none] = Destination::Shard(0);
+        stores.handles[several] = Destination::Group(0);
+        let mut regions = Regions::new();
+        let host: Arc<dyn Pinned> = Arc::new(HeapBlock::new(HOST_BYTES));
+        regions.insert(HOST, SESSION, BufferIndex(1), Memory::Host(host));
+        regions.insert(GPU, SESSION, BufferIndex(2), Memory::Remote(Arc::new(AnyLine)));
+        regions.open(HOST);
+        regions.open(GPU);
+        let memory: Arc<dyn Pinned> =
+            Arc::new(HeapBlock::new(Segment::bytes_needed(1, 2).unwrap()));
+        let server = Segment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
+        let client = Segment::open(memory).unwrap().into_client().0.remove(0);
+        Self { stores, regions, client, server }
+    }
+
+    /// A request as a poller has it.
+    fn snapshot(&mut self, request: Request) -> RequestSnapshot {
+        assert!(self.client.free(1).unwrap() >= 1, "each request is answered before the next");
+        self.client.stage(request);
+        let _nobody_sleeps = self.client.publish();
+        let mut taken = None;
+        let answer = Completion::default();
+        self.server.serve(1, |snapshot, _side| {
+            taken = Some(snapshot);
+            Some(answer)
+        });
+        self.server.release();
+        let _nobody_sleeps = self.server.publish();
+        while self.client.take().unwrap().is_some() {}
+        self.client.release();
+        taken.expect("just published")
+    }
+}
+
+/// Mostly what is sound, and often what is almost so.
+fn request() -> impl Strategy<Value = Request> {
+    let bytes = prop_oneof![
+        4 => (0..32_u32).prop_map(|blocks| blocks * BLOCK),
+        2 => 0..2 * BLOCK,
+        1 => REQUEST_LENGTH_MAX - 1..=REQUEST_LENGTH_MAX + 1,
+        1 => any::<u32>(),
+    ];
+    let offset = prop_oneof![
+        4 => (0..1024_u64).prop_map(|at| at * 4096),
+        1 => 0..HOST_BYTES as u64,
+        1 => any::<u64>(),
+    ];
+    let region = prop_oneof![4 => Just(HOST), 1 => Just(GPU), 1 => any::<u32>().prop_map(RegionId)];
+    let handle = prop_oneof![4 => Just(HANDLES[0]), 3 => 0..6_u16, 1 => any::<u16>()];
+    let mostly_0 = |odd: BoxedStrategy<u64>| prop_oneof![5 => Just(0_u64), 1 => odd];
+    let others = (
+        mostly_0(any::<u64>().boxed()),
+        mostly_0((0..256_u64).boxed()),
+        mostly_0((0..256_u64).boxed()),
+        mostly_0(any::<u64>().boxed()),
+        any::<[u64; 2]>(),
+    );
+    (bytes, offset, region, handle, others).prop_map(
+        |(bytes, region_offset, region, handle, (check, class, flags, chain, key))| {
+            let (chain, tail) = ((chain & 0xffff) as u16, (key[0] & 0xff) as u32);
+            let get = KeyedRequest {
+                handle,
+                chain,
+                bytes,
+                key,
+                region,
+                region_offset,
+                check,
+                tail,
+                deadline_us: 0,
+            };
+            Request { flags: flags as u8, class: class as u8, ..get.slot(Opcode::Get) }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+    #[test]
+    fn what_the_common_check_accepts_every_check_accepts_alike(
+        requests in prop::collection::vec(request(), 512),
+    ) {
+        let mut rig = Rig::new();
+        let seat = Seat { session: SESSION, lane: 0, tails: None };
+        let mut accepted = 0;
+        for request in requests {
+            let request = rig.snapshot(request);
+            let Rig { stores, regions, .. } = &mut rig;
+            let Some((ask, body)) = stores.common(&request, SESSION, regions) else { continue };
+            let any = stores.checked(&request, seat, regions);
+            let (same, class, entered) = any.expect("the common check has accepted it");
+            let entered = entered.expect("common gets have a body");
+            prop_assert_eq!(same, ask);
+            prop_assert!(class != kvrail_ring::Class::Background);
+            prop_assert_eq!(entered.region, body.region);
+            prop_assert_eq!(entered.place.offset, body.place.offset);
+            prop_assert_eq!(entered.place.buffer, body.place.buffer);
+            regions.leave(body.region, 2);
+            accepted += 1;
+        }
+        prop_assert!(accepted > 8, "{accepted} of 512 requests");
+    }
+}
+
+#[test]
+fn a_plain_get_passes_the_common_check() {
+    let mut rig = Rig::new();
+    let get = KeyedRequest {
+        handle: HANDLES[0],
+        chain: 0,
+        bytes: BLOCK,
+        key: [1, 2],
+        region: HOST,
+        region_offset: 0,
+        check: 0,
+        tail: 0,
+        deadline_us: 0,
+    };
+    let request = rig.snapshot(get.slot(Opcode::Get));
+    let Rig { stores, regions, .. } = &mut rig;
+    assert!(stores.common(&request, SESSION, regions).is_some());
+}
