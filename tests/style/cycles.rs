@@ -36,7 +36,7 @@ struct Module {
 struct Crate(Vec<Module>);
 
 /// Which files a file imports, with a path that does.
-type Imports<'a> = BTreeMap<&'a str, BTreeMap<&'a str, String>>;
+pub(crate) type Imports<'a> = BTreeMap<&'a str, BTreeMap<&'a str, String>>;
 
 /// What a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,7 +321,7 @@ fn mentioned(tokens: &[TokenTree], place: usize, paths: &mut Vec<Vec<String>>) -
 }
 
 /// Files that reach one another: the shortest way around of each such group, in words.
-fn circles(imports: &Imports<'_>) -> Vec<(String, String)> {
+pub(crate) fn circles(imports: &Imports<'_>) -> Vec<(String, String)> {
     let mut circles = Vec::new();
     let mut tied: BTreeSet<&str> = BTreeSet::new();
     for start in imports.keys().copied() {

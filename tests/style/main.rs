@@ -17,6 +17,7 @@ mod manifest;
 mod marks;
 mod params;
 mod prose;
+mod python_cycles;
 mod reach;
 mod report;
 mod results;

@@ -71,7 +71,7 @@ def test_blocks_of_a_shared_file_are_moved_without_a_copy(host, rows):
     fill(rows)
     wanted = rows[:16].copy()
     tie = link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", "down", blocks(rows, range(16)))
     down = end_of(lane)
     assert (down.tag, set(down.words), all(down.ok)) == ("down", {"OK"}, True)
@@ -89,7 +89,7 @@ def test_blocks_of_a_shared_file_are_moved_without_a_copy(host, rows):
 def test_a_block_that_is_put_again_is_what_was_put_last(host, rows):
     """Of other bytes, and of another length: whatever adapter puts it."""
     tie = link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     for turn, length in enumerate((BLOCK, BLOCK, 1000, BLOCK // 2)):
         rows[:8] = numpy.random.default_rng(turn).integers(0, 256, (8, BLOCK), dtype=numpy.uint8)
         put = blocks(rows[:, :length], range(8))
@@ -108,7 +108,7 @@ def test_new_chains_of_a_busy_store_are_declined_and_settled(tmp_path, rows):
     host = Host(tmp_path, "48MiB", block_mean="64KiB")
     host.start()
     busy, tie = Busy(host), link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     for chain in range(100):
         put = blocks(rows, range(32 * chain, 32 * chain + 32))
         places = Places(["begins"] * 32, range(32))
@@ -129,7 +129,7 @@ def test_new_chains_of_a_busy_store_are_declined_and_settled(tmp_path, rows):
 
 def test_a_chain_is_known_by_what_is_there_of_its_front(host, rows):
     tie = link(host)
-    lane, keys = tie.lane(), blocks(rows, range(9)).keys
+    lane, keys = Lane(tie), blocks(rows, range(9)).keys
     told = []
     for at in range(9):
         told.append(tie.chain(keys))
@@ -164,7 +164,7 @@ def test_what_was_looked_up_last_is_remembered():
 
 def test_a_touch_is_waited_for_by_nobody_and_one_is_in_flight(host, rows):
     tie = link(host)
-    lane, keys = tie.lane(), blocks(rows, range(8)).keys
+    lane, keys = Lane(tie), blocks(rows, range(8)).keys
     assert lane.touch(keys), "which opens its queue"
     while lane._touch is not None:
         lane.poll()
@@ -186,7 +186,7 @@ def test_a_touch_is_waited_for_by_nobody_and_one_is_in_flight(host, rows):
 def test_other_memory_is_copied_and_that_is_said(host, caplog):
     tie, rows = link(host), numpy.zeros((8, BLOCK), numpy.uint8)
     fill(rows)
-    wanted, lane = rows.copy(), tie.lane()
+    wanted, lane = rows.copy(), Lane(tie)
     lane.begin("put", 1, blocks(rows, range(8)))
     assert all(end_of(lane).ok)
     rows[:] = 0
@@ -205,7 +205,7 @@ def test_a_file_whose_pages_wait_for_their_use_is_taken_without_a_copy(host):
     rows = numpy.frombuffer(mmap.mmap(fd, 64 * BLOCK), numpy.uint8).reshape(64, BLOCK)
     fill(rows[:2])
     wanted, tie = rows[:2].copy(), link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", 1, blocks(rows, range(2)))
     assert all(end_of(lane).ok)
     lane.begin("get", 2, blocks(rows, range(2), first=60))
@@ -220,7 +220,7 @@ def test_a_sidecar_that_refuses_the_file_gets_copies(tmp_path, rows):
     host.start()
     fill(rows)
     tie = link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", 1, blocks(rows, range(4)))
     assert all(end_of(lane).ok)
     assert "unsealed" in tie.status()["copies"]
@@ -230,7 +230,7 @@ def test_a_sidecar_that_refuses_the_file_gets_copies(tmp_path, rows):
 
 def test_a_block_of_another_length_is_a_miss(host, rows):
     tie = link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", 1, Blocks([b"a", b"b"], [rows.ctypes.data] * 2, [BLOCK, BLOCK // 2]))
     assert all(end_of(lane).ok)
     lane.begin("get", 2, blocks_named(rows, [b"a", b"b"], BLOCK))
@@ -247,14 +247,14 @@ def blocks_named(rows: numpy.ndarray, keys: list[bytes], length: int) -> Blocks:
 
 def test_another_identity_finds_nothing_also_under_the_same_name(host, rows):
     one, other = link(host), link(host, identity=IDENTITY | {"dtype": "float16"})
-    lane = one.lane()
+    lane = Lane(one)
     lane.begin("put", 1, blocks(rows, range(1)))
     assert all(end_of(lane).ok)
     assert list(one.lookup(blocks(rows, range(1)).keys)) == [True]
     assert list(other.lookup(blocks(rows, range(1)).keys)) == [False]
     named = link(host, namespace="mine")
     apart = link(host, namespace="mine", identity=IDENTITY | {"dtype": "float16"})
-    lane = named.lane()
+    lane = Lane(named)
     lane.begin("put", 1, blocks(rows, range(1)))
     assert all(end_of(lane).ok)
     assert list(named.lookup(blocks(rows, range(1)).keys)) == [True]
@@ -265,7 +265,7 @@ def test_another_identity_finds_nothing_also_under_the_same_name(host, rows):
 
 def test_two_of_one_identity_share_blocks_and_both_hear_what_goes(host, rows):
     one, other, stranger = link(host), link(host), link(host, identity={"model_name": "other"})
-    lane, keys = one.lane(), blocks(rows, range(4)).keys
+    lane, keys = Lane(one), blocks(rows, range(4)).keys
     lane.begin("put", 1, blocks(rows, range(4)))
     assert all(end_of(lane).ok)
     assert list(other.lookup(keys)) == [True] * 4 and list(stranger.lookup(keys)) == [False] * 4
@@ -300,7 +300,7 @@ def test_a_sidecar_that_hangs_keeps_nobody(host, rows):
         assert time.monotonic() - begun < _tier.LOOKUP_S
     finally:
         host.thaw()
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", 1, blocks(rows, range(4)))
     assert all(end_of(lane).ok)
     deadline = time.monotonic() + 10
@@ -323,7 +323,7 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.3)
     fill(rows)
     wanted, tie = rows[:8].copy(), link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", 1, blocks(rows, range(8)))
     assert all(end_of(lane).ok)
     time.sleep(0.2)  # what is acknowledged for 100 ms outlives a kill
@@ -351,7 +351,7 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.5)
     tie = link(host)
-    lane = tie.lane()
+    lane = Lane(tie)
     lane.begin("put", "down", blocks(rows, range(8)))
     assert all(end_of(lane).ok)
     lane.begin("get", "up", blocks(rows, range(8)))
@@ -364,7 +364,7 @@ def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatc
 
 def test_nothing_is_begun_while_a_drive_hangs(host, rows, monkeypatch):
     tie = link(host)
-    lane, other = tie.lane(), tie.lane()
+    lane, other = Lane(tie), Lane(tie)
     other.begin("put", 0, blocks(rows, range(1)))
     assert all(end_of(other).ok)
     monkeypatch.setattr(lane, "age", lambda: _tier.HUNG_S + 1)

@@ -4,13 +4,11 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import kvrail
 from kvrail._chains import Places
-
-if TYPE_CHECKING:
-    from kvrail._tier import Link, Session
+from kvrail._tier import Link, Session
 
 QUARANTINE_S = 5.0
 """How long memory that was being filled when a sidecar died is kept from the engine: its drives
@@ -85,9 +83,10 @@ class _Group(Generic[T]):
 
 
 class Lane(Generic[T]):
-    """Groups of blocks. For one thread at a time."""
+    """Groups of blocks. For one thread at a time; each thread of an engine that moves blocks has a
+    lane of its own."""
 
-    def __init__(self, link: "Link", depth: int) -> None:
+    def __init__(self, link: Link, depth: int = 128) -> None:
         self._link, self._depth = link, depth
         self._session: Session | None = None
         self._queue: kvrail.BlockQueue | None = None
@@ -97,6 +96,7 @@ class Lane(Generic[T]):
         self._storing_bytes = 0
         self._oldest: float | None = None
         self._touch: int | None = None
+        link.watch(self.age)
 
     def begin(self, work: Work, tag: T, blocks: Blocks) -> None:
         """Begins a group. It ends in :meth:`poll`, exactly once, whatever happens."""
@@ -249,7 +249,7 @@ class Lane(Generic[T]):
         self._oldest = None if oldest is None else oldest.begun
 
 
-def _submit(queue: "kvrail.BlockQueue", session: "Session", group: _Group[T]) -> int:
+def _submit(queue: "kvrail.BlockQueue", session: Session, group: _Group[T]) -> int:
     blocks = group.blocks
     buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
     if group.work == "get":

@@ -1,7 +1,7 @@
 """What the adapters of engines share: a namespace of a store that comes back after its sidecar was
-restarted, and the engine's memory. Groups of blocks are in `_lane`.
+restarted, and the engine's memory. `_lane` moves groups of blocks over it.
 
-An adapter has one :class:`Link`, and a lane of it for each thread of its engine that moves blocks.
+An adapter has one :class:`Link`.
 No call here raises because a sidecar is gone or a drive hangs: lookups find nothing, and groups end
 without blocks. Nothing here starts a thread or keeps an index.
 """
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import kvrail
 from kvrail import _identity
-from kvrail._lane import Lane
 from kvrail._mapping import Memory
 from kvrail._types import ChainWord
 
@@ -63,16 +62,14 @@ class Link:
         self._engine, self._socket, self._store = engine, socket, store
         document = _identity.document(identity)
         self._named = (_identity.name(engine, namespace, document), document)
-        self._lanes: list[Lane[Any]] = []
+        self._ages: list[Callable[[], float]] = []
         self._lock = threading.Lock()
         self._retry_at = self._look_at = self._ask_at = 0.0
         self._session: Session | None = self._attach()
 
-    def lane(self, depth: int = 128) -> "Lane[Any]":
-        """A way to move blocks, for one thread at a time."""
-        lane: Lane[Any] = Lane(self, depth)
-        self._lanes.append(lane)
-        return lane
+    def watch(self, age: Callable[[], float]) -> None:
+        """Counts the group whose age in seconds this returns for :attr:`hangs`."""
+        self._ages.append(age)
 
     @property
     def session(self) -> "Session | None":
@@ -90,7 +87,7 @@ class Link:
     @property
     def hangs(self) -> bool:
         """Whether a drive holds groups for longer than drives do."""
-        return any(lane.age() > HUNG_S for lane in self._lanes)
+        return any(age() > HUNG_S for age in self._ages)
 
     def lookup(self, keys: Sequence[bytes], *, hold: float = 0.0) -> Sequence[bool]:
         """Which blocks are there; those are not evicted for so many seconds."""

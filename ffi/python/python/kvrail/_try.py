@@ -97,14 +97,16 @@ def _vllm(parameters: dict[str, Any], step: Step) -> None:
 
 
 def _lmcache(parameters: dict[str, Any], step: Step) -> None:
-    with step("LMCache's L2 adapter"):
+    with step("kvrail as LMCache's L2 plugin"):
         import torch
         from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+        from lmcache.v1.distributed.l2_adapters import create_l2_adapter
+        from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2AdapterConfig
         from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 
-        from kvrail.lmcache import L2Adapter
-
-        adapter = L2Adapter(parameters)
+        plugin = {"module_path": "kvrail.lmcache", "class_name": "L2Adapter"}
+        whole = plugin | {"adapter_params": parameters}
+        adapter: Any = create_l2_adapter(PluginL2AdapterConfig.from_dict(whole))
 
     def objects() -> list[Any]:
         shape, made = torch.Size([BLOCK_BYTES // 2]), []

@@ -119,7 +119,7 @@ class _Manager(OffloadingManager):
     def __init__(self, links: list[Link], locality: Locality | None, tells: bool) -> None:
         self._links, self._locality = links, locality
         self._answers: dict[OffloadKey, bool] = {}
-        self._lanes: list[Lane[None]] = [link.lane(TOUCH_DEPTH) for link in links]
+        self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
         self._touched: dict[bytes, None] = {}
         self._events: list[OffloadingEvent] | None = [] if tells else None
 

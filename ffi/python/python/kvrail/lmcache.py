@@ -142,7 +142,7 @@ class L2Adapter(L2AdapterInterface):
             namespace=known["namespace"],
             identity=_identity.lmcache(known["identity"]),
         )
-        self._stores, self._loads = (_Way(self._link.lane(known["depth"])) for _ in range(2))
+        self._stores, self._loads = (_Way(Lane(self._link, known["depth"])) for _ in range(2))
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
         self._numbers, self._lock = count(), threading.Lock()
         self._locked = Counter[bytes]()

@@ -77,7 +77,7 @@ class MooncakeDistributedStore:
             store=device_name or STORE,
             identity=_identity.flexkv(local_hostname),
         )
-        self._lanes = {"put": self._link.lane(DEPTH), "get": self._link.lane(DEPTH)}
+        self._lanes = {"put": Lane(self._link, DEPTH), "get": Lane(self._link, DEPTH)}
         return 0
 
     def register_buffer(self, pointer: int, size: int) -> int:

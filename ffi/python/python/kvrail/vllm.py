@@ -128,7 +128,7 @@ class Tier(SecondaryTierManager):
             namespace=namespace,
             identity=_identity.vllm_rows(config, engine, self._row_bytes, named),
         )
-        self._lane: Lane[TransferJob] = self._link.lane(depth)
+        self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
         self._touched: dict[bytes, None] = {}
