@@ -6,6 +6,7 @@ use kvrail_client::{
     Absent, Arena, BlockKey, BlockNote, BlockRequest, Client, Completed, Found, Identity, Lookup,
     LookupExtent, Namespace, Pages, Queue, Status,
 };
+use kvrail_counters::MemberCounters;
 
 use crate::rig::{LONG, Place, Sidecar, eventually};
 
@@ -94,12 +95,13 @@ fn a_lookup_is_one_request_and_its_keys_are_counted() {
     let keys: Vec<_> = (0..1000).map(key).collect();
     assert_eq!(cache.lookup(&keys).prefix, 0);
     assert_eq!(accepted() - before, 1);
-    let count = |name: &str| -> u64 {
-        let report = sidecar.status();
-        report.shards.iter().map(|shard| shard.counters[name]).sum()
+    let counters = || {
+        let mut all = MemberCounters::default();
+        sidecar.status().shards.iter().for_each(|shard| all.add(&shard.counters));
+        all.store
     };
-    eventually("all are counted", || count("lookup_misses") == 1000);
-    assert_eq!((count("lookup_hits"), count("misses")), (0, 0));
+    eventually("all are counted", || counters().lookup_misses == Some(1000));
+    assert_eq!((counters().lookup_hits, counters().misses), (Some(0), Some(0)));
     drop(cache);
     sidecar.stop();
 }

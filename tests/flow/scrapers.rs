@@ -65,7 +65,9 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
     });
     drop(quiet);
     let report = sidecar.status();
-    assert!(report.pollers.iter().all(|it| it.allocations == 0 && it.stalled.is_none()));
+    assert!(
+        report.pollers.iter().all(|it| it.counters.allocations == Some(0) && it.stalled.is_none())
+    );
     assert_eq!(report.sidecar.log_lines_lost, 0);
     sidecar.stop();
 }

@@ -36,7 +36,11 @@ fn everything_once_everything_right() {
     kvrail_tests::verify(&client, "kv", &all.acknowledged).unwrap().assert_right();
     drop(client);
     sidecar.wait_for_belongings(&before);
-    assert!(status.pollers.iter().all(|poller| poller.allocations == 0), "{:?}", status.pollers);
+    assert!(
+        status.pollers.iter().all(|poller| poller.counters.allocations == Some(0)),
+        "{:?}",
+        status.pollers
+    );
     sidecar.stop();
 }
 

@@ -15,6 +15,7 @@ mod length;
 mod limits;
 mod manifest;
 mod marks;
+mod metrics;
 mod params;
 mod prose;
 mod python_cycles;

@@ -22,7 +22,8 @@ const WATCH: Duration = Duration::from_millis(800);
 pub fn cost(client: &Client, pids: &[i32]) -> Result<SidecarCost> {
     let (idle_cpu_percent, resident_bytes) = watch(pids)?;
     let status = client.status()?;
-    let poller_allocations = status.pollers.iter().map(|poller| poller.allocations).sum();
+    let poller_allocations =
+        status.pollers.iter().filter_map(|poller| poller.counters.allocations).sum();
     let stores_bytes = status.shards.iter().map(|shard| shard.memory_bytes).sum();
     Ok(SidecarCost { idle_cpu_percent, resident_bytes, stores_bytes, poller_allocations })
 }

@@ -43,9 +43,9 @@ pub enum Exit {
     Unreachable,
     /// Verification found wrong bytes.
     WrongData,
-    /// The environment costs something.
+    /// The host meets all requirements, but something on it costs speed.
     Warnings,
-    /// The environment does not do.
+    /// The host does not meet a requirement.
     Unfit,
     /// What is there differs from the plan.
     Differs,

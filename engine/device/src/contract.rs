@@ -112,7 +112,7 @@ pub enum Wait<'a> {
     Poll,
     /// The descriptor becomes readable; the next `reap` makes it unreadable again.
     Readable(BorrowedFd<'a>),
-    /// Another thread of this process works on it, and nudges the thread that drives this device
+    /// Another thread of this process does the work, and wakes the thread that drives this device
     /// when `is_ready` has become true.
     ThreadWaker,
 }

@@ -4,6 +4,7 @@
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 
+use kvrail_counters::{Definition, Figure};
 use kvrail_protocol::{HistogramReport, StatusReport};
 
 /// Upper bounds of exposed histograms: each power of two from 1 us to 8.6 s, as nanoseconds. The
@@ -69,6 +70,15 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
+    /// The unit that a name ends in.
+    pub(crate) fn of(name: &str) -> Self {
+        match name.rsplit('_').next() {
+            Some("bytes") => Self::Bytes,
+            Some("seconds") => Self::Seconds,
+            _ => Self::None,
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::None => "",
@@ -77,6 +87,9 @@ impl Unit {
         }
     }
 }
+
+/// Adds the samples of a family.
+pub(crate) type SamplesOf = fn(&StatusReport, &mut Samples<'_>);
 
 /// One family: what it is called, what it says, and where its samples come from.
 #[derive(Debug)]
@@ -87,7 +100,7 @@ pub(crate) struct Family {
     pub(crate) unit: Unit,
     pub(crate) labels: &'static [&'static str],
     pub(crate) help: &'static str,
-    pub(crate) samples: fn(&StatusReport, &mut Samples<'_>),
+    pub(crate) samples: SamplesOf,
 }
 
 impl Family {
@@ -133,6 +146,24 @@ impl Samples<'_> {
         let total = if self.family.kind == Kind::Counter { "_total" } else { "" };
         self.take(labels);
         self.line(total, "", value);
+    }
+
+    /// The samples of this family's metric among counters; none for a counter that is missing. The
+    /// labels are followed by the reason, where the metric has reasons.
+    pub(crate) fn add_counted<'a, T: Figure + 'a>(
+        &mut self,
+        labels: &[&str],
+        counters: impl Iterator<Item = (&'static Definition, &'a T)>,
+    ) {
+        for (it, value) in counters.filter(|(it, _)| it.metric == self.family.name) {
+            match (it.kind, value.get()) {
+                (kvrail_counters::Kind::Sum, _) | (_, None) => {}
+                (kvrail_counters::Kind::Part(reason), Some(value)) => {
+                    self.add(&[labels, &[reason]].concat(), value);
+                }
+                (_, Some(value)) => self.add(labels, value),
+            }
+        }
     }
 
     /// A whole histogram. Its family has labels.

@@ -18,7 +18,7 @@ mod table;
 
 pub use endpoint::{Endpoint, EndpointError, Listening};
 pub use exposition::Dialect;
-pub use families::{STORE_COUNTERS, expose};
+pub use families::expose;
 pub use hosts::Hosts;
 pub use listen::Listen;
 pub use snapshot::{Life, ReportSource, Tell};

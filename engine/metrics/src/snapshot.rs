@@ -1,4 +1,4 @@
-//! How everything is: asked for once, and shown to all who want to know within a moment.
+//! A snapshot of the status, cached for 100 ms and shared by concurrent requests.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

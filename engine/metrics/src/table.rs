@@ -10,7 +10,7 @@ use crate::families::ALL;
 pub fn table() -> String {
     let mut text =
         String::from("| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n");
-    for family in ALL.iter().copied().flatten() {
+    for family in &*ALL {
         let labels = family.labels.iter().map(|label| format!("`{label}`"));
         let labels = labels.collect::<Vec<_>>().join(", ");
         // Writing to a String cannot fail.

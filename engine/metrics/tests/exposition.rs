@@ -156,7 +156,8 @@ fn numbers_are_those_of_the_report() {
         "kvrail_store_declines_total{store=\"kv0\",device=\"pci:0000:00:00.0\",\
          reason=\"budget\"} 30",
         "kvrail_store_declines_total{store=\"kv0\",device=\"pci:0000:00:00.0\",\
-         reason=\"other\"} 10",
+         reason=\"busy\"} 1000",
+        "kvrail_poller_doorbells_total{poller=\"0\"} 34",
         "kvrail_store_state{store=\"kv0\",device=\"pci:0000:00:00.0\",state=\"serving\"} 1",
         "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-live\"} 1",
         "kvrail_path_usable{device=\"pci:0000:00:00.0\",controller=\"nvme-connecting\"} 0",
@@ -176,6 +177,22 @@ fn numbers_are_those_of_the_report() {
     ] {
         assert!(text.lines().any(|it| it == line), "no {line}");
     }
+}
+
+#[test]
+fn a_counter_that_the_sidecar_did_not_send_is_missing() {
+    let mut report = busy();
+    report.shards[0].counters.store.puts = None;
+    report.shards[0].counters.store.misses_absent = None;
+    report.pollers[0].counters.doorbells = None;
+    let text = expose(&report, Dialect::Text);
+    let devices = |name: &str| text.lines().filter(|it| it.starts_with(name)).count();
+    assert_eq!(devices("kvrail_store_puts_total{"), report.shards.len() - 1);
+    assert_eq!(devices("kvrail_poller_doorbells_total{"), report.pollers.len() - 1);
+    let first = "kvrail_store_misses_total{store=\"kv0\",device=\"pci:0000:00:00.0\",";
+    let reasons = text.lines().filter_map(|it| it.strip_prefix(first)?.split('"').nth(1));
+    let reasons: Vec<_> = reasons.collect();
+    assert_eq!(reasons, ["recovering", "pending", "other_length", "drive_gone"]);
 }
 
 /// Prometheus' own judgement, where it is installed (Debian package prometheus).

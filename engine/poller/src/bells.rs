@@ -22,11 +22,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::limits::LANES_MAX;
 
-/// A ring that takes longer is dear. Usual ones take 1 us, and 10 with a cold cache.
+/// A ring that takes longer is expensive. Usual ones take 1 us, and 10 with a cold cache.
 pub(crate) const DEAR_NS: u64 = 200_000;
 
-/// Dear rings after which a session is handed to the ringer. One may be the machine's fault: who
-/// runs virtual machines takes their processors away now and then.
+/// Expensive rings after which a session is handed to the ringer. One may be the machine's fault:
+/// a hypervisor takes processors away from its guests now and then.
 const STRIKES_MAX: u32 = 2;
 
 /// Rung by its pollers.

@@ -1,4 +1,4 @@
-//! Reads of blocks: what is told of them beside what is told of any read.
+//! Data of block reads: their expected checksums, and ends of which the store is not notified yet.
 
 use kvrail_device::SlotId;
 use kvrail_ring::{Completion, Status};

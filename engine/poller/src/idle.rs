@@ -5,8 +5,8 @@
 //! request. For each it is learned whether a spin brings it ([`AdaptiveSpin`]). Where one follows
 //! another without an event, as a copy follows a read, a wait begins anew.
 //!
-//! Who would sleep but has a device to poll yields now and then; who spins does not: within the
-//! time it may spin, a poller makes no system call.
+//! A poller that may not block, because a polled queue has I/O in flight, calls sched_yield every
+//! 50 us. A spinning one does not: within the time it may spin, a poller makes no system call.
 
 use kvrail_ring::AdaptiveSpin;
 

@@ -45,13 +45,13 @@ pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
     TenantSlot,
 };
-pub use mailbox::{Command, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice, RottenBlock};
+pub use mailbox::{Command, CorruptBlock, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
 pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{
     Counter, DeviceStats, IoLatencies, LATENCY_BUCKETS, Latencies, LatencyCounts, OperationKind,
-    PollerStats, PoolCounters, SessionStats, StoreStats,
+    PollerStats, PoolStats, SessionStats, StoreStats,
 };
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};

@@ -153,7 +153,7 @@ pub struct DeviceFailure {
 
 /// A block that a reader reported, and that was wrong when the sidecar looked, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RottenBlock {
+pub struct CorruptBlock {
     /// The poller's device, in local order.
     pub device: usize,
     /// Its key.
@@ -164,7 +164,7 @@ pub struct RottenBlock {
     name_bytes: usize,
 }
 
-impl RottenBlock {
+impl CorruptBlock {
     pub(crate) fn new(device: usize, name: &[u8], key: Key, offset: u64) -> Self {
         let name_bytes = name.len().min(NAME_BYTES_MAX);
         let mut kept = [0; NAME_BYTES_MAX];
@@ -185,7 +185,7 @@ pub struct Mailbox {
     commands: ArrayQueue<Command>,
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
-    rotten: ArrayQueue<RottenBlock>,
+    corrupt: ArrayQueue<CorruptBlock>,
     gone: ArrayQueue<Box<GoneRows>>,
     batches: ArrayQueue<Box<GoneRows>>,
     overdue_ns: AtomicU64,
@@ -200,7 +200,7 @@ impl Mailbox {
     /// The kernel's, when descriptors run out.
     pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
-        let (failures, rotten) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
+        let (failures, corrupt) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
         let (gone, batches) =
             (ArrayQueue::new(GONE_BATCHES_MAX), ArrayQueue::new(GONE_BATCHES_MAX));
         let to_poller = Arc::new(ThreadWaker::new()?);
@@ -209,7 +209,7 @@ impl Mailbox {
             commands,
             notices,
             failures,
-            rotten,
+            corrupt,
             gone,
             batches,
             overdue_ns,
@@ -276,8 +276,8 @@ impl Mailbox {
 
     /// Takes the next block that was wrong.
     #[must_use]
-    pub fn next_rotten(&self) -> Option<RottenBlock> {
-        self.rotten.pop()
+    pub fn next_corrupt(&self) -> Option<CorruptBlock> {
+        self.corrupt.pop()
     }
 
     /// What the poller watches while it sleeps.
@@ -327,8 +327,8 @@ impl Mailbox {
 
     /// Tells the control thread of a block that was wrong; dropped while it has 64 unread. Only the
     /// poller calls this.
-    pub(crate) fn report_rotten(&self, block: RottenBlock) {
-        if self.rotten.push(block).is_ok() {
+    pub(crate) fn report_corrupt(&self, block: CorruptBlock) {
+        if self.corrupt.push(block).is_ok() {
             self.to_control.ring();
         }
     }

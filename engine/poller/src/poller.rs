@@ -194,11 +194,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
             if let Some(tracer) = self.front_end.tracer() {
                 tracer.published(self.executor.now_ns());
             }
-            self.stats.busy_ticks.add(1);
-            self.stats.bells.add(bells);
+            self.stats.counters.busy_ticks.add(1);
+            self.stats.counters.doorbells.add(bells);
             self.executor.show_depths();
         }
-        self.stats.ticks.add(1);
+        self.stats.counters.ticks.add(1);
         let mut quiet = self.executor.tasks().claimed() == 0;
         if self.stores.is_some() {
             quiet = self.is_quiet();
@@ -388,7 +388,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.executor.set_now(now_ns);
         self.unread_ticks = 0;
         self.stats.beat_ns.set(now_ns);
-        self.stats.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
+        self.stats.counters.allocations.set(heap_calls_of_this_thread() - self.heap_calls_at_start);
     }
 
     /// Operations at the devices now.
@@ -455,7 +455,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         settle();
         let ready = self.executor.queues().iter_mut().any(|queue| queue.device().is_ready());
         if !ready && !self.front_end.lanes().any_ready() && self.mailbox.is_empty() {
-            self.stats.sleeps.add(1);
+            self.stats.counters.sleeps.add(1);
             let mut timeout_ns = self.executor.sleep_ns(longest_ns);
             if let Some(stores) = &self.stores {
                 timeout_ns = stores.sleep_ns(self.executor.now_ns(), timeout_ns);

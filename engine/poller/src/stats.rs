@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
+use kvrail_counters::{Definition, MemberCounters, PollerCounters, PoolCounters};
 use kvrail_ring::{Class, Opcode};
 use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolView, Store};
 
@@ -182,90 +183,12 @@ pub struct StoreStats {
     /// How far it is: 0 there is none, 1 starting, 2 warming, 3 serving, 4 it does not start (a
     /// call says why), 5 its device is gone.
     pub phase: Counter,
-    /// See `kvrail_store::Stats`, here and where nothing else is said.
-    pub puts: Counter,
-    /// See there.
-    pub put_bytes: Counter,
-    /// See there.
-    pub present: Counter,
-    /// See there.
-    pub pending: Counter,
-    /// See there.
-    pub declined: Counter,
-    /// See there.
-    pub declined_colder: Counter,
-    /// See there.
-    pub declined_first_sight: Counter,
-    /// See there.
-    pub declined_budget: Counter,
-    /// See there.
-    pub declined_index_full: Counter,
-    /// See there.
-    pub declined_broken: Counter,
-    /// See there.
-    pub declined_refused: Counter,
-    /// See there.
-    pub declined_busy: Counter,
-    /// Bytes that may be written in 24 hours; 0: as many as are given.
-    pub budget_bytes_per_day: Counter,
-    /// Bytes that may be written at once, of a budget.
-    pub write_tokens: Counter,
-    /// See there.
-    pub abandoned: Counter,
-    /// See there.
-    pub hits: Counter,
-    /// See there.
-    pub misses: Counter,
-    /// See there.
-    pub misses_recovering: Counter,
-    /// See there.
-    pub misses_pending: Counter,
-    /// See there.
-    pub misses_other_length: Counter,
-    /// See there.
-    pub lookup_hits: Counter,
-    /// See there.
-    pub lookup_misses: Counter,
-    /// Gets of a member whose device is gone: the store was not asked.
-    pub gone_gets: Counter,
-    /// Keys of lookups, likewise.
+    /// What it counts.
+    pub counters: MemberCounters<Counter>,
+    /// Keys that lookups asked of a member whose device is gone: the store was not asked.
     pub gone_keys: Counter,
-    /// See there.
-    pub drops: Counter,
-    /// See there.
-    pub evicted: Counter,
-    /// See there.
-    pub holds_broken: Counter,
-    /// See there.
-    pub holds_refused: Counter,
-    /// See there.
-    pub hints_refused: Counter,
-    /// See there.
-    pub moved: Counter,
-    /// See there.
-    pub moved_bytes: Counter,
-    /// See there.
-    pub reclaimed: Counter,
-    /// See there.
-    pub pages: Counter,
-    /// See there.
-    pub written_bytes: Counter,
-    /// See there.
-    pub failures: Counter,
     /// The status with which the drive refuses writes now; 0: it takes them.
     pub refused: Counter,
-    /// See there.
-    pub recovered: Counter,
-    /// See there.
-    pub distrusted: Counter,
-    /// See there.
-    pub suspects: Counter,
-    /// Reported blocks that were what they should be.
-    pub absolved: Counter,
-    /// Reports of sessions that may not write: nothing follows.
-    pub unheeded: Counter,
-    /// Reported blocks that were wrong, and were dropped.
-    pub rotten: Counter,
     /// Entries of the index in use.
     pub entries: Counter,
     /// Bytes of all blocks.
@@ -274,17 +197,13 @@ pub struct StoreStats {
     pub holds: Counter,
     /// Seconds since 1970 when the oldest segment with content was opened; 0: none.
     pub oldest: Counter,
-    /// Requests of clients that are not answered.
-    pub requests: Counter,
-    /// Those of them that wait for room in the store's tables.
-    pub parked: Counter,
     /// Its pools, by their numbers on the medium.
-    pub pools: [PoolCounters; POOLS_MAX],
+    pub pools: [PoolStats; POOLS_MAX],
 }
 
-/// What a pool of a store did. See `kvrail_store::PoolView`.
+/// What a pool of a store has and counts. See `kvrail_store::PoolView`.
 #[derive(Debug, Default)]
-pub struct PoolCounters {
+pub struct PoolStats {
     /// 1 for a pool that is there, 2 for one with a rule.
     pub state: Counter,
     /// Its name, as numbers of eight bytes.
@@ -299,25 +218,11 @@ pub struct PoolCounters {
     pub blocks: Counter,
     /// Bytes of them.
     pub bytes: Counter,
-    /// See there.
-    pub puts: Counter,
-    /// See there.
-    pub put_bytes: Counter,
-    /// See there.
-    pub declined: Counter,
-    /// See there.
-    pub evicted: Counter,
-    /// See there.
-    pub moved: Counter,
-    /// See there.
-    pub reclaimed: Counter,
-    /// See there.
-    pub given: Counter,
-    /// Bytes that may be written at once, of a budget.
-    pub write_tokens: Counter,
+    /// What it counts.
+    pub counters: PoolCounters<Counter>,
 }
 
-impl PoolCounters {
+impl PoolStats {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> String {
@@ -341,16 +246,9 @@ impl PoolCounters {
             (&self.segments, view.segments.into()),
             (&self.blocks, view.blocks),
             (&self.bytes, view.bytes),
-            (&self.puts, stats.puts),
-            (&self.put_bytes, stats.put_bytes),
-            (&self.declined, stats.declined),
-            (&self.evicted, stats.evicted),
-            (&self.moved, stats.moved),
-            (&self.reclaimed, stats.reclaimed),
-            (&self.given, stats.given),
-            (&self.write_tokens, u64::try_from(view.write_tokens).unwrap_or(0)),
         ];
         rows.iter().for_each(|(counter, value)| counter.set(*value));
+        show_all(self.counters.each(), stats.each());
     }
 }
 
@@ -365,43 +263,17 @@ impl StoreStats {
 
     /// Shows what a store counted.
     pub(crate) fn show(&self, counted: &kvrail_store::Stats) {
-        let rows = [
-            (&self.puts, counted.puts),
-            (&self.put_bytes, counted.put_bytes),
-            (&self.present, counted.present),
-            (&self.pending, counted.pending),
-            (&self.declined, counted.declined),
-            (&self.declined_colder, counted.declined_colder),
-            (&self.declined_first_sight, counted.declined_first_sight),
-            (&self.declined_budget, counted.declined_budget),
-            (&self.declined_index_full, counted.declined_index_full),
-            (&self.declined_broken, counted.declined_broken),
-            (&self.declined_refused, counted.declined_refused),
-            (&self.declined_busy, counted.declined_busy),
-            (&self.abandoned, counted.abandoned),
-            (&self.hits, counted.hits),
-            (&self.misses, counted.misses),
-            (&self.misses_recovering, counted.misses_recovering),
-            (&self.misses_pending, counted.misses_pending),
-            (&self.misses_other_length, counted.misses_other_length),
-            (&self.lookup_hits, counted.lookup_hits),
-            (&self.lookup_misses, counted.lookup_misses),
-            (&self.drops, counted.drops),
-            (&self.evicted, counted.evicted),
-            (&self.holds_broken, counted.holds_broken),
-            (&self.holds_refused, counted.holds_refused),
-            (&self.hints_refused, counted.hints_refused),
-            (&self.moved, counted.moved),
-            (&self.moved_bytes, counted.moved_bytes),
-            (&self.reclaimed, counted.reclaimed),
-            (&self.pages, counted.pages),
-            (&self.written_bytes, counted.written_bytes),
-            (&self.failures, counted.failures),
-            (&self.recovered, counted.recovered),
-            (&self.distrusted, counted.distrusted),
-            (&self.suspects, counted.suspects),
-        ];
-        rows.iter().for_each(|(counter, value)| counter.set(*value));
+        show_all(self.counters.store.each(), counted.each());
+    }
+}
+
+/// Shows counters, which are those of the same table.
+pub(crate) fn show_all<'a>(
+    shown: impl Iterator<Item = (&'static Definition, &'a Counter)>,
+    counted: impl Iterator<Item = (&'static Definition, &'a u64)>,
+) {
+    for ((_, shown), (_, count)) in shown.zip(counted) {
+        shown.set(*count);
     }
 }
 
@@ -474,19 +346,10 @@ pub struct SessionStats {
 /// What one poller did. Padded, so that its lines are its own.
 #[derive(Debug)]
 pub struct PollerStats {
-    /// Ticks, empty ones included.
-    pub ticks: CachePadded<Counter>,
-    /// Ticks that found work.
-    pub busy_ticks: Counter,
-    /// Times it went to sleep.
-    pub sleeps: Counter,
-    /// Bells rung for sleeping clients.
-    pub bells: Counter,
+    /// What it counts.
+    pub counters: CachePadded<PollerCounters<Counter>>,
     /// Monotonic nanoseconds of the last tick: the heartbeat.
     pub beat_ns: Counter,
-    /// Heap calls (allocations and frees) on this thread after start, where the program counts
-    /// them (`kvrail_memory::CountingAllocator`).
-    pub allocations: Counter,
     /// The kernel's number of its thread; 0 before it runs.
     pub thread: Counter,
     /// Its devices, in their local order.
@@ -500,12 +363,8 @@ impl PollerStats {
     #[must_use]
     pub fn new(devices: usize) -> Self {
         Self {
-            ticks: CachePadded::default(),
-            busy_ticks: Counter::default(),
-            sleeps: Counter::default(),
-            bells: Counter::default(),
+            counters: CachePadded::default(),
             beat_ns: Counter::default(),
-            allocations: Counter::default(),
             thread: Counter::default(),
             devices: (0..devices).map(|_| DeviceStats::default()).collect(),
             sessions: (0..crate::limits::SESSIONS_MAX).map(|_| SessionStats::default()).collect(),

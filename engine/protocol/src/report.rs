@@ -1,5 +1,6 @@
 //! What `kvrail status` shows.
 
+use kvrail_counters::PollerCounters;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -195,19 +196,11 @@ pub struct PollerReport {
     pub cpu: Option<u32>,
     /// Nanoseconds since its last tick; grows while it sleeps.
     pub heartbeat_age_ns: u64,
-    /// Ticks since start.
-    pub ticks: u64,
-    /// Those of them that found work.
-    #[serde(default)]
-    pub busy_ticks: u64,
+    /// Counters since the start.
+    #[serde(flatten)]
+    pub counters: PollerCounters<Option<u64>>,
     /// Share of the ticks of the last second or so that found work, 0 to 1.
     pub busy_share: f64,
-    /// Times it went to sleep since start.
-    pub sleeps: u64,
-    /// Bells rung for sleeping clients since start.
-    pub bells: u64,
-    /// Heap allocations on its thread after start, where they are counted.
-    pub allocations: u64,
     /// Lanes it serves.
     pub lanes: u32,
     /// Indices of its devices.

@@ -1,5 +1,6 @@
 //! Stores as clients see them.
 
+use kvrail_counters::{MemberCounters, PoolCounters};
 use serde::{Deserialize, Serialize};
 
 /// What a volume is for.
@@ -72,8 +73,8 @@ pub struct ShardReport {
     pub holds: u32,
     /// Seconds since 1970 when the oldest content was written.
     pub oldest_unix_s: Option<u32>,
-    /// Counters since the start, by name.
-    pub counters: std::collections::BTreeMap<String, u64>,
+    /// Counters since the start; what the sidecar does not send is missing.
+    pub counters: MemberCounters<Option<u64>>,
     /// Its pools.
     #[serde(default)]
     pub pools: Vec<PoolReport>,
@@ -119,6 +120,6 @@ pub struct PoolReport {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Counters since the start, by name.
-    pub counters: std::collections::BTreeMap<String, u64>,
+    /// Counters since the start; what the sidecar does not send is missing.
+    pub counters: PoolCounters<Option<u64>>,
 }

@@ -4,8 +4,9 @@
 //! the wake-up of the sleeper on top, and often with that of the other side, which slept because it
 //! was kept waiting. Who judged by that would keep both asleep for ever.
 //!
-//! Bets are settled in time. A lost one costs what was spun, a won one earns a wake-up; who owes
-//! too much sleeps for a while. So spins take no more time than they save, however waits are mixed.
+//! A failed spin adds its length to a debt; a successful one subtracts one wake-up. Above a limit
+//! the waiter sleeps at once for the next waits. So spins take no more time than they save, however
+//! waits are mixed.
 
 /// What a won bet earns: a sleep and a wake-up cost both sides together 10 to 40 us.
 const WAKE_UP_NS: u64 = 20_000;

@@ -43,7 +43,8 @@ impl BusyShares {
         }
         self.at = Some(now);
         for (sample, handle) in self.pollers.iter_mut().zip(handles) {
-            let (ticks, busy) = (handle.stats.ticks.get(), handle.stats.busy_ticks.get());
+            let (ticks, busy) =
+                (handle.stats.counters.ticks.get(), handle.stats.counters.busy_ticks.get());
             let passed = ticks.wrapping_sub(sample.ticks);
             let share = if passed == 0 {
                 0.0
@@ -67,12 +68,8 @@ pub(crate) fn poller(
         index: handle.index.0,
         cpu: handle.cpu,
         heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(stats.beat_ns.get()),
-        ticks: stats.ticks.get(),
-        busy_ticks: stats.busy_ticks.get(),
+        counters: stats.counters.map(|it| Some(it.get())),
         busy_share: busy.pollers[at].share,
-        sleeps: stats.sleeps.get(),
-        bells: stats.bells.get(),
-        allocations: stats.allocations.get(),
         lanes: narrow(lanes),
         devices: handle.devices.iter().map(|(index, _)| index.0).collect(),
         stalled: watch

@@ -652,7 +652,7 @@ impl Server {
         self.pollers.handles().iter().for_each(log_failures);
         self.say_unregistered();
         self.stores.hear_all_gone(self.pollers.handles());
-        self.stores.log_rotten(self.pollers.handles());
+        self.stores.log_corrupt(self.pollers.handles());
     }
 
     /// Logs once that memory is not registered with the rings.

@@ -130,7 +130,7 @@ fn period(patience: &Patience) -> Duration {
 
 impl Pulse {
     fn feel(&mut self, handle: &PollerHandle, patience: &Patience, passed: Duration) {
-        let ticks = handle.stats.ticks.get();
+        let ticks = handle.stats.counters.ticks.get();
         if ticks != self.ticks {
             (self.ticks, self.silent) = (ticks, Duration::ZERO);
             if let Some(stall) = self.stall.take() {

@@ -17,14 +17,14 @@ use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::payers::Payers;
 use crate::placed::Placed;
-use crate::pools::{PoolLimits, PoolRule, PoolStats, Pools};
+use crate::pools::{PoolLimits, PoolRule, Pools};
 use crate::refusal::{Refusal, Try};
 use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
 use crate::segments::{Segments, State};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
 use crate::standing::Standing;
-use crate::stats::Stats;
+use crate::stats::{PoolStats, Stats};
 use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
 use crate::worth::Worth;
@@ -131,6 +131,7 @@ pub(crate) struct Core {
     pub(crate) spaces: Spaces,
     pub(crate) flush: Flush,
     pub(crate) stats: Stats,
+    pool_stats: [PoolStats; POOLS_MAX],
     feed: Feed,
     pub(crate) admission: Admission,
     pub(crate) worth: Worth,
@@ -198,6 +199,7 @@ impl Core {
             spaces: Spaces::new(geometry.spaces),
             flush: Flush::default(),
             stats: Stats::default(),
+            pool_stats: [PoolStats::default(); POOLS_MAX],
             feed: Feed::new(),
             admission,
             worth: Worth::new(u64::from(geometry.segments) * geometry.segment_bytes),
@@ -476,8 +478,14 @@ impl Core {
         }
     }
 
+    /// What a pool has counted, with what it may write now.
+    pub(crate) fn pool_view(&self, pool: u8) -> PoolStats {
+        let write_tokens = u64::try_from(self.admission.tokens_of(pool)).unwrap_or(0);
+        PoolStats { write_tokens, ..self.pool_stats[usize::from(pool)] }
+    }
+
     pub(crate) fn pool_stats(&mut self, pool: u8) -> &mut PoolStats {
-        &mut self.stats.pools[usize::from(pool)]
+        &mut self.pool_stats[usize::from(pool)]
     }
 
     pub(crate) fn pools(&self) -> &Pools {

@@ -76,9 +76,7 @@ pub use key::{Key, check, fold};
 pub use kvrail_units::METADATA_BYTES_MAX;
 pub use list::{Cursor, Listed, Listing};
 pub use members::{MEMBERS_MAX, Members};
-pub use pools::{
-    DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolStats, PoolView, pools_max,
-};
+pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
     Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
@@ -87,7 +85,7 @@ pub use request::{
 pub use sizing::Sizing;
 pub use spaces::SpaceView;
 pub use start::{Expect, Identity, Start, StartError};
-pub use stats::Stats;
+pub use stats::{PoolStats, Stats};
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
 pub use task::{Memory, Outcome, Pool, Task, TaskId, Urgency, Verb};
 pub use witness::Witness;

@@ -48,25 +48,25 @@ struct Open {
     writing: u32,
 }
 
-/// A pool's account of drops, and its open segment.
+/// The head of a pool's log: its open segment, and its account of drops.
 #[derive(Clone, Copy, Debug, Default)]
-struct End {
+struct LogHead {
     current: Option<usize>,
     /// Drops of the pool's life.
     drops: u64,
     drops_durable: u64,
-    /// What the last page said of that.
-    said: u64,
+    /// `drops_durable` as the last page written has it.
+    written_durable: u64,
 }
 
-/// The writing ends.
+/// The heads of all pools' logs.
 #[derive(Debug)]
 pub(crate) struct Log {
     /// `OPENS` rows for each pool.
     opens: Box<[Option<Open>]>,
     /// Rows in use, as bits of each pool.
     used: [u8; POOLS_MAX],
-    ends: [End; POOLS_MAX],
+    ends: [LogHead; POOLS_MAX],
     /// Pools with a row in use, as bits.
     active: u16,
     spare_pages: Vec<Page>,
@@ -91,7 +91,7 @@ impl Log {
         Self {
             opens: (0..POOLS_MAX * OPENS).map(|_| None).collect(),
             used: [0; POOLS_MAX],
-            ends: [End::default(); POOLS_MAX],
+            ends: [LogHead::default(); POOLS_MAX],
             active: 0,
             spare_pages: (0..OPENS).map(|_| Page::new()).collect(),
             pooled: false,
@@ -108,7 +108,7 @@ impl Log {
         }
     }
 
-    fn end(&mut self, pool: u8) -> &mut End {
+    fn end(&mut self, pool: u8) -> &mut LogHead {
         &mut self.ends[usize::from(pool)]
     }
 
@@ -227,7 +227,7 @@ impl Log {
             return false;
         }
         let Some(segment) = core.segments.open(pool) else { return false };
-        let End { current, drops, .. } = *self.end(pool);
+        let LogHead { current, drops, .. } = *self.end(pool);
         if let Some(old) = current.and_then(|row| self.opens[row].as_mut()) {
             old.frozen = Some(drops);
             core.segments.close(old.segment, drops);
@@ -381,7 +381,7 @@ impl Log {
         }
         let end = &mut self.ends[row / OPENS];
         let drops_durable = end.drops_durable;
-        end.said = drops_durable;
+        end.written_durable = drops_durable;
         let open = self.opens[row].as_mut().expect("the row is open");
         let header = PageHeader { drops_durable, ..open.header };
         let image = Image::Page {
@@ -433,8 +433,8 @@ impl Log {
     /// Sees to it that some page says how many drops are durable: else the loss of the last page
     /// with drops would not be noticed.
     fn say_durable(&mut self, core: &mut Core, pool: u8) {
-        let End { current, drops_durable, said, .. } = *self.end(pool);
-        if drops_durable <= said || current.is_none() || core.is_held_up() {
+        let LogHead { current, drops_durable, written_durable, .. } = *self.end(pool);
+        if drops_durable <= written_durable || current.is_none() || core.is_held_up() {
             return;
         }
         let mut own = self.rows_of(pool).filter_map(|row| self.opens[row].as_ref());

@@ -5,6 +5,7 @@
 //! its pool.
 
 use crate::format::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolNames};
+use crate::stats::PoolStats;
 
 /// Segments with which a pool works at least: one open, two ready, one being reclaimed. A pool
 /// that was written to may have as many, whatever its minimum is.
@@ -173,25 +174,6 @@ pub struct PoolView<'a> {
     pub stats: PoolStats,
     /// Bytes that may be written at once; below 0, bytes that were written beyond that.
     pub write_tokens: i64,
-}
-
-/// Counters of a pool since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStats {
-    /// Blocks put.
-    pub puts: u64,
-    /// Bytes of them.
-    pub put_bytes: u64,
-    /// Puts that were declined, for whatever reason.
-    pub declined: u64,
-    /// Blocks evicted.
-    pub evicted: u64,
-    /// Blocks moved.
-    pub moved: u64,
-    /// Segments reclaimed.
-    pub reclaimed: u64,
-    /// Those of them that went to another pool: one below its minimum, or for want of a rule.
-    pub given: u64,
 }
 
 #[cfg(test)]

@@ -53,9 +53,13 @@ fn absent(core: &mut Core, found: Option<Entry>) -> Status {
         None => core.recovery.knowledge == Knowledge::Partial,
         Some(entry) => core.is_unsettled(&entry),
     };
-    core.stats.misses_recovering += u64::from(unknown);
-    core.stats.misses_pending += u64::from(!unknown && found.is_some());
-    if unknown { Status::Warming } else { Status::Miss }
+    let (reason, status) = match (unknown, found) {
+        (true, _) => (&mut core.stats.misses_recovering, Status::Warming),
+        (false, Some(_)) => (&mut core.stats.misses_pending, Status::Miss),
+        (false, None) => (&mut core.stats.misses_absent, Status::Miss),
+    };
+    *reason += 1;
+    status
 }
 
 /// The bytes of a part of a block, if it can be asked for.

@@ -145,7 +145,7 @@ impl Store {
                 segments: core.segments.held(number),
                 blocks: core.segments.live_of(number),
                 bytes: core.spaces.bytes_of_pool(number),
-                stats: core.stats.pools[usize::from(number)],
+                stats: core.pool_view(number),
                 write_tokens: core.admission.tokens_of(number),
             }
         })

@@ -23,6 +23,7 @@ use crate::request::{
 };
 use crate::segments::bits;
 use crate::shared::{SHARED_SLOT_BYTES, SHARED_USER_BYTES, Shared};
+use crate::stats::count_decline;
 use crate::task::{Origin, Outcome, TaskId, Verb};
 
 /// Puts looked at for their next part's delay in one step.
@@ -133,7 +134,7 @@ impl Writes {
     }
 
     fn declined(core: &mut Core, put: &Put<'_>, why: DeclineReason) {
-        core.stats.decline(why);
+        count_decline(&mut core.stats, why);
         if let Ok(number) = core.spaces.resolve(put.space) {
             core.pool_stats(core.spaces.pool(number)).declined += 1;
         }

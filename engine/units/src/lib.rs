@@ -1,7 +1,7 @@
 //! Sizes and lengths of time as people write and read them: `256KiB`, `20us`.
 //!
-//! One grammar for configuration, command line and traces: a whole number and a unit. The crate that
-//! reads a quantity owns the limit of that quantity. `limits` has the limits of several crates.
+//! One grammar for configuration, command line and traces: a whole number and a unit. The crate
+//! that reads a quantity owns the limit of that quantity. `limits` has those of several crates.
 #![forbid(unsafe_code)]
 
 mod limits;

@@ -58,7 +58,8 @@ fn shards(sidecar: &Sidecar) -> Vec<ShardReport> {
 /// A counter of all members.
 fn counter(sidecar: &Sidecar, name: &str) -> u64 {
     let of = |shard: &ShardReport| {
-        let found = shard.counters.get(name).copied();
+        let mut counters = shard.counters.each();
+        let found = counters.find(|(it, _)| it.name == name).and_then(|(_, count)| *count);
         found.unwrap_or_else(|| panic!("no counter {name} in {:?}", shard.counters))
     };
     shards(sidecar).iter().map(of).sum()

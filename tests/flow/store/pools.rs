@@ -66,8 +66,8 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
         next += 1300;
         got_all(&mut seat(&sidecar, "team a kv"), kept.clone());
         let (own, others) = (pool(&sidecar, "kept"), pool(&sidecar, "default"));
-        assert_eq!((own.blocks, own.counters["evicted"]), (250, 0), "{own:?}");
-        assert!(others.counters["evicted"] > 500, "{others:?}");
+        assert_eq!((own.blocks, own.counters.evicted), (250, Some(0)), "{own:?}");
+        assert!(others.counters.evicted > Some(500), "{others:?}");
         assert!(others.segment_bytes <= SHAPE.member_bytes - (20 << 20), "{others:?}");
         if round % 2 == 0 {
             // What was put in the last 100 ms may be lost by a kill: ten times that.

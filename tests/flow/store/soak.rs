@@ -264,9 +264,13 @@ fn a_ring_that_comes_round_stays_what_it_is() {
         of("declined")
     );
     let status = sidecar.status();
-    assert!(status.pollers.iter().all(|poller| poller.allocations == 0), "{:?}", status.pollers);
+    assert!(
+        status.pollers.iter().all(|poller| poller.counters.allocations == Some(0)),
+        "{:?}",
+        status.pollers
+    );
     assert!(verified > 0 && of("moved_bytes") > 0, "nothing was asked for twice");
-    assert_eq!(of("rotten") + of("failures") + of("suspects"), 0);
+    assert_eq!(of("corrupt") + of("failures") + of("suspects"), 0);
     assert_constant(&rows);
     sidecar.stop();
 }

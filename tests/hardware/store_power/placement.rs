@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use kvrail_counters::MemberCounters;
 use kvrail_ring::Status;
 use kvrail_tests::{Op, Seat, bytes_of, key_of};
 use serde_json::Value;
@@ -88,14 +89,18 @@ fn placed(place: &Place, node: &str, streams: u64) {
     assert!(sidecar.said().contains(&words), "not in the start report: {}", sidecar.said());
     let mut seat = seat(&sidecar);
     let (handles, host) = (left(node), host_bytes(node));
-    let counters = || sidecar.status().shards[0].counters.clone();
+    let counters = || sidecar.status().shards[0].counters;
     let before = counters();
     churn(&mut seat);
     drop(seat);
     let after = counters();
     sidecar.stop();
     let (taken, host) = (taken(&handles, &left(node)), host_bytes(node) - host);
-    let grown = |name: &str| after[name] - before[name];
+    let count = |counters: &MemberCounters<Option<u64>>, name: &str| {
+        let found = counters.each().find(|(it, _)| it.name == name);
+        found.and_then(|(_, count)| *count).expect("the sidecar sends it")
+    };
+    let grown = |name: &str| count(&after, name) - count(&before, name);
     println!(
         "store-power: {} B put, {} B moved, {} pages, {} segments reclaimed, {} B written; the \
          drive counts {host} B, by handle {taken:?}",

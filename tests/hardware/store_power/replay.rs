@@ -114,7 +114,7 @@ fn record(case: Case) -> Recorded {
         let Client { drops, right, misses, .. } = client;
         println!("store-power: {drops} drops, {right} right, {misses} misses, {counters:?}");
         assert!(drops > 0 && right > 0, "nothing was done");
-        let evicted = counters["evicted"];
+        let evicted = counters.store.evicted.expect("the sidecar sends it");
         assert!(misses == 0 || evicted > 0, "blocks are gone that were not evicted");
         (client.history, evicted)
     });

@@ -12,7 +12,7 @@ use crate::host::{CONTROLLERS, Controller, Host, Namespace, head_of};
 use crate::link::Link;
 
 /// sysfs counts sizes in these.
-const SECTOR_BYTES: u64 = 512;
+const SYSFS_SECTOR_BYTES: u64 = 512;
 
 /// A namespace with what sysfs and the drive say.
 #[derive(Clone, Debug, Serialize)]
@@ -127,7 +127,9 @@ impl Drive {
         }
         let disk = format!("sys/class/block/{}", self.namespace.name);
         match root.value::<u64>(format!("{disk}/size")) {
-            Ok(sectors) => self.size_bytes = sectors.unwrap_or(0).saturating_mul(SECTOR_BYTES),
+            Ok(sectors) => {
+                self.size_bytes = sectors.unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES)
+            }
             Err(why) => self.missed("size", &why.to_string()),
         }
         match queue(root, &disk) {

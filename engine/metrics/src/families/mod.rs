@@ -1,6 +1,7 @@
 //! Every family of metrics, in the order in which they are exposed.
 
 mod config;
+mod counters;
 mod devices;
 mod gpus;
 mod paths;
@@ -12,32 +13,37 @@ mod stores;
 mod troubles;
 mod volumes;
 
-use kvrail_protocol::StatusReport;
+use std::sync::LazyLock;
 
-pub use stores::COUNTERS as STORE_COUNTERS;
+use kvrail_protocol::StatusReport;
 
 use crate::exposition::{Dialect, Family};
 
 /// All families, by what they are about.
-pub(crate) const ALL: [&[Family]; 11] = [
-    &sidecar::FAMILIES,
-    &troubles::FAMILIES,
-    &config::FAMILIES,
-    &pollers::FAMILIES,
-    &devices::FAMILIES,
-    &paths::FAMILIES,
-    &volumes::FAMILIES,
-    &stores::FAMILIES,
-    &pools::FAMILIES,
-    &gpus::FAMILIES,
-    &sessions::FAMILIES,
-];
+pub(crate) static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    all.extend(sidecar::FAMILIES);
+    all.extend(troubles::FAMILIES);
+    all.extend(config::FAMILIES);
+    all.extend(pollers::counted());
+    all.extend(pollers::FAMILIES);
+    all.extend(devices::FAMILIES);
+    all.extend(paths::FAMILIES);
+    all.extend(volumes::FAMILIES);
+    all.extend(stores::FAMILIES);
+    all.extend(stores::counted());
+    all.extend(pools::FAMILIES);
+    all.extend(pools::counted());
+    all.extend(gpus::FAMILIES);
+    all.extend(sessions::FAMILIES);
+    all
+});
 
 /// A report as Prometheus reads it.
 #[must_use]
 pub fn expose(report: &StatusReport, dialect: Dialect) -> String {
     let mut text = String::new();
-    for family in ALL.iter().copied().flatten() {
+    for family in &*ALL {
         family.write(report, dialect, &mut text);
     }
     if dialect == Dialect::OpenMetrics {

@@ -1,10 +1,13 @@
 //! The pollers.
 
+use kvrail_counters::PollerCounters;
 use kvrail_protocol::{PollerReport, StatusReport};
 
+use super::counters::families;
 use crate::exposition::{Family, Kind, Samples, Unit, seconds};
 
-pub(super) const FAMILIES: [Family; 8] = [
+/// How a poller is.
+pub(super) const FAMILIES: [Family; 3] = [
     Family {
         name: "kvrail_poller_heartbeat_age_seconds",
         kind: Kind::Gauge,
@@ -22,46 +25,6 @@ pub(super) const FAMILIES: [Family; 8] = [
         samples: |report, to| each(report, to, |it| u8::from(it.stalled.is_some()).to_string()),
     },
     Family {
-        name: "kvrail_poller_ticks",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["poller"],
-        help: "Turns.",
-        samples: |report, to| each(report, to, |it| it.ticks.to_string()),
-    },
-    Family {
-        name: "kvrail_poller_busy_ticks",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["poller"],
-        help: "Turns that found work.",
-        samples: |report, to| each(report, to, |it| it.busy_ticks.to_string()),
-    },
-    Family {
-        name: "kvrail_poller_sleeps",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["poller"],
-        help: "Times it went to sleep.",
-        samples: |report, to| each(report, to, |it| it.sleeps.to_string()),
-    },
-    Family {
-        name: "kvrail_poller_bells",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["poller"],
-        help: "Bells rung for sleeping clients.",
-        samples: |report, to| each(report, to, |it| it.bells.to_string()),
-    },
-    Family {
-        name: "kvrail_poller_allocations",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["poller"],
-        help: "Heap calls on its thread after start: there should be none.",
-        samples: |report, to| each(report, to, |it| it.allocations.to_string()),
-    },
-    Family {
         name: "kvrail_poller_lanes",
         kind: Kind::Gauge,
         unit: Unit::None,
@@ -70,6 +33,16 @@ pub(super) const FAMILIES: [Family; 8] = [
         samples: |report, to| each(report, to, |it| it.lanes.to_string()),
     },
 ];
+
+/// What a poller counts.
+pub(super) fn counted() -> impl Iterator<Item = Family> {
+    let labels: &[_] = &["poller"];
+    families(PollerCounters::TABLE, [labels, labels], |report, to| {
+        for it in &report.pollers {
+            to.add_counted(&[&it.index.to_string()], it.counters.each());
+        }
+    })
+}
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&PollerReport) -> String) {
     for poller in &report.pollers {

@@ -1,5 +1,6 @@
 //! Reports to expose.
 
+use kvrail_counters::{ServingCounters, StoreCounters};
 use kvrail_protocol::{StatusReport, troubles};
 use serde_json::{Value, json};
 
@@ -47,7 +48,7 @@ fn volume() -> Value {
 fn poller(index: u64) -> Value {
     json!({
         "index": index, "cpu": index, "devices": [index], "lanes": 64, "ticks": 1_000_000,
-        "busy_ticks": 400_000, "busy_share": 0.4, "sleeps": 12, "bells": 34,
+        "busy_ticks": 400_000, "busy_share": 0.4, "sleeps": 12, "doorbells": 34,
         "heartbeat_age_ns": 123_456, "allocations": 0, "stalled": null,
     })
 }
@@ -83,11 +84,9 @@ fn device(index: u64) -> Value {
 }
 
 fn shard(device: u64) -> Value {
-    let mut counters: serde_json::Map<String, Value> = kvrail_metrics::STORE_COUNTERS
-        .iter()
-        .map(|name| ((*name).to_owned(), Value::from(1000)))
-        .collect();
-    counters.insert("declined".into(), 40.into());
+    let table = StoreCounters::TABLE.iter().chain(&ServingCounters::TABLE);
+    let mut counters: serde_json::Map<String, Value> =
+        table.map(|it| (it.name.to_owned(), Value::from(1000))).collect();
     counters.insert("declined_budget".into(), 30.into());
     json!({
         "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,

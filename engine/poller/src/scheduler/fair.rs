@@ -73,8 +73,8 @@ struct Turn {
     lines: [Line; WAYS],
     /// Whose share it has a part of.
     tenant: u8,
-    /// The tenant's time at which its next one is due: when what the session had before it would
-    /// have ended, if it had its part only.
+    /// Virtual start time of the session's next request: the finish time of the one before, under
+    /// its fair share.
     due_ns: u64,
     /// Device time that its writes are owed because its reads went first.
     owed_ns: u64,

@@ -324,8 +324,8 @@ impl Stores {
     ) -> Result<Found, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            let counters = &self.stats.devices[shard.device()].store;
-            counters.gone_keys.add(lows.len() as u64);
+            let stats = &self.stats.devices[shard.device()].store;
+            stats.gone_keys.add(lows.len() as u64);
             return Err(Status::DeviceGone);
         }
         if shard.phase() == Phase::Starting {
@@ -373,7 +373,7 @@ impl Stores {
             return Err(Status::DeviceGone);
         }
         if grant.permit == Permit::Read {
-            shard.count_unheeded();
+            shard.count_ignored();
             return Ok((0, Status::Ok));
         }
         Ok(match shard.suspect(report, now.ns) {

@@ -109,9 +109,9 @@ impl Stores {
         let extent = extent_of(request)?;
         let (shard, grant) = self.find(seat.session, request.handle(), key_of(request).lo())?;
         let ask = Ask { shard, space: grant.space, extent };
-        let shard = &self.shards[shard];
+        let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            self.stats.devices[shard.device()].store.gone_gets.add(1);
+            shard.count_gone_get();
             return Err(Status::DeviceGone);
         }
         let body = enter_body(request, ask.bytes(), (seat, shard.masks()), regions)?;

@@ -10,7 +10,7 @@ pub(crate) const OWN: u64 = 1 << 63;
 /// What a call of the control thread asks the store.
 pub(crate) const USER_CALL: u64 = OWN;
 /// The drop of a block that was wrong.
-pub(crate) const USER_ROTTEN: u64 = OWN | 1;
+pub(crate) const USER_CORRUPT: u64 = OWN | 1;
 
 /// The read of a block that was reported: no number of a store's task.
 pub(crate) const SUSPECT: u64 = OWN | 1 << 32;

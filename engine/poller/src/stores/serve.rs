@@ -47,8 +47,8 @@ impl Stores {
             if let Some(session) = self.shards[number].take_false_reporter() {
                 self.stats.sessions[usize::from(session.0)].false_reports.add(1);
             }
-            if let Some(block) = self.shards[number].take_rotten() {
-                mailbox.report_rotten(block);
+            if let Some(block) = self.shards[number].take_corrupt() {
+                mailbox.report_corrupt(block);
             }
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, front_end, now_ns);

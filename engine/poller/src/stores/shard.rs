@@ -6,6 +6,7 @@ mod tasks;
 
 use std::collections::VecDeque;
 
+use kvrail_counters::ServingCounters;
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
     Begun, Budget, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
@@ -15,14 +16,14 @@ use kvrail_store::{
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::Listings;
-use super::own::{SUSPECT, USER_CALL, USER_ROTTEN, own_id};
+use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
 use super::parked::Lines;
 use super::pending::{BlockCommand, Pending, Wanted, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
 use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot, TenantSlot};
-use crate::mailbox::RottenBlock;
-use crate::stats::StoreStats;
+use crate::mailbox::CorruptBlock;
+use crate::stats::{StoreStats, show_all};
 use crate::store_call::{StoreCall, StoreSetup};
 use crate::store_witness::presence_witness;
 
@@ -100,13 +101,11 @@ pub(super) struct Shard {
     due_ns: u64,
     active_ns: u64,
     shown_ns: u64,
-    absolved: u64,
-    unheeded: u64,
-    rotten: u64,
+    counters: ServingCounters<u64>,
     /// Session whose report was false, until it is counted.
     false_reporter: Option<SessionSlot>,
     /// A block that was wrong, until it is told.
-    rotten_block: Option<RottenBlock>,
+    corrupt_block: Option<CorruptBlock>,
 }
 
 impl Shard {
@@ -149,11 +148,9 @@ impl Shard {
             due_ns: 0,
             active_ns: 0,
             shown_ns: 0,
-            absolved: 0,
-            unheeded: 0,
-            rotten: 0,
+            counters: ServingCounters::default(),
             false_reporter: None,
-            rotten_block: None,
+            corrupt_block: None,
         })
     }
 
@@ -219,6 +216,12 @@ impl Shard {
 
     pub(super) fn is_gone(&self) -> bool {
         self.state == State::Gone
+    }
+
+    /// Counts a get of a member whose device is gone.
+    pub(super) fn count_gone_get(&mut self) {
+        self.counters.misses_drive_gone += 1;
+        self.dirty = true;
     }
 
     /// Requests that wait for room.
@@ -465,7 +468,7 @@ impl Shard {
             let reply = self.store.next_reply()?;
             match reply.user {
                 USER_CALL => self.call_answered(&reply),
-                USER_ROTTEN => {}
+                USER_CORRUPT => {}
                 _ => return Some(reply),
             }
         }
@@ -485,8 +488,8 @@ impl Shard {
     }
 
     /// Counts the report of a session that may not write: whoever may only read changes nothing.
-    pub(super) fn count_unheeded(&mut self) {
-        self.unheeded += 1;
+    pub(super) fn count_ignored(&mut self) {
+        self.counters.ignored += 1;
     }
 
     fn look_at_suspects(&mut self, now: Now) {
@@ -529,10 +532,10 @@ impl Shard {
             Verdict::Right => {
                 self.suspects.pop();
                 self.store.absolve(report.space, report.key, report.check);
-                self.absolved += 1;
+                self.counters.verified_good += 1;
                 self.false_reporter = Some(report.reporter);
             }
-            Verdict::Wrong => self.drop_rotten(&report, now),
+            Verdict::Wrong => self.drop_corrupt(&report, now),
         }
         self.dirty = true;
     }
@@ -543,20 +546,20 @@ impl Shard {
     }
 
     /// A block that was wrong, to be told.
-    pub(super) fn take_rotten(&mut self) -> Option<RottenBlock> {
-        self.rotten_block.take()
+    pub(super) fn take_corrupt(&mut self) -> Option<CorruptBlock> {
+        self.corrupt_block.take()
     }
 
-    fn drop_rotten(&mut self, report: &Report, now: Now) {
+    fn drop_corrupt(&mut self, report: &Report, now: Now) {
         let offset = self.suspects.place();
         let view = self.store.spaces().find(|view| view.id == report.space);
         let name = view.map_or(&[][..], |view| view.name);
         let (device, key) = (self.device.into(), report.key);
-        self.rotten_block = Some(RottenBlock::new(device, name, key, offset));
+        self.corrupt_block = Some(CorruptBlock::new(device, name, key, offset));
         self.suspects.pop();
-        self.rotten += 1;
+        self.counters.corrupt += 1;
         let drop = DropKey {
-            user: USER_ROTTEN,
+            user: USER_CORRUPT,
             owner: SIDECAR.0.into(),
             space: report.space,
             key: report.key,
@@ -575,7 +578,7 @@ impl Shard {
         let same = answer.check == report.check;
         match answer.status {
             kvrail_store::Status::Ok if same => self.suspects.there(),
-            kvrail_store::Status::Failed(_) if same => self.drop_rotten(&report, now),
+            kvrail_store::Status::Failed(_) if same => self.drop_corrupt(&report, now),
             _ => self.suspects.pop(),
         }
         self.dirty = true;
@@ -612,17 +615,18 @@ impl Shard {
             // A budget of nothing is one.
             Budget::BytesPerDay(bytes) => bytes.max(1),
         };
-        stats.budget_bytes_per_day.set(budget);
-        stats.write_tokens.set(u64::try_from(self.store.write_tokens()).unwrap_or(0));
+        self.counters = ServingCounters {
+            budget_bytes_per_day: budget,
+            write_tokens: u64::try_from(self.store.write_tokens()).unwrap_or(0),
+            requests: self.requests().into(),
+            parked: self.lines.count() as u64,
+            ..self.counters
+        };
+        show_all(stats.counters.serving.each(), self.counters.each());
         stats.show_pools(&self.store);
-        stats.absolved.set(self.absolved);
-        stats.unheeded.set(self.unheeded);
-        stats.rotten.set(self.rotten);
         stats.entries.set(self.store.entries());
         stats.bytes.set(self.store.bytes());
         stats.holds.set(self.store.holds().into());
         stats.oldest.set(self.store.oldest().unwrap_or(0).into());
-        stats.requests.set(self.requests().into());
-        stats.parked.set(self.lines.count() as u64);
     }
 }

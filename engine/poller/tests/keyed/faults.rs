@@ -1,7 +1,7 @@
 //! Devices that fail, go, and come back; blocks that readers report.
 
 use kvrail_device::{Fault, Rule, SimOptions};
-use kvrail_poller::{Command, Notice, StoreAsk, StoreCall};
+use kvrail_poller::{Command, Counter, Notice, StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
@@ -47,16 +47,17 @@ fn a_reported_block_is_looked_at_before_it_goes() {
     }
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut client, 0, &[1, 2]), 0b01);
-    let store = &rig.stats.devices[0].store;
-    assert_eq!((store.absolved.get(), store.rotten.get(), store.suspects.get()), (1, 1, 2));
+    let store = &rig.stats.devices[0].store.counters;
+    let [good, corrupt] = [&store.serving.verified_good, &store.serving.corrupt].map(Counter::get);
+    assert_eq!((good, corrupt, store.store.suspects.get()), (1, 1, 2));
     assert_eq!(rig.stats.sessions[0].false_reports.get(), 1);
     // The log gets to know which one, and where it lay.
-    let told = rig.mailbox.next_rotten().expect("it is told");
+    let told = rig.mailbox.next_corrupt().expect("it is told");
     assert_eq!((told.device, told.key), (0, wrong));
     assert!(
         !told.namespace().is_empty() && told.offset >= 1 << 20 && told.offset.is_multiple_of(512)
     );
-    assert_eq!(rig.mailbox.next_rotten(), None);
+    assert_eq!(rig.mailbox.next_corrupt(), None);
 }
 
 /// A reader drops nothing: neither by a key that differs where an entry of the index has no room
@@ -83,9 +84,10 @@ fn reports_of_who_may_not_write_are_counted_and_those_of_another_key_find_nothin
     assert_eq!(rig.ask_one(&mut reader, report).status(), Status::Ok);
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut writer, 0, &[1, 2]), 0b11);
-    let store = &rig.stats.devices[0].store;
-    assert_eq!((store.unheeded.get(), store.suspects.get(), store.rotten.get()), (25, 0, 0));
-    assert_eq!(rig.mailbox.next_rotten(), None);
+    let store = &rig.stats.devices[0].store.counters;
+    let [ignored, corrupt] = [&store.serving.ignored, &store.serving.corrupt].map(Counter::get);
+    assert_eq!((ignored, store.store.suspects.get(), corrupt), (25, 0, 0));
+    assert_eq!(rig.mailbox.next_corrupt(), None);
     assert_eq!(rig.ask_one(&mut writer, report).status(), Status::Ok);
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut writer, 0, &[1, 2]), 0b01);

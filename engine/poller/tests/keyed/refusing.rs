@@ -78,7 +78,7 @@ fn each_put_is_answered_with_the_reason() {
     }
     let dropped = rig.ask_one(&mut client, drop_slot(Opcode::Drop, Key::of(9, 9), 0));
     assert_eq!((dropped.status(), dropped.bytes), (Status::Declined, REFUSED));
-    let store = &rig.stats.devices[0].store;
+    let store = &rig.stats.devices[0].store.counters.store;
     assert!(store.declined_refused.get() >= 300, "{}", store.declined_refused.get());
 }
 

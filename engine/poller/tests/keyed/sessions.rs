@@ -125,7 +125,7 @@ fn lookups_are_counted_by_keys_and_as_one_request() {
     let counters = &rig.stats.sessions[usize::from(client.session.0)];
     let after = (counters.accepted.get(), counters.completed.get());
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
-    let store = &rig.stats.devices[0].store;
+    let store = &rig.stats.devices[0].store.counters.store;
     assert_eq!((store.lookup_hits.get(), store.lookup_misses.get()), (2, 9));
     assert_eq!((store.misses.get(), store.misses_other_length.get()), (2, 1));
     let refused = Request { flags: FLAG_CONTINUED, ..drop_slot(Opcode::Drop, Key::of(7, 1), 0) };

@@ -74,7 +74,7 @@ impl Full {
     }
 
     fn moved(&self) -> u64 {
-        self.rig.stats.devices[0].store.moved.get()
+        self.rig.stats.devices[0].store.counters.store.moved.get()
     }
 }
 
@@ -129,7 +129,11 @@ fn the_death_of_a_session_that_waits_for_space_costs_no_block() {
         full.rig.notices.clear();
     }
     full.rig.pass(20_000_000); // counters are shown every 10 ms
-    assert_eq!(full.rig.stats.devices[0].store.failures.get(), 0, "moves were given up");
+    assert_eq!(
+        full.rig.stats.devices[0].store.counters.store.failures.get(),
+        0,
+        "moves were given up"
+    );
     let mut writer = full.rig.client(8);
     full.begin_puts(&mut writer, 8);
     let moved = full.moved();

@@ -264,9 +264,13 @@ impl World {
         assert!(remaining.is_none(), "a session never closed: {remaining:?}");
         assert_eq!(self.watch.borrow().in_flight(), 0, "operations nobody waits for");
         assert!(!self.watch.borrow().knows_any_region(), "a device still knows a region");
-        let sleeps = self.stats.sleeps.get();
+        let sleeps = self.stats.counters.sleeps.get();
         self.poller.sleep(1);
-        assert_eq!(self.stats.sleeps.get(), sleeps + 1, "nothing to do, and it cannot sleep");
+        assert_eq!(
+            self.stats.counters.sleeps.get(),
+            sleeps + 1,
+            "nothing to do, and it cannot sleep"
+        );
         self.mailbox.send(Command::Stop).expect("room for a command");
         assert_eq!(self.turn(1000), TickOutcome::Stopped);
         assert_eq!(self.poller.in_flight(), 0);

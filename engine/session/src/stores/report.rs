@@ -1,6 +1,6 @@
-//! What is said of the stores: in `kvrail store status`, and in the log.
+//! What `kvrail store status` and the log show of stores.
 
-use kvrail_poller::{Counter, PollerHandle, PoolCounters, StoreStats};
+use kvrail_poller::{PollerHandle, PoolStats, StoreStats};
 use kvrail_protocol::{PoolReport, ShardReport};
 use kvrail_store::{Sizing, UNIT_BYTES};
 
@@ -21,10 +21,10 @@ impl Stores {
         reports
     }
 
-    /// Logs the blocks that were wrong when the sidecar looked, because a reader had said so.
-    pub(crate) fn log_rotten(&self, handles: &[PollerHandle]) {
+    /// Logs the blocks that a reader reported and that are wrong on the medium.
+    pub(crate) fn log_corrupt(&self, handles: &[PollerHandle]) {
         for (poller, handle) in handles.iter().enumerate() {
-            while let Some(block) = handle.mailbox.next_rotten() {
+            while let Some(block) = handle.mailbox.next_corrupt() {
                 let here = |it: &Shard| (it.poller, it.device) == (poller, block.device);
                 let store = self.stores.iter().find(|store| store.shards.iter().any(here));
                 let described = handle.devices.get(block.device);
@@ -89,53 +89,12 @@ fn shard_report(
     (sizing, presence_bytes): (&Sizing, u64),
     stats: &StoreStats,
 ) -> ShardReport {
-    let sum = |one: &Counter, other: &Counter| one.get().wrapping_add(other.get());
-    let summed = [
-        ("misses", sum(&stats.misses, &stats.gone_gets)),
-        ("lookup_misses", sum(&stats.lookup_misses, &stats.gone_keys)),
-    ];
-    let counters = [
-        ("puts", &stats.puts),
-        ("put_bytes", &stats.put_bytes),
-        ("present", &stats.present),
-        ("pending", &stats.pending),
-        ("declined", &stats.declined),
-        ("declined_colder", &stats.declined_colder),
-        ("declined_first_sight", &stats.declined_first_sight),
-        ("declined_budget", &stats.declined_budget),
-        ("declined_index_full", &stats.declined_index_full),
-        ("declined_broken", &stats.declined_broken),
-        ("declined_refused", &stats.declined_refused),
-        ("declined_busy", &stats.declined_busy),
-        ("budget_bytes_per_day", &stats.budget_bytes_per_day),
-        ("write_tokens", &stats.write_tokens),
-        ("abandoned", &stats.abandoned),
-        ("hits", &stats.hits),
-        ("misses_recovering", &stats.misses_recovering),
-        ("misses_pending", &stats.misses_pending),
-        ("misses_other_length", &stats.misses_other_length),
-        ("misses_drive_gone", &stats.gone_gets),
-        ("lookup_hits", &stats.lookup_hits),
-        ("drops", &stats.drops),
-        ("evicted", &stats.evicted),
-        ("holds_broken", &stats.holds_broken),
-        ("holds_refused", &stats.holds_refused),
-        ("hints_refused", &stats.hints_refused),
-        ("moved", &stats.moved),
-        ("moved_bytes", &stats.moved_bytes),
-        ("reclaimed", &stats.reclaimed),
-        ("pages", &stats.pages),
-        ("written_bytes", &stats.written_bytes),
-        ("failures", &stats.failures),
-        ("recovered", &stats.recovered),
-        ("distrusted", &stats.distrusted),
-        ("suspects", &stats.suspects),
-        ("absolved", &stats.absolved),
-        ("unheeded", &stats.unheeded),
-        ("rotten", &stats.rotten),
-        ("requests", &stats.requests),
-        ("parked", &stats.parked),
-    ];
+    let mut counters = stats.counters.map(|it| Some(it.get()));
+    let gone = [stats.counters.serving.misses_drive_gone.get(), stats.gone_keys.get()];
+    let sums = [&mut counters.store.misses, &mut counters.store.lookup_misses];
+    for (misses, gone) in sums.into_iter().zip(gone) {
+        *misses = misses.map(|misses| misses + gone);
+    }
     ShardReport {
         store: store.to_owned(),
         device,
@@ -147,30 +106,15 @@ fn shard_report(
         bytes: stats.bytes.get(),
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
-        counters: counters
-            .iter()
-            .map(|(name, counter)| (*name, counter.get()))
-            .chain(summed)
-            .map(|(name, count)| (name.to_owned(), count))
-            .collect(),
+        counters,
         pools: stats.pools.iter().filter_map(|it| pool(sizing, it)).collect(),
     }
 }
 
 /// How a pool is, if it is there.
-fn pool(sizing: &Sizing, it: &PoolCounters) -> Option<PoolReport> {
+fn pool(sizing: &Sizing, it: &PoolStats) -> Option<PoolReport> {
     let state = it.state.get();
     let segment = sizing.capacity_bytes / u64::from(sizing.segments);
-    let counters = [
-        ("puts", &it.puts),
-        ("put_bytes", &it.put_bytes),
-        ("declined", &it.declined),
-        ("evicted", &it.evicted),
-        ("moved", &it.moved),
-        ("reclaimed", &it.reclaimed),
-        ("given", &it.given),
-        ("write_tokens", &it.write_tokens),
-    ];
     (state > 0).then(|| PoolReport {
         name: it.name(),
         configured: state > 1,
@@ -179,6 +123,6 @@ fn pool(sizing: &Sizing, it: &PoolCounters) -> Option<PoolReport> {
         segment_bytes: it.segments.get() * segment,
         blocks: it.blocks.get(),
         bytes: it.bytes.get(),
-        counters: counters.iter().map(|(name, it)| ((*name).to_owned(), it.get())).collect(),
+        counters: it.counters.map(|it| Some(it.get())),
     })
 }

@@ -95,7 +95,7 @@ impl FakePoller {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            self.stats.ticks.add(1);
+            self.stats.counters.ticks.add(1);
             let mut stop = false;
             for command in std::mem::take(&mut self.owed) {
                 stop |= self.handle(command);

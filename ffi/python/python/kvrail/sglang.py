@@ -91,7 +91,8 @@ class Storage(HiCacheStorage):
         self._rank = f"{storage_config.tp_rank} of {storage_config.tp_size}"
         self._pools: dict[str, Pages] = {}
         self._ways: dict[Work, _Way] = {
-            work: _Way(Lane(self._link, known["depth"]), known["timeout"]) for work in ("get", "put")
+            work: _Way(Lane(self._link, known["depth"]), known["timeout"])
+            for work in ("get", "put")
         }
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:

@@ -12,8 +12,8 @@ use kvrail_client::{AttachOptions, Client, ClientError};
 use kvrail_protocol::StatusReport;
 
 pub(crate) use text::{
-    Column, Detail, SHARDS, cpu, doubts, duration, gpus, missing, notes, reasons, rows, short,
-    stalls, troubles,
+    Column, Detail, SHARDS, count, cpu, doubts, duration, gpus, missing, notes, reasons, rows,
+    short, stalls, troubles,
 };
 
 use super::silent::explain;

@@ -93,7 +93,7 @@ fn sections(report: &StatusReport, most: usize) -> [String; 11] {
         doubts(report),
         gpus(report, Screen),
         some_rows(&POLLERS, &report.pollers, most, |it| {
-            (it.stalled.is_none(), Reverse(it.busy_ticks))
+            (it.stalled.is_none(), Reverse(it.counters.busy_ticks))
         }) + &stalls(report),
         some_rows(&SESSIONS, &report.sessions, most, |it| {
             (it.state == "attached", Reverse(it.bytes))
@@ -292,15 +292,15 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
             });
         }
         let store = stores.last_mut().expect("just pushed");
-        let counter = |name: &str| shard.counters.get(name).copied().unwrap_or(0);
+        let counters = &shard.counters.store;
         store.members += 1;
         store.serving += usize::from(shard.serves());
         store.bytes += shard.bytes;
         store.capacity_bytes += shard.capacity_bytes;
         store.blocks += shard.blocks;
         store.blocks_max += shard.blocks_max;
-        store.hits += counter("hits");
-        store.misses += counter("misses");
+        store.hits += counters.hits.unwrap_or(0);
+        store.misses += counters.misses.unwrap_or(0);
         store.memory_bytes += shard.memory_bytes;
     }
     stores
@@ -312,8 +312,8 @@ pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
     ("DEVICE", Screen, |it| it.device.to_string()),
     ("STATE", Screen, |it| it.state.clone()),
     ("BLOCKS", Screen, |it| format!("{} of {}", it.blocks, it.blocks_max)),
-    ("HITS", Screen, |it| it.counters.get("hits").copied().unwrap_or(0).to_string()),
-    ("MISSES", Screen, |it| it.counters.get("misses").copied().unwrap_or(0).to_string()),
+    ("HITS", Screen, |it| count(it.counters.store.hits)),
+    ("MISSES", Screen, |it| count(it.counters.store.misses)),
     ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
 ];
 
@@ -402,8 +402,8 @@ const POLLERS: [Column<PollerReport>; 8] = [
     ("POLLER", Screen, |it| it.index.to_string()),
     ("CPU", Screen, |it| cpu(it.cpu)),
     ("BUSY", Screen, |it| format!("{:.1} %", it.busy_share * 100.0)),
-    ("SLEEPS", Verbose, |it| it.sleeps.to_string()),
-    ("BELLS", Verbose, |it| it.bells.to_string()),
+    ("SLEEPS", Verbose, |it| count(it.counters.sleeps)),
+    ("DOORBELLS", Verbose, |it| count(it.counters.doorbells)),
     ("LANES", Screen, |it| it.lanes.to_string()),
     ("BEAT", Screen, |it| match &it.stalled {
         None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
@@ -411,6 +411,11 @@ const POLLERS: [Column<PollerReport>; 8] = [
     }),
     ("DEVICES", Screen, |it| ranges(&it.devices)),
 ];
+
+/// A counter; a dash where the sidecar sends none.
+pub(crate) fn count(counter: Option<u64>) -> String {
+    counter.map_or_else(|| "-".to_owned(), |count| count.to_string())
+}
 
 /// Rising numbers in few words.
 fn ranges(numbers: &[u16]) -> String {
@@ -519,7 +524,7 @@ mod tests {
         let poller = |index: u64| {
             json!({
                 "index": index, "cpu": index, "devices": [index], "lanes": 64, "ticks": 1,
-                "busy_share": 0.5, "sleeps": 1, "bells": 1, "heartbeat_age_ns": 1,
+                "busy_share": 0.5, "sleeps": 1, "doorbells": 1, "heartbeat_age_ns": 1,
                 "allocations": 0, "stalled": null,
             })
         };

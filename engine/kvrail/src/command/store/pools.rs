@@ -8,6 +8,7 @@ use kvrail_protocol::{PoolReport, ShardReport};
 use serde::Serialize;
 
 use super::target::TargetArgs;
+use crate::command::status::count;
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, table};
@@ -68,9 +69,7 @@ pub(super) fn together<'a>(members: impl Iterator<Item = &'a ShardReport>) -> Ve
         sum.segment_bytes += it.segment_bytes;
         sum.blocks += it.blocks;
         sum.bytes += it.bytes;
-        for (name, count) in &it.counters {
-            *sum.counters.entry(name.clone()).or_default() += count;
-        }
+        sum.counters.add(&it.counters);
     }
     all.into_values().collect()
 }
@@ -102,7 +101,6 @@ fn rows(all: &[Shown]) -> Table {
 }
 
 fn row(store: &str, it: &PoolReport) -> Vec<String> {
-    let count = |name: &str| it.counters.get(name).copied().unwrap_or_default();
     let configured = if it.configured { "yes" } else { "no" };
     vec![
         store.to_owned(),
@@ -113,16 +111,17 @@ fn row(store: &str, it: &PoolReport) -> Vec<String> {
         human_bytes(it.segment_bytes),
         it.blocks.to_string(),
         human_bytes(it.bytes),
-        human_bytes(count("put_bytes")),
-        count("declined").to_string(),
-        count("evicted").to_string(),
-        count("moved").to_string(),
-        count("given").to_string(),
+        it.counters.put_bytes.map_or_else(|| "-".to_owned(), human_bytes),
+        count(it.counters.declined),
+        count(it.counters.evicted),
+        count(it.counters.moved),
+        count(it.counters.given),
     ]
 }
 
 #[cfg(test)]
 mod tests {
+    use kvrail_counters::PoolCounters;
     use kvrail_protocol::{PoolReport, ShardReport};
 
     use super::{row, together};
@@ -136,7 +135,11 @@ mod tests {
             segment_bytes: 3 << 29,
             blocks: 7,
             bytes: 7 << 20,
-            counters: [("evicted".to_owned(), puts), ("given".to_owned(), 1)].into(),
+            counters: PoolCounters {
+                evicted: Some(puts),
+                given: Some(1),
+                ..PoolCounters::default()
+            },
         }
     }
 
@@ -155,10 +158,10 @@ mod tests {
             "3.00 GiB",
             "14",
             "14.00 MiB",
-            "0 B",
-            "0",
+            "-",
+            "-",
             "8",
-            "0",
+            "-",
             "2",
         ];
         assert_eq!(row("kv", &all[1]), cells);

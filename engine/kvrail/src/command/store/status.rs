@@ -1,17 +1,17 @@
 //! `kvrail store status`.
 
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use comfy_table::Table;
 use indicatif::HumanDuration;
+use kvrail_counters::{ServingCounters, StoreCounters};
 use kvrail_protocol::{ShardReport, StatusReport};
 use serde::Serialize;
 
 use super::pools::together;
 use super::target::TargetArgs;
-use crate::command::status::short;
+use crate::command::status::{count, short};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -140,9 +140,7 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
-        for (name, count) in &it.counters {
-            *all.counters.entry(name.clone()).or_default() += count;
-        }
+        all.counters.add(&it.counters);
     }
     all
 }
@@ -186,14 +184,14 @@ fn rows(all: &[Shown], now_unix_s: u64) -> Table {
 }
 
 fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<String> {
-    let count = |name: &str| counter(&it.counters, name);
-    let share = |part: u64, whole: u64, scale: f64| match whole {
-        0 => None,
-        _ => Some(part as f64 / whole as f64 * scale),
-    };
+    let counters = &it.counters.store;
+    let bytes = |counter: Option<u64>| counter.map_or_else(dash, human_bytes);
+    let share =
+        |part: u64, whole: u64, scale: f64| (whole > 0).then(|| part as f64 / whole as f64 * scale);
     let fill = share(it.bytes, it.capacity_bytes, 100.0);
     let index = share(it.blocks, it.blocks_max, 100.0);
-    let written = share(count("written_bytes"), count("put_bytes"), 1.0);
+    let written = counters.written_bytes.zip(counters.put_bytes);
+    let written = written.and_then(|(written, put)| share(written, put, 1.0));
     let age = it.oldest_unix_s.map(|oldest| now_unix_s.saturating_sub(oldest.into()));
     let age = age.map(|age| HumanDuration(std::time::Duration::from_secs(age)).to_string());
     vec![
@@ -205,15 +203,15 @@ fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<Stri
         }),
         index.map_or_else(dash, |index| format!("{index:.1} %")),
         it.blocks.to_string(),
-        count("hits").to_string(),
-        count("misses").to_string(),
-        declined(&it.counters),
-        budget(&it.counters),
-        human_bytes(count("put_bytes")),
-        human_bytes(count("moved_bytes")),
+        count(counters.hits),
+        count(counters.misses),
+        declined(counters),
+        budget(&it.counters.serving),
+        bytes(counters.put_bytes),
+        bytes(counters.moved_bytes),
         written.map_or_else(dash, |written| format!("{written:.2}")),
-        count("evicted").to_string(),
-        count("suspects").to_string(),
+        count(counters.evicted),
+        count(counters.suspects),
         it.holds.to_string(),
         age.unwrap_or_else(dash),
         human_bytes(it.memory_bytes),
@@ -221,22 +219,22 @@ fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<Stri
 }
 
 /// How many puts were declined, and why.
-fn declined(counters: &BTreeMap<String, u64>) -> String {
-    let reasons = counters.iter().filter(|(_, count)| **count > 0).filter_map(|(name, count)| {
-        let reason = name.strip_prefix("declined_")?.replace('_', " ");
-        Some(format!("{count} {reason}"))
+fn declined(counters: &StoreCounters<Option<u64>>) -> String {
+    let reasons = counters.each().filter_map(|(it, count)| {
+        let reason = it.name.strip_prefix("declined_")?.replace('_', " ");
+        Some(format!("{} {reason}", count.filter(|count| *count > 0)?))
     });
     let reasons: Vec<String> = reasons.collect();
-    let all = counter(counters, "declined").to_string();
+    let all = count(counters.declined);
     if reasons.is_empty() { all } else { format!("{all} ({})", reasons.join(", ")) }
 }
 
 /// What may be written in a day, and at once.
-fn budget(counters: &BTreeMap<String, u64>) -> String {
-    match counter(counters, "budget_bytes_per_day") {
-        0 => dash(),
-        bytes => {
-            let tokens = human_bytes(counter(counters, "write_tokens"));
+fn budget(counters: &ServingCounters<Option<u64>>) -> String {
+    match counters.budget_bytes_per_day {
+        None | Some(0) => dash(),
+        Some(bytes) => {
+            let tokens = counters.write_tokens.map_or_else(dash, human_bytes);
             format!("{}/day, {tokens} now", human_bytes(bytes))
         }
     }
@@ -246,26 +244,25 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-fn counter(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
-    counters.get(name).copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
+    use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use kvrail_protocol::{PoolReport, ShardReport};
 
     use super::{Member, POOLS_SHOWN, Shown, pools, rows, total};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
-        let counters = [
-            ("hits", 7),
-            ("put_bytes", 1000),
-            ("written_bytes", 1350),
-            ("declined", 5),
-            ("declined_budget", 2),
-            ("declined_first_sight", 3),
-            ("budget_bytes_per_day", 3 << 30),
-        ];
+        let store = StoreCounters {
+            hits: Some(7),
+            put_bytes: Some(1000),
+            written_bytes: Some(1350),
+            declined: Some(5),
+            declined_budget: Some(2),
+            declined_first_sight: Some(3),
+            ..StoreCounters::default()
+        };
+        let budget_bytes_per_day = Some(3 << 30);
+        let serving = ServingCounters { budget_bytes_per_day, ..ServingCounters::default() };
         ShardReport {
             store: "cache".into(),
             device: 0,
@@ -277,7 +274,7 @@ mod tests {
             bytes: 1 << 38,
             holds: 3,
             oldest_unix_s: oldest,
-            counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+            counters: MemberCounters { store, serving },
             pools: Vec::new(),
         }
     }
@@ -292,7 +289,7 @@ mod tests {
             segment_bytes: 1023 << 40,
             blocks: 999_999_999,
             bytes: 1,
-            counters: [].into(),
+            counters: PoolCounters::default(),
         };
         let shown = |count: u64| {
             let pools = (0..count).map(pool).collect();
@@ -313,7 +310,7 @@ mod tests {
         let reports = [member("serving", Some(1000)), member("warming", None)];
         let total = total("cache", reports.iter());
         assert_eq!((total.state.as_str(), total.blocks, total.holds), ("warming", 500, 6));
-        assert_eq!((total.oldest_unix_s, total.counters["hits"]), (Some(1000), 14));
+        assert_eq!((total.oldest_unix_s, total.counters.store.hits), (Some(1000), Some(14)));
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
         let missing = vec!["serial:S5XYZ".into()];
         let shown = Shown { store: "cache".into(), members, missing, total };
@@ -329,7 +326,7 @@ mod tests {
             "all",
             "200.00 MiB",
             "14",
-            "5 (2 budget, 3 first sight)",
+            "5 (3 first sight, 2 budget)",
             "3.00 GiB/day",
         ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");

@@ -6,8 +6,8 @@ use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, cpu, doubts, duration, gpus, missing, notes, reasons, rows, stalls,
-    troubles,
+    Column, Detail, SHARDS, count, cpu, doubts, duration, gpus, missing, notes, reasons, rows,
+    stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -143,8 +143,8 @@ const POLLERS: [Column<PollerReport>; 7] = [
         Some(stall) => format!("STALLED {} s", stall.for_s),
     }),
     ("LANES", Screen, |it| it.lanes.to_string()),
-    ("SLEEPS", Verbose, |it| it.sleeps.to_string()),
-    ("BELLS", Verbose, |it| it.bells.to_string()),
+    ("SLEEPS", Verbose, |it| count(it.counters.sleeps)),
+    ("DOORBELLS", Verbose, |it| count(it.counters.doorbells)),
 ];
 
 const SESSIONS: [Column<SessionRate>; 9] = [

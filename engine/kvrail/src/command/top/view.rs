@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use kvrail_protocol::{DeviceReport, SessionReport, ShardReport, StatusReport};
+use kvrail_counters::StoreCounters;
+use kvrail_protocol::{DeviceReport, SessionReport, StatusReport};
 
 use super::terminal::Key;
 use crate::command::status::Detail;
@@ -161,17 +162,20 @@ impl Happened {
             let requests = per(it.completed, was.map(|was| was.completed));
             SessionRate { requests, bytes: per(it.bytes, was.map(|was| was.bytes)), it: it.clone() }
         };
-        let gets = |name| per(counted(now, name), Some(counted(before, name)));
+        let gets = |of: Of| per(counted(now, of), Some(counted(before, of)));
         Self {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
-            hits: gets("hits"),
-            misses: gets("misses") + gets("lookup_misses"),
+            hits: gets(|it| it.hits),
+            misses: gets(|it| it.misses) + gets(|it| it.lookup_misses),
         }
     }
 }
 
-fn counted(report: &StatusReport, name: &str) -> u64 {
-    let of = |shard: &ShardReport| shard.counters.get(name).copied().unwrap_or(0);
-    report.shards.iter().map(of).sum()
+/// A counter of a store.
+type Of = fn(&StoreCounters<Option<u64>>) -> Option<u64>;
+
+/// A counter of all members together.
+fn counted(report: &StatusReport, of: Of) -> u64 {
+    report.shards.iter().filter_map(|shard| of(&shard.counters.store)).sum()
 }

@@ -129,10 +129,11 @@ impl Rig {
         let _nobody_sleeps = self.client.publish();
         let mut taken = None;
         let answer = Completion::default();
-        self.server.serve(1, |snapshot, _side| {
+        let (_, outcome) = self.server.serve(1, |snapshot, _side| {
             taken = Some(snapshot);
             Some(answer)
         });
+        outcome.unwrap();
         self.server.release();
         let _nobody_sleeps = self.server.publish();
         while self.client.take().unwrap().is_some() {}

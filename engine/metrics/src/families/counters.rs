@@ -1,0 +1,23 @@
+//! Families of the counters that `kvrail_counters` defines.
+
+use kvrail_counters::{Definition, Kind};
+
+use crate::exposition::{self, Family, SamplesOf, Unit};
+
+/// A family for each metric of a table; the second labels are those of metrics with reasons.
+pub(super) fn families(
+    table: impl IntoIterator<Item = Definition>,
+    [plain, by_reason]: [&'static [&'static str]; 2],
+    samples: SamplesOf,
+) -> impl Iterator<Item = Family> {
+    table.into_iter().filter_map(move |it| {
+        let (kind, labels) = match it.kind {
+            Kind::Counter => (exposition::Kind::Counter, plain),
+            Kind::Gauge => (exposition::Kind::Gauge, plain),
+            Kind::Sum => (exposition::Kind::Counter, by_reason),
+            Kind::Part(_) => return None,
+        };
+        let unit = Unit::of(it.metric);
+        Some(Family { name: it.metric, kind, unit, labels, help: it.help, samples })
+    })
+}
