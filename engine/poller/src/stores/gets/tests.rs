@@ -157,17 +157,17 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     let region = prop_oneof![4 => Just(HOST), 1 => Just(GPU), 1 => any::<u32>().prop_map(RegionId)];
     let handle = prop_oneof![4 => Just(HANDLES[0]), 3 => 0..6_u16, 1 => any::<u16>()];
-    let mostly_0 = |odd: BoxedStrategy<u64>| prop_oneof![5 => Just(0_u64), 1 => odd];
+    let byte = || prop_oneof![5 => Just(0_u8), 1 => any::<u8>()];
     let others = (
-        mostly_0(any::<u64>().boxed()),
-        mostly_0((0..256_u64).boxed()),
-        mostly_0((0..256_u64).boxed()),
-        mostly_0(any::<u64>().boxed()),
+        prop_oneof![5 => Just(0_u64), 1 => any::<u64>()],
+        byte(),
+        byte(),
+        prop_oneof![5 => Just(0_u16), 1 => any::<u16>()],
         any::<[u64; 2]>(),
     );
     (bytes, offset, region, handle, others).prop_map(
         |(bytes, region_offset, region, handle, (check, class, flags, chain, key))| {
-            let (chain, tail) = ((chain & 0xffff) as u16, (key[0] & 0xff) as u32);
+            let tail = (key[0] & 0xff) as u32;
             let get = KeyedRequest {
                 handle,
                 chain,
@@ -179,7 +179,7 @@ fn request() -> impl Strategy<Value = Request> {
                 tail,
                 deadline_us: 0,
             };
-            Request { flags: flags as u8, class: class as u8, ..get.slot(Opcode::Get) }
+            Request { flags, class, ..get.slot(Opcode::Get) }
         },
     )
 }
