@@ -41,10 +41,11 @@ impl Flush {
         self.durable >= ticket
     }
 
-    /// Whether a flush should begin now.
+    /// Whether a flush should begin now. One that has failed is due again: its pauses are those of
+    /// all refused writes, so that puts are declined in time where it is the first that fails.
     pub(crate) fn is_due(&self, now: u64, after: u64) -> bool {
         let old = self.dirty_since.is_some_and(|since| now.saturating_sub(since) >= after);
-        self.running.is_none() && (self.wanted > self.durable || old)
+        self.running.is_none() && (self.refused || self.wanted > self.durable || old)
     }
 
     /// A flush begins; `drops` is what its end makes durable.
@@ -62,9 +63,8 @@ impl Flush {
     }
 
     /// The flush has failed; it will be tried again.
-    pub(crate) fn fail(&mut self, now: u64) {
+    pub(crate) fn fail(&mut self) {
         (self.running, self.refused) = (None, true);
-        self.dirty_since.get_or_insert(now);
     }
 
     /// Whether the last flush has failed, and none has ended well since.
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(flush.succeed(), [3; 16]);
         assert!(flush.is_durable(first) && !flush.is_durable(second));
         flush.begin([4; 16]);
-        flush.fail(6);
-        assert!(!flush.is_durable(second) && flush.is_due(100, 10));
+        flush.fail();
+        assert!(!flush.is_durable(second) && flush.is_due(7, 10));
     }
 }

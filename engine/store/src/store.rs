@@ -602,7 +602,7 @@ impl Store {
         let core = &mut self.core;
         let before = core.flush.is_refused();
         if let Outcome::Failed(code) = outcome {
-            core.flush.fail(core.now().ns);
+            core.flush.fail();
             return core.refused(if before { Try::Later } else { Try::First }, code);
         }
         if before {

@@ -62,17 +62,25 @@ pub(crate) struct Refusing {
     /// So many go well before.
     pub(crate) after: u32,
     pub(crate) span: Span,
+    /// Whether writes of all kinds fail from the first one of this kind on.
+    spreads: bool,
     /// When the first was refused.
     since: Option<u64>,
 }
 
 impl Refusing {
     pub(crate) fn new(kind: Kind, after: u32, span: Span) -> Self {
-        Self { kind, after, span, since: None }
+        Self { kind, after, span, spreads: false, since: None }
+    }
+
+    /// For ever, and all kinds of writes from the first one of this kind on.
+    pub(crate) fn all_from(kind: Kind) -> Self {
+        Self { spreads: true, ..Self::new(kind, 0, Span::Ever) }
     }
 
     fn refuses(&mut self, kind: Kind, now: u64) -> bool {
-        if kind != self.kind {
+        let spread = self.spreads && self.since.is_some();
+        if kind != self.kind && !spread {
             return false;
         }
         if self.after > 0 {

@@ -145,6 +145,31 @@ fn each_write_in_a_ring_that_goes_round() {
     sweep(9, &[Kind::Flush, Kind::Head(0), Kind::Head(1), Kind::Page, Kind::Block, Kind::Move]);
 }
 
+/// A drive that takes nothing more, which a flush is the first to meet: no page waits for another
+/// try then.
+#[test]
+fn puts_are_declined_within_a_second_where_a_flush_is_refused_first() {
+    let mut world = filled(5, 60);
+    let put = |world: &mut World, key| {
+        let status = world.put_length(0, key, false, LENGTH, 1);
+        world.run_until("answered", World::is_idle);
+        status
+    };
+    put(&mut world, 10_000);
+    // Its page is written, and its flush is to come.
+    world.wait(SECOND / 5);
+    world.drive.refusing = Some(Refusing::all_from(Kind::Flush));
+    world.run_until("refused", |world| world.drive.refused > 0);
+    let until = world.now + SECOND;
+    for key in 10_001.. {
+        if put(&mut world, key) == Some(REFUSED) {
+            break;
+        }
+        world.wait(SECOND / 25);
+        assert!(world.now < until, "not declined: {:?}", world.store.refusal());
+    }
+}
+
 /// Blocks whose writes fail for the client's sake cost no place, and nobody else a put.
 #[test]
 fn a_client_whose_writes_fail_takes_nothing_from_others() {
