@@ -21,7 +21,7 @@ const CROWDED_PERCENT: u64 = 92;
 pub(crate) struct Position(u64);
 
 /// A key's hash in this store.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hash(u64);
 
 impl Hash {
@@ -45,8 +45,8 @@ pub(crate) struct Index {
     salts: Box<[u64]>,
     seed: [u64; 2],
     used: u64,
-    /// Whether an insertion failed and nothing was removed since: in small tables that happens
-    /// before they are crowded.
+    /// Whether an insertion failed by chance and nothing was removed since: in small tables that
+    /// happens before they are crowded.
     refused: bool,
 }
 
@@ -175,7 +175,10 @@ impl Index {
         let best = if counts[1] > counts[0] { 1 } else { 0 };
         let free = self.free_way(candidates[best]).map(|way| (candidates[best], way));
         let Some((bucket, way)) = free.or_else(|| self.make_room(candidates)) else {
-            self.refused = true;
+            // Two keys of one hash are no chance. Whoever chose them so may have their buckets
+            // full: others' blocks are not evicted for more of them.
+            let chosen = |entry: &Entry| self.hash(entry.number(), entry.lo()) == hash;
+            self.refused |= self.place_of(hash, chosen).is_none();
             return false;
         };
         self.write(bucket, way, tag(hash), (entry, Rest::of(key)));
@@ -301,7 +304,7 @@ fn marked(highs: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Index, marked, zeros};
+    use super::{Index, WAYS, marked, zeros};
     use crate::entry::{Entry, Kind};
     use crate::key::Key;
 
@@ -370,5 +373,17 @@ mod tests {
         for hi in [9, 1 << 40, 1 << 63] {
             assert!(index.find(index.hash(3, 5), Key::of(hi, 5), 3).is_none(), "{hi:x}");
         }
+    }
+    /// They were chosen: nothing that is evicted for them gives them a place, and each eviction
+    /// takes blocks of others.
+    #[test]
+    fn keys_of_one_hash_have_two_buckets_and_crowd_nobody() {
+        let mut index = index(1000);
+        let mut put = |hi| {
+            let key = Key::of(hi, 5);
+            index.insert(index.hash(3, 5), key, entry(key))
+        };
+        assert_eq!((0..100).filter(|hi| put(*hi)).count(), 2 * WAYS);
+        assert!(!index.is_crowded());
     }
 }
