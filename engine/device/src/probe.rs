@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kvrail_memory::{MemoryError, PageSize, PinLimit, Pinned, Region, load};
+use kvrail_memory::{MemoryError, PageSize, PinLimit, Pinned, Region, load, thread_remedy};
 use kvrail_ring::Status;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{Errno, pwrite};
@@ -78,11 +78,7 @@ fn try_region(region: Arc<Region>) -> Result<AttachedBytes, DeviceError> {
     device.attach(AT, pinned)?;
     let attached = device.attached();
     for (half, at) in [(0, 0), (READ, BYTES - READ)] {
-        let status = read_once(&mut device, u64::from(half), READ, u64::from(at));
-        if status != Some(Status::Ok) {
-            let status = status.map_or("no answer", Status::name);
-            return Err(unfit(format!("a read to registered memory ended with {status}")));
-        }
+        answered(read_once(&mut device, u64::from(half), READ, u64::from(at)))?;
         let mut seen = vec![0; READ as usize];
         load(&*region, at as usize, &mut seen);
         if seen != pattern[half as usize..][..READ as usize] {
@@ -93,6 +89,23 @@ fn try_region(region: Arc<Region>) -> Result<AttachedBytes, DeviceError> {
         return Err(unfit("the kernel did not prove that it let go of registered memory".into()));
     }
     Ok(attached)
+}
+
+/// A read that the kernel gives to a thread of its own waits for ever where it may start none.
+fn answered(status: Option<Status>) -> Result<(), DeviceError> {
+    match status {
+        Some(Status::Ok) => Ok(()),
+        Some(status) => {
+            Err(unfit(format!("a read to registered memory ended with {}", status.name())))
+        }
+        None => Err(DeviceError::Unfit {
+            path: NAME.into(),
+            what: "a read to registered memory has no answer: the kernel has no thread for it, or \
+                   the machine is overloaded"
+                .into(),
+            remedy: thread_remedy(Errno::AGAIN).into(),
+        }),
+    }
 }
 
 /// A file without a disk that holds the pattern.
@@ -121,7 +134,16 @@ fn unfit(what: String) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    use super::{PageSize, probe_memory};
+    use super::{PageSize, Status, answered, probe_memory};
+
+    #[test]
+    fn a_read_without_an_answer_names_the_limit_of_threads() {
+        let said = |status| answered(status).expect_err("no success").to_string();
+        let silent = said(None);
+        assert!(silent.contains("pids.max") && !silent.contains("another kernel"), "{silent}");
+        assert!(said(Some(Status::IoError)).contains("another kernel"));
+        assert!(answered(Some(Status::Ok)).is_ok());
+    }
 
     #[test]
     fn memory_of_this_host_can_be_registered() {
