@@ -268,6 +268,11 @@ fn what_a_check_passes_is_served() {
     assert!(unpinned.stdout.contains("8388608 bytes may be pinned"), "{}", unpinned.stdout);
     assert!(!unpinned.stderr.contains("error"), "{}", unpinned.stderr);
     Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"])).stop();
+    let too_little = ["memlock=65536"];
+    let checked = check(&too_little);
+    checked.expect(7, &["failures"]);
+    assert!(checked.stdout.contains("RLIMIT_MEMLOCK"), "{}", checked.stdout);
+    run(&mut as_nobody(&place, &too_little)).expect(3, &["RLIMIT_MEMLOCK"]);
     let forbidden = ["memlock=8388608", "no-io-uring=1"];
     let checked = check(&forbidden);
     checked.expect(7, &["failures"]);

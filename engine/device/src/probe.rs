@@ -33,18 +33,19 @@ pub struct Probe {
 
 /// Registers a sealed memfd with a ring, reads a pattern to both its ends through it, compares
 /// them, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
-/// where there are any. Touches no device.
+/// where there are any. The ring takes `depth` operations, as a drive's: where it may not be pinned,
+/// a drive's may not. Touches no device.
 ///
 /// # Errors
 /// `DeviceError` with the step that failed and the remedy.
-pub fn probe_memory(pages: Option<PageSize>) -> Result<Probe, DeviceError> {
+pub fn probe_memory(pages: Option<PageSize>, depth: u32) -> Result<Probe, DeviceError> {
     let (name, bytes) = ("kvrail-probe", BYTES as usize);
     let (region, no_hugepages) = match pages {
         None => Region::create_best(name, bytes).map_err(|error| unfit(error.to_string()))?,
         Some(page) => (Region::create(name, bytes, page).map_err(|error| missing(&error))?, None),
     };
     let page = region.page();
-    let attached = try_region(Arc::new(region))?;
+    let attached = try_region(Arc::new(region), depth)?;
     Ok(Probe { page, text: describe(page, attached, no_hugepages.as_ref()) })
 }
 
@@ -64,7 +65,7 @@ fn describe(page: PageSize, bytes: AttachedBytes, no_hugepages: Option<&MemoryEr
 }
 
 /// Says how the memory was attached.
-fn try_region(region: Arc<Region>) -> Result<AttachedBytes, DeviceError> {
+fn try_region(region: Arc<Region>, depth: u32) -> Result<AttachedBytes, DeviceError> {
     let pattern: Vec<u8> =
         (0..2 * READ).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let source = source(&pattern).map_err(|errno| DeviceError::Open {
@@ -72,7 +73,8 @@ fn try_region(region: Arc<Region>) -> Result<AttachedBytes, DeviceError> {
         errno,
         remedy: "a memfd of 64 KiB is needed: free memory or raise the cgroup's memory.max".into(),
     })?;
-    let options = UringOptions { direct: DirectIo::Off, ..UringOptions::new(NAME, source) };
+    let direct = DirectIo::Off;
+    let options = UringOptions { direct, depth, ..UringOptions::new(NAME, source) };
     let mut device = Uring::<Interrupt>::open(options)?;
     let pinned: Arc<dyn Pinned> = Arc::clone(&region) as Arc<dyn Pinned>;
     device.attach(AT, pinned)?;
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn memory_of_this_host_can_be_registered() {
         for pages in [None, Some(PageSize::Base)] {
-            let probe = probe_memory(pages).expect("io_uring works here");
+            let probe = probe_memory(pages, 8).expect("io_uring works here");
             assert!(probe.text.contains("compared, given back"), "{}", probe.text);
             assert!(probe.text.contains(probe.page.name()), "{}", probe.text);
             assert!(pages.is_none_or(|page| page == probe.page), "{}", probe.text);

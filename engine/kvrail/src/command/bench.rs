@@ -50,8 +50,10 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     let mut harness: Box<dyn Harness> = match options.attach {
         None => {
             // Before anything is written: a volume takes a while.
-            probe_memory(None).map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-            Box::new(Embedded::new(context.verbosity, context.config()?.config))
+            let config = context.config()?.config;
+            probe_memory(None, config.device.queue_depth)
+                .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
+            Box::new(Embedded::new(context.verbosity, config))
         }
         Some(_) => match context.first_set() {
             None => Box::new(AttachHarness),

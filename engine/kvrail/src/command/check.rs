@@ -16,7 +16,7 @@ use kvrail_store::{Budget, Sizing};
 use kvrail_volume::{Content, Label, inspect};
 
 use crate::members::{drive_of, locate};
-use kvrail_cli::config::{Volume, WriteBudget};
+use kvrail_cli::config::{Config, Volume, WriteBudget};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
@@ -66,9 +66,14 @@ enum PurposeArg {
 /// `Failure` with status 6 or 7 after the report.
 pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
     let purpose = args.purpose.map(Into::into);
-    let volumes = if args.paths.is_empty() { context.config()?.config.volume } else { Vec::new() };
+    let unnamed = args.paths.is_empty();
+    let config = if unnamed { context.config()?.config } else { Config::default() };
+    let volumes = config.volume;
     let named = args.paths.iter().filter_map(|path| named_store(path));
-    let live = Live { stores: stores(&volumes).into_iter().chain(named).collect(), ..live() };
+    let live = Live {
+        stores: stores(&volumes).into_iter().chain(named).collect(),
+        ..live(config.device.queue_depth)
+    };
     let machine = Machine::read(Root::default(), purpose, paths(args, &volumes), live);
     let report = examine(&machine);
     match context.format {
@@ -151,8 +156,8 @@ fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Optio
     Some(StoreMember { name, drive, budget, tables, pinned_bytes })
 }
 
-fn live() -> Live {
-    let tried = match probe_memory(None) {
+fn live(depth: u32) -> Live {
+    let tried = match probe_memory(None, depth) {
         Ok(probe) => Tried::Works(probe.text),
         Err(error) => failed(&error),
     };

@@ -11,7 +11,7 @@ use kvrail_cli::failure::{Exit, Failure};
 /// `Failure` names the key and its value where those pages are not to be had.
 pub(super) fn probe(config: &Config) -> Result<Probe, Failure> {
     let pages = config.memory.pages.size();
-    probe_memory(pages).map_err(|error| {
+    probe_memory(pages, config.device.queue_depth).map_err(|error| {
         let key = pages.map(|page| format!("memory.pages = {:?}: ", page.name()));
         Failure::new(Exit::Refused, format!("{}{error}", key.unwrap_or_default()))
     })
