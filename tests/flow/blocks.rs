@@ -108,7 +108,7 @@ fn a_lookup_is_one_request_and_its_keys_are_counted() {
 
 #[test]
 fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {
-    let place = Place::with_store_of(1, 1 << 30, &["--segment", "128MiB"]);
+    let place = Place::with_store_of(1, 1700 << 20, &["--segment", "256MiB"]);
     let sidecar = Sidecar::start(&place);
     let mut cache = Cache::open(&sidecar, "any length");
     let long = [(64 << 20) + 1, 64 << 20];
