@@ -36,9 +36,9 @@ fn a_store_waits_for_a_late_member_and_is_whole() {
     assert!(!place.socket().exists(), "nobody is served yet");
     fs::rename(away, &place.members[1]).unwrap();
     eventually("it serves", || Client::attach(place.socket()).is_ok());
-    let report = sidecar.status();
-    assert_eq!(report.volumes[0].missing, Vec::<String>::new());
-    assert!(report.troubles.is_empty(), "{:?}", report.troubles);
+    assert_eq!(sidecar.status().volumes[0].missing, Vec::<String>::new());
+    // A client may attach while members still look through their segments.
+    eventually("all is well", || sidecar.status().troubles.is_empty());
     sidecar.stop();
 }
 
