@@ -33,8 +33,8 @@ pub struct Probe {
 
 /// Registers a sealed memfd with a ring, reads a pattern to both its ends through it, compares
 /// them, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
-/// where there are any. The ring takes `depth` operations, as a drive's: where it may not be pinned,
-/// a drive's may not. Touches no device.
+/// where there are any. The ring takes `depth` operations, as a drive's: where it may not be
+/// pinned, a drive's may not. Touches no device.
 ///
 /// # Errors
 /// `DeviceError` with the step that failed and the remedy.
