@@ -43,6 +43,7 @@ mod loom_tests;
 pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
 pub use geometry::{Extent, Geometry, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
+#[cfg(not(loom))]
 pub use keyed::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Side, keys_slot};
 #[cfg(not(loom))]
 pub use kvrail_units::METADATA_BYTES_MAX;
