@@ -71,7 +71,7 @@ fn odd_blocks_and_open_loops_verify() {
         run(&options, &mut harness())
     });
     let nothing = |error: &anyhow::Error| format!("{error:#}").contains("completed nothing");
-    let report = tried.find(|it| !it.as_ref().is_err_and(nothing));
+    let report = tried.find(|outcome| !outcome.as_ref().is_err_and(nothing));
     let report = report.expect("something completes within 6 s").expect(line).report;
     assert_eq!(report.verify_failures(), 0, "{:?}", report.verification);
     // A busy machine may not keep up with a fixed rate; that is said and counted, and all there is.

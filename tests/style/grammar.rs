@@ -94,7 +94,7 @@ fn its(sources: &[Source]) -> BTreeMap<&str, usize> {
         source.text.matches("|it|").count() + source.text.matches("|&it|").count()
     };
     rust(sources)
-        .filter(|it| it.name() != "grammar.rs")
+        .filter(|source| source.name() != "grammar.rs")
         .map(|source| (source.path.as_str(), count(source)))
         .collect()
 }

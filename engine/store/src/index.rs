@@ -175,8 +175,8 @@ impl Index {
         let best = if counts[1] > counts[0] { 1 } else { 0 };
         let free = self.free_way(candidates[best]).map(|way| (candidates[best], way));
         let Some((bucket, way)) = free.or_else(|| self.make_room(candidates)) else {
-            // Two keys of one hash are no chance. Whoever chose them so may have their buckets
-            // full: others' blocks are not evicted for more of them.
+            // Two keys of one hash are no chance: a client chose them. Their two buckets are their
+            // room, and no block of another client is evicted for more.
             let chosen = |entry: &Entry| self.hash(entry.number(), entry.lo()) == hash;
             self.refused |= self.place_of(hash, chosen).is_none();
             return false;
@@ -374,6 +374,7 @@ mod tests {
             assert!(index.find(index.hash(3, 5), Key::of(hi, 5), 3).is_none(), "{hi:x}");
         }
     }
+
     /// They were chosen: nothing that is evicted for them gives them a place, and each eviction
     /// takes blocks of others.
     #[test]

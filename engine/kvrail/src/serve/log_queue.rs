@@ -33,7 +33,7 @@ pub(crate) struct LogGuard {
 }
 
 impl LogQueue {
-    /// A queue of at most so many lines, and the thread that writes them.
+    /// A queue of at most `lines_max` lines, and the thread that writes them.
     ///
     /// # Errors
     /// The thread cannot be started.

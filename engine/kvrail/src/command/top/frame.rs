@@ -18,7 +18,7 @@ const RED: &str = "\x1b[31m";
 const REVERSED: &str = "\x1b[7m";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What a terminal of so many columns and lines is sent to show these sections.
+/// The bytes that show these sections on a terminal of this size in columns and lines.
 pub(super) fn draw(sections: &str, view: &View, (columns, lines): (usize, usize)) -> String {
     let most = sections.lines().count().saturating_sub(1);
     let shown = sections.lines().skip(view.scroll.min(most)).take(lines.saturating_sub(1));
