@@ -30,15 +30,22 @@ class Busy:
             keys = range(last, last := last + 256)
             self._space.put_many(keys, (self._rows, numpy.arange(256) * BUSY, BUSY))
             absent = list(self._space.lookup(range(last - 256))).count(False)
-        self._there = [key for key, there in enumerate(self._space.lookup(range(last))) if there]
+        # The store makes room for what was put last while the first blocks are read.
+        self._there = list(range(last))
         for _ in range(4):
-            self.read()
+            self._there = self._read()
 
     def read(self) -> None:
+        assert len(self._read()) == len(self._there), "a block that is read went"
+
+    def _read(self) -> list[int]:
+        found = []
         for at in range(0, len(self._there), 256):
             keys = self._there[at : at + 256]
             places = (self._rows, numpy.arange(len(keys)) * BUSY, BUSY)
-            assert self._space.get_many(keys, places).all_ok, "a block that is read went"
+            gets = self._space.get_many(keys, places)
+            found += [key for key, got in zip(keys, gets.ok, strict=True) if got]
+        return found
 
 
 class Host:
