@@ -23,7 +23,7 @@ pub(super) const FAMILIES: [Family; 16] = [
             "model",
             "address",
         ],
-        help: "Always 1; its labels say how the device is driven, and which drive it is now.",
+        help: "Always 1; its labels are the device's mode and its current drive.",
         samples: |report, to| {
             for it in &report.devices {
                 let (index, poller) = (it.index.to_string(), it.poller.to_string());

@@ -10,7 +10,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["gpu", "uuid", "name", "mechanism"],
-        help: "Always 1; its labels say which GPU it is, and what the configuration asks for.",
+        help: "Always 1; its labels are the GPU and its setting in the configuration.",
         samples: |report, to| {
             for it in &report.gpus {
                 let index = it.gpu.index.to_string();

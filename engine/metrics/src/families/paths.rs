@@ -8,7 +8,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["device", "controller", "transport", "address", "state", "ana_state"],
-        help: "Always 1; its labels say how a controller and its way to the device are.",
+        help: "Always 1; its labels are a controller's state and that of its path to the device.",
         samples: |report, to| {
             for it in &report.paths {
                 let device = report.device_label(it.device);
@@ -48,7 +48,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["port", "group", "state"],
-        help: "Always 1; its labels say the state of an ANA group at a port, as configured.",
+        help: "Always 1; its labels are the configured state of an ANA group at a port.",
         samples: |report, to| {
             let states = report.target.iter().flat_map(|target| &target.ana_states);
             for (port, group, state) in states {

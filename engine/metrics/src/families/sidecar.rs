@@ -9,7 +9,7 @@ pub(super) const FAMILIES: [Family; 15] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["version"],
-        help: "Always 1; its label says which release this is.",
+        help: "Always 1; its label is the release.",
         samples: |report, to| to.add(&[&report.sidecar.version], 1),
     },
     Family {
@@ -25,7 +25,7 @@ pub(super) const FAMILIES: [Family; 15] = [
         kind: Kind::Gauge,
         unit: Unit::Seconds,
         labels: &[],
-        help: "How long it has served, by a clock that nobody sets.",
+        help: "How long it has served, by the monotonic clock.",
         samples: |report, to| to.add(&[], report.sidecar.uptime_ms as f64 / 1000.0),
     },
     Family {
@@ -65,7 +65,7 @@ pub(super) const FAMILIES: [Family; 15] = [
         kind: Kind::Counter,
         unit: Unit::None,
         labels: &[],
-        help: "Lines of the log that were lost because nobody took them.",
+        help: "Lines of the log that were lost because their reader was too slow.",
         samples: |report, to| to.add(&[], report.sidecar.log_lines_lost),
     },
     Family {
