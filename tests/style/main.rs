@@ -26,5 +26,6 @@ mod rooms;
 mod scripts;
 mod source;
 mod supply;
+mod tables;
 mod tokens;
 mod unused;

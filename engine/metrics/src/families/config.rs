@@ -8,8 +8,8 @@ pub(super) const FAMILIES: [Family; 6] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["path", "running", "on_disk"],
-        help: "Always 1; its labels are the file, and hashes of the values in force and of those \
-               that the next start would read: empty where it would be refused.",
+        help: "Always 1; labels: the file, and hashes of its values in force and on disk \
+               (empty: the next start would refuse them).",
         samples: |report, to| {
             let config = &report.config;
             let [file, on_disk] =

@@ -10,7 +10,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["session", "name", "library", "pid", "uid", "state"],
-        help: "Always 1; its labels are the session's client and its state, attached or reclaiming.",
+        help: "Always 1; its labels are the session's client and state, attached or reclaiming.",
         samples: |report, to| {
             for it in &report.sessions {
                 let (id, pid, uid) = (it.id.to_string(), it.pid.to_string(), it.uid.to_string());
