@@ -21,7 +21,7 @@ use crate::runner::Outcome;
 use crate::sidecar::StoreTarget;
 use crate::versions::VersionMap;
 
-/// From so many cores on clients have CPUs of their own.
+/// The least number of cores at which clients have CPUs of their own.
 const CORES_FOR_CLIENTS: usize = 4;
 
 /// What an arm moves.

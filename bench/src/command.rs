@@ -31,17 +31,17 @@ pub enum Format {
 pub enum Verdict {
     /// No error, no wrong byte.
     Clean,
-    /// Every byte that was read is right, but operations failed; the report says which.
+    /// Every byte that was read is right, but operations failed; the report lists them.
     Failed,
-    /// At least one wrong byte; the report says which.
+    /// At least one wrong byte; the report lists it.
     WrongData,
 }
 
-/// Runs the benchmark, prints it on `out`, writes the files that were asked for.
+/// Runs the benchmark, prints it on `out`, writes the requested files.
 ///
 /// # Errors
 /// As `run`; a `BenchError` for wrong options, files that cannot be written included, and when
-/// nobody takes the results. The files are written then all the same.
+/// `out` is closed. The files are written then all the same.
 pub fn command(
     options: &BenchOptions,
     harness: &mut dyn Harness,

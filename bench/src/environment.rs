@@ -1,4 +1,4 @@
-//! The machine and the settings: without them a figure says nothing.
+//! The machine and the settings: without them figures do not compare.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,7 @@ pub struct Storage {
     pub path: String,
     /// Type of the file system it lies in; `none` for a block device.
     pub filesystem: String,
-    /// Kernel name of the disk, and its model where it says one.
+    /// Kernel name of the disk, and its model where it has one.
     pub device: String,
     /// I/O scheduler in force.
     pub scheduler: String,
@@ -104,7 +104,7 @@ pub struct Storage {
 }
 
 impl Environment {
-    /// What the machine says of itself; the settings are the caller's to add.
+    /// The machine's own facts; the caller adds the settings.
     #[must_use]
     pub fn probe(members: &[impl AsRef<Path>]) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
@@ -141,7 +141,7 @@ impl Environment {
 }
 
 impl Storage {
-    /// What sysfs and the mount table say about the storage under a path.
+    /// The storage under a path, according to sysfs and the mount table.
     #[must_use]
     pub fn probe(path: &Path) -> Self {
         let Ok(meta) = fs::metadata(path) else {

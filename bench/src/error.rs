@@ -1,4 +1,4 @@
-//! What a program that starts the benchmark tells apart. Everything else that goes wrong is words.
+//! The errors that a program which starts the benchmark distinguishes. All others are text.
 
 use thiserror::Error;
 

@@ -140,7 +140,7 @@ impl KeyedTarget for Arc<FilesTarget> {
         false
     }
 
-    /// Nothing is evicted: the file system has room for them all, or says so.
+    /// Nothing is evicted: the file system has room for them all, or returns an error.
     fn kept_bytes(&self) -> u64 {
         u64::MAX
     }

@@ -20,7 +20,7 @@ use crate::statistics::{Figures, Latency};
 pub struct Fio {
     /// How it is called.
     pub program: PathBuf,
-    /// What it says of itself.
+    /// Its version.
     pub version: String,
     /// The volume's only member.
     pub file: PathBuf,
@@ -77,7 +77,7 @@ impl Fio {
     /// Runs a closed-loop case once.
     ///
     /// # Errors
-    /// When fio fails, with what it said.
+    /// When fio fails, with fio's message.
     pub fn run(&self, case: &Case, options: &BenchOptions) -> Result<Figures> {
         ensure!(self.takes(case), "fio does not run {case}");
         let output = Command::new(&self.program)

@@ -22,7 +22,7 @@ const SECONDS_MAX: f64 = 86_400.0;
 /// Smallest store: its segments hold two of the largest blocks.
 const STORE_BYTES_MIN: u64 = 256 << 20;
 
-/// How a trace of requests is played unless it is said.
+/// The default for playing a trace of requests.
 const SERVED_BLOCK_BYTES: u32 = 1 << 20;
 const SERVED_DEPTH: u32 = 32;
 const SERVED_CLIENTS: u32 = 4;
@@ -96,7 +96,7 @@ pub struct BenchOptions {
     /// Client threads, 1 to 64
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub clients: Vec<u32>,
-    /// Open loop at so many operations per second, or percent of the slowest arm's maximum (80%)
+    /// Open loop at this number of operations per second, or percent of the slowest arm's maximum (80%)
     #[arg(long, value_parser = parse_rate, value_delimiter = ',', value_name = "RATE")]
     pub open: Vec<Rate>,
     /// Spacing of the planned starts of an open loop
@@ -113,7 +113,7 @@ pub struct BenchOptions {
     #[arg(long, default_value = "0.1", value_name = "SECONDS")]
     pub warm_up: f64,
     /// Rounds of each case; the order of the arms is reversed in every other one, so take an even
-    /// number: a disk that gives bursts gives them to whoever comes first
+    /// number: a disk that allows bursts gives them to the first arm
     #[arg(long, default_value = "4", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
@@ -150,7 +150,7 @@ pub struct BenchOptions {
     /// Allow the benchmark to overwrite that volume, or foreign data on the members
     #[arg(long)]
     pub overwrite: bool,
-    /// Ring mode of the sidecar that is started, or `auto`; by default what the configuration says
+    /// Ring mode of the sidecar that is started, or `auto`; by default the configured one
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub mode: Option<String>,
     /// How kvrail's client threads wait for completions
@@ -167,7 +167,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["op", "open", "gpu", "members", "hdr_log"])]
     pub trace: Option<PathBuf>,
-    /// Play the first so many requests of that trace
+    /// Play at most this number of requests from the start of that trace
     #[arg(long, value_name = "N", requires = "trace")]
     pub requests: Option<usize>,
     /// Measure the keyed store: alone, or beside the arm `files` of --arms, where `kvrail` then is
@@ -186,12 +186,12 @@ pub struct BenchOptions {
     /// Write all histograms as an HdrHistogram interval log
     #[arg(long, value_name = "FILE")]
     pub hdr_log: Option<PathBuf>,
-    /// Set by the program: who reads along on standard error.
+    /// Set by the program: the reader of standard error.
     #[arg(skip)]
     pub progress: Progress,
 }
 
-/// What is said on standard error while it runs.
+/// Messages on standard error while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing.
@@ -289,11 +289,11 @@ impl BenchOptions {
         (wanted && self.members.is_empty()).then(|| self.store_bytes_min())
     }
 
-    /// How each of so many members of a store for a trace is cut: as `kvrail store replay` cuts
-    /// the one for as many blocks.
+    /// The layout of each member of a store for a trace: as `kvrail store replay` has it for a
+    /// store of the same number of blocks.
     ///
     /// # Errors
-    /// Names the option and the limit where no store can be so.
+    /// Names the option and the limit where no store can have this layout.
     pub fn store_shape(&self, members: u64) -> Result<Shape> {
         let serving = self.serving()?;
         let blocks = self.volume_size / u64::from(serving.block_bytes) / members;

@@ -59,7 +59,7 @@ pub enum Found {
         /// Its version.
         version: u64,
     },
-    /// This sector with a version nobody expects yet.
+    /// This sector with a version that no reader expects yet.
     Newer {
         /// Its version.
         version: u64,
@@ -150,7 +150,7 @@ impl Pattern {
         sector
     }
 
-    /// Compares every byte. Says how many sectors are wrong, and what the first of them is.
+    /// Compares every byte. Returns the number of wrong sectors, and the first of them.
     #[must_use]
     pub fn verify(&self, buffer: &[u8], offset: u64, version: u32) -> (u64, Option<Mismatch>) {
         let mut wrong = 0;

@@ -46,7 +46,7 @@ pub enum Op {
     Read,
     /// Random writes.
     Write,
-    /// Both, in the share that `--read-percent` says.
+    /// Both, in the share of `--read-percent`.
     Mixed,
     /// Lookups of 1,000 keys, of a store alone.
     Lookup,
@@ -366,7 +366,7 @@ fn or<'a, T>(chosen: &'a [T], default: &'a [T]) -> &'a [T] {
 /// Reads a rate: `80%` of the maximum, or `20000` operations per second.
 ///
 /// # Errors
-/// Says what was written and what may be.
+/// Names the text and the allowed forms.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let refused =
         || format!("`{text}` is no rate; write 80% (of the maximum) or 20000 (per second)");

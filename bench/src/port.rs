@@ -33,9 +33,9 @@ pub struct Operation {
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The kernel said so.
+    /// By the kernel.
     Errno(Errno),
-    /// The sidecar said so.
+    /// By the sidecar.
     Status(Status),
     /// Fewer bytes than asked for, and no more to be had.
     Short {
@@ -44,12 +44,12 @@ pub enum Fault {
     },
     /// The CRC of the bytes is not the one that they were put with.
     Check,
-    /// The block was put so long ago that the store's ring may have come round, or a cache, which
-    /// may drop what it likes, has dropped it or not taken it. No error.
+    /// The store's ring may have come round since the block's put, or a cache, which may drop any
+    /// block, has dropped it or not taken it. No error.
     Evicted,
-    /// A lookup said of a key that it is there, or is not, and it is the other way round.
+    /// A lookup's answer for a key was wrong.
     Lookup {
-        /// Keys from the first on that were said to be there.
+        /// Length of the prefix of keys that the answer has as present.
         prefix: u32,
         /// Keys from the first on that are.
         expected: u32,
@@ -112,8 +112,8 @@ pub trait Port {
     /// When the arm cannot go on at all. What one operation meets comes back as its `Fault`.
     fn stage(&mut self, slot: u32, operation: Operation) -> Result<()>;
 
-    /// From here on whoever reads only compares: a store does not take that for a use of its
-    /// blocks, and neither makes room for such reads among writes.
+    /// From here on reads only compare: a store does not count them as uses of its blocks, and does
+    /// not limit writes in their favour.
     fn begin_read_back(&mut self) {}
 
     /// Hands over what was staged, and appends what has ended.
@@ -138,7 +138,7 @@ pub trait Port {
 /// 4 was best of 1, 2, 4 and 8). The ceiling must not be lower than it could be.
 pub const HAND_OVER_AT: u32 = 4;
 
-/// Keys of one lookup. The last of them is of a block that nobody put.
+/// Keys of one lookup. The last of them is of a block that was never put.
 pub const LOOKUP_KEYS: u32 = 1000;
 
 /// What a client thread does with its port.
@@ -161,7 +161,7 @@ pub trait Target: Sync + fmt::Debug {
     /// in the client's own thread; several threads may be in it at once.
     ///
     /// # Errors
-    /// When the port cannot be opened, with the remedy, or what `work` said.
+    /// When the port cannot be opened, with the remedy, or the error of `work`.
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()>;
 }
 

@@ -14,8 +14,8 @@ use crate::show::wrapped;
 /// How long others are watched before anything is written.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Says on standard error that others work on this machine, before minutes are spent on figures
-/// that nobody can compare. The report judges by the whole run.
+/// Warns on standard error of other work on this machine, before minutes are spent on figures that
+/// do not compare. The report judges by the whole run.
 pub(crate) fn warn_when_busy(progress: Progress) -> Result<()> {
     if progress == Progress::Shown {
         let meter = LoadMeter::begin(CpuMeter::new(&[])?);
@@ -66,7 +66,7 @@ impl Shown {
         self.line(what);
     }
 
-    /// A line for who sees no bar.
+    /// A line for readers without a bar.
     pub(crate) fn line(&self, what: &str) {
         if let Some(since) = self.lines.filter(|_| !what.is_empty()) {
             let seconds = since.elapsed().as_secs();

@@ -38,7 +38,7 @@ const METHOD: &str = "timed runs compare the headers of the first and last secto
     filled before their latency begins, and that time \
     is taken off the CPU seconds";
 
-/// Of the volume's bytes those that blocks of one length have in a store: one in so many.
+/// The volume's bytes divided by those that blocks of one length have in a store.
 const STORE_SHARE: u64 = 4;
 
 /// The arms on the harness's ground, with cases.
@@ -91,8 +91,9 @@ fn on(
     let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
     let mut arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
-    let store = store.map(|it| (Kind::Store, Box::new(it) as Box<dyn KeyedTarget>));
-    let files = arms.files.take().map(|it| (Kind::Files, Box::new(it) as Box<dyn KeyedTarget>));
+    let store = store.map(|target| (Kind::Store, Box::new(target) as Box<dyn KeyedTarget>));
+    let files =
+        arms.files.take().map(|target| (Kind::Files, Box::new(target) as Box<dyn KeyedTarget>));
     let keyed = store.into_iter().chain(files);
     let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
     let held = Held(held.collect());
@@ -267,7 +268,7 @@ impl Storage<'_> {
         taking.map(|arm| arm.kind).collect()
     }
 
-    /// Drops the cases that no arm takes, and says so; all but lookups must have one.
+    /// Drops the cases that no arm takes, with a message; all but lookups must have one.
     fn drop_cases(&mut self) -> Result<()> {
         if self.arms.driven.is_empty() {
             self.cases.clear();

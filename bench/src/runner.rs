@@ -32,13 +32,13 @@ pub(crate) trait Suite {
     /// Arms that are compared, and with what.
     fn pairs(&self) -> Vec<(String, String)>;
 
-    /// Gets a case ready. Says the planned operations per second of an open loop.
+    /// Prepares a case. Returns the planned operations per second of an open loop.
     fn prepare(&mut self, case: usize, so_far: &Rounds) -> Result<Option<f64>>;
 
     /// Runs an arm once; nothing where it has no part in the case or the round.
     fn run(&mut self, case: usize, arm: usize, round: u32) -> Result<Option<Outcome>>;
 
-    /// Puts away what `prepare` made. Says what it compared.
+    /// Removes what `prepare` made. Returns the comparison's result.
     fn finish(&mut self, _case: usize) -> Result<Tally> {
         Ok(Tally::default())
     }
@@ -135,8 +135,8 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Begins. `method` says how blocks are verified, for the report; `ours` are the processes
-    /// that are measured.
+    /// Begins. `method` names the verification of blocks, for the report; `ours` are the measured
+    /// processes.
     pub(crate) fn new(method: &str, progress: Progress, ours: CpuMeter) -> Self {
         Self {
             shown: Shown::new(progress),

@@ -48,7 +48,7 @@ impl Latency {
     }
 }
 
-/// What one run of one arm says.
+/// The figures of one run of one arm.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Operations counted.

@@ -63,7 +63,7 @@ impl VersionMap {
     }
 }
 
-/// A part of the area that one client reads and writes, and nobody else.
+/// A part of the area that only one client reads and writes.
 #[derive(Debug)]
 pub struct Share<'a> {
     base: u64,
@@ -110,8 +110,8 @@ impl Share<'_> {
         self.written(offset, bytes, UNKNOWN);
     }
 
-    /// Compares every byte of a block that was read. Says how many sectors are wrong, and what the
-    /// first of them is.
+    /// Compares every byte of a block that was read. Returns the number of wrong sectors, and the
+    /// first of them.
     #[must_use]
     pub fn verify(&self, pattern: &Pattern, buffer: &[u8], offset: u64) -> (u64, Option<Mismatch>) {
         let mut wrong = 0;

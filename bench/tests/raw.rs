@@ -74,7 +74,8 @@ fn odd_blocks_and_open_loops_verify() {
     let report = tried.find(|outcome| !outcome.as_ref().is_err_and(nothing));
     let report = report.expect("something completes within 6 s").expect(line).report;
     assert_eq!(report.verify_failures(), 0, "{:?}", report.verification);
-    // A busy machine may not keep up with a fixed rate; that is said and counted, and all there is.
+    // A busy machine may not keep up with a fixed rate: the shortfall is reported and counted, and
+    // is the only error.
     let too_high = |note: &String| note.contains("the rate is too high");
     assert!(report.verification.first.iter().all(too_high), "{:?}", report.verification);
     assert!(report.runs.iter().all(|run| run.case.pace == "open"));

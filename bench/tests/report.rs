@@ -55,7 +55,7 @@ fn a_busy_machine_is_said_first_and_no_target_is_judged() {
     report.environment.load = busy();
     let text = table(&report);
     let first = text.lines().next().unwrap_or_default();
-    let named = ["THE MACHINE IS BUSY", "not comparable"].iter().all(|it| first.contains(it));
+    let named = ["THE MACHINE IS BUSY", "not comparable"].iter().all(|words| first.contains(words));
     assert!(named, "{first}");
     assert!(text.contains("61 %") && text.contains("4 % (steal)") && text.contains("15.2"));
     assert!(text.contains("not judged") && !text.contains("MISSED") && !text.contains("| met "));
@@ -109,7 +109,9 @@ fn arms_and_columns_are_explained_in_the_report() {
         assert!(LEGEND.contains(&format!("`{arm}`")), "{arm} is not explained");
     }
     let heads = text.lines().filter(|line| line.starts_with("| case"));
-    for head in heads.flat_map(|line| line.split('|')).map(str::trim).filter(|it| !it.is_empty()) {
+    for head in
+        heads.flat_map(|line| line.split('|')).map(str::trim).filter(|head| !head.is_empty())
+    {
         let plain = ["case", "arm", "ratio", "throughput", "GB/s"].contains(&head);
         assert!(plain || LEGEND.contains(head), "{head} is not explained");
     }

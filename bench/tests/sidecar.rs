@@ -167,8 +167,8 @@ impl Harness for InProcess {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
         let geometry = striped((volume_bytes / 2).next_multiple_of(STRIPE));
         let names = ["member-0", "member-1", "store"].map(|name| directory.path().join(name));
-        let bytes =
-            [geometry, geometry, store_geometry()].map(|it| it.data_offset + it.member_bytes);
+        let bytes = [geometry, geometry, store_geometry()]
+            .map(|geometry| geometry.data_offset + geometry.member_bytes);
         for (name, bytes) in names.iter().zip(bytes) {
             File::create(name)?.set_len(bytes)?;
         }

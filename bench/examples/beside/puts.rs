@@ -82,8 +82,8 @@ impl<'a> Party<'a> {
         Ok((self.client.open_queue(depth)?, leases))
     }
 
-    /// A closed loop of puts, until there are so many if that is said; returns GB/s. What the store
-    /// declines is put under the next key.
+    /// A closed loop of puts, up to the given number if there is one; returns GB/s. A declined
+    /// block is put again under the next key.
     fn put(&self, until: &Until, most: Option<u64>) -> Result<f64, Failure> {
         let depth = PUT_AHEAD / self.bytes;
         let (mut queue, mut idle) = self.leases(depth)?;

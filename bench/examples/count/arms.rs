@@ -28,7 +28,7 @@ pub(crate) enum Keyed {
     Put,
 }
 
-/// Who spends the instructions.
+/// The process that executes the instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// The client's thread: build, submit, poll.

@@ -78,7 +78,7 @@ pub(crate) fn table(counts: &[Count], known: &Known) -> String {
 
 /// What is stored of an arm in all.
 fn stored(count: &Count, known: &Known) -> Option<f64> {
-    known.get(&count.arm.to_string()).map(|it| it.client + it.poller)
+    known.get(&count.arm.to_string()).map(|known| known.client + known.poller)
 }
 
 /// Whether an arm costs more than it may.

@@ -1,7 +1,6 @@
 //! Instructions a request costs in user space, counted under valgrind: they repeat where times do
-//! not. `scripts/dev count` compares them with the stored baseline and fails on a regression.
-//!
-//! One way through: `arms` says what is counted, `counter` runs this program once for each part
+//! not. `scripts/dev count` compares them with the stored baseline and fails on a regression. One
+//! way through: `arms` lists the counted parts, `counter` runs this program once for each part
 //! under callgrind, `subject` is what runs there, `baseline` compares.
 #![forbid(unsafe_code)]
 

@@ -33,7 +33,7 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     }
 }
 
-/// What the control thread is told of it.
+/// The shard as the control thread gets it.
 pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> ServedStore {
     let shard = ServedShard {
         device,
@@ -46,7 +46,7 @@ pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> Se
     ServedStore { volume, shards: vec![shard] }
 }
 
-/// What clients are told of it.
+/// The shard as clients see it.
 pub(crate) fn content() -> VolumeContent {
     let (block_bytes_max, segment_bytes) = (SHAPE.block_bytes_max(), SHAPE.segment_bytes);
     VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes, members: None })

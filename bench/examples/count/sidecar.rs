@@ -66,7 +66,7 @@ pub(crate) enum Content {
 /// Bytes of a store.
 const STORE_BYTES: u64 = 256 << 20;
 
-/// One member of so many bytes, without a label.
+/// One member of the given size, without a label.
 pub(crate) fn geometry(member_bytes: u64) -> Geometry {
     Geometry {
         members: 1,

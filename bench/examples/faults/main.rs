@@ -86,9 +86,9 @@ fn main() -> Result<(), Failure> {
         println!(
             "{:26} {} requests accepted, {} completed, {} failed; {} log lines lost",
             arm.name,
-            sum(|it| it.accepted),
-            sum(|it| it.completed),
-            sum(|it| it.failed),
+            sum(|session| session.accepted),
+            sum(|session| session.completed),
+            sum(|session| session.failed),
             report.sidecar.log_lines_lost
         );
     }

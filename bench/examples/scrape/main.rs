@@ -76,7 +76,8 @@ fn fill(socket: &Path) -> Result<u64, Failure> {
         idle.extend(done.lease);
         if next % 65_536 == 0 {
             let report = client.status()?;
-            let evicts = report.shards.iter().filter(|it| it.counters.store.evicted > Some(0));
+            let evicts =
+                report.shards.iter().filter(|shard| shard.counters.store.evicted > Some(0));
             if evicts.count() == report.shards.len() {
                 return Ok(put);
             }

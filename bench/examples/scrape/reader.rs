@@ -42,7 +42,7 @@ impl Reader {
         Ok(self.client.status()?)
     }
 
-    /// Reads for so long; every read must end OK.
+    /// Reads for the given time; every read must end OK.
     pub(crate) fn read(&mut self, time: Duration) -> Result<Round, Failure> {
         let (start, mut samples) = (Instant::now(), Vec::with_capacity(1 << 20));
         while start.elapsed() < time {
@@ -70,11 +70,11 @@ pub(crate) struct Round {
 /// Medians over rounds, with the least and the most of them.
 pub(crate) fn medians(rounds: &[Round]) -> String {
     let of = |which: usize| {
-        let mut values: Vec<f64> = rounds.iter().map(|it| it.us[which]).collect();
+        let mut values: Vec<f64> = rounds.iter().map(|round| round.us[which]).collect();
         values.sort_by(f64::total_cmp);
         let (least, most) = (values[0], values[values.len() - 1]);
         format!("{:.1} ({least:.1}, {most:.1})", values[values.len() / 2])
     };
-    let reads: usize = rounds.iter().map(|it| it.reads).sum();
+    let reads: usize = rounds.iter().map(|round| round.reads).sum();
     format!("p50 {}  p99 {}  p99.9 {}  {reads} reads", of(0), of(1), of(2))
 }

@@ -114,13 +114,13 @@ fn complaint(text: &[u8], why: &serde_json::Error) -> String {
         return format!("hash_ids[{at}] {}: not a whole number", short(id));
     }
     let optional = |key| line.get(key).filter(|value| !value.is_null());
-    if let Some(tokens) = optional("input_length").filter(|it| it.as_u64().is_none()) {
+    if let Some(tokens) = optional("input_length").filter(|value| value.as_u64().is_none()) {
         return format!("input_length {}: not a number of tokens", short(tokens));
     }
-    if let Some(until) = optional("until").filter(|it| !it.is_number()) {
+    if let Some(until) = optional("until").filter(|value| !value.is_number()) {
         return format!("until {}: not a number", short(until));
     }
-    match optional("priority").filter(|it| Rank::deserialize(*it).is_err()) {
+    match optional("priority").filter(|value| Rank::deserialize(*value).is_err()) {
         Some(rank) => format!("priority {}: not low, normal or high", short(rank)),
         None => said,
     }

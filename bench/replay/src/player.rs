@@ -1,4 +1,4 @@
-//! How a request is played, whoever caches its blocks: with bytes or without.
+//! Plays a request against any cache: with bytes or without.
 
 use kvrail_store::Chain;
 
@@ -13,7 +13,7 @@ pub trait Keyed {
     /// A store that fails.
     fn get(&mut self, blocks: &[u32]) -> Result<usize, Self::Error>;
 
-    /// Puts the blocks of a chain behind the first so many, which are there.
+    /// Puts the blocks of a chain behind the stored prefix.
     ///
     /// # Errors
     /// A store that fails; a block that is declined is none.

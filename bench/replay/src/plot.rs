@@ -28,7 +28,7 @@ type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// An SVG document.
 ///
 /// # Errors
-/// What the painter says.
+/// The painter's error.
 pub fn plot(report: &Report) -> Result<String, String> {
     let mut svg = String::new();
     paint(report, &mut svg).map_err(|why| format!("the plot: {why}"))?;
@@ -96,8 +96,8 @@ fn lines(stream: &StreamReport) -> Vec<(&str, Vec<(f64, f64)>)> {
         if lines.iter().any(|(policy, _)| *policy == run.policy) {
             continue;
         }
-        let own = runs.iter().filter(|it| it.policy == run.policy);
-        let points = own.map(|it| (it.blocks.max(1) as f64, it.hit_ratio)).collect();
+        let own = runs.iter().filter(|other| other.policy == run.policy);
+        let points = own.map(|run| (run.blocks.max(1) as f64, run.hit_ratio)).collect();
         lines.push((&run.policy, points));
     }
     lines

@@ -1,11 +1,11 @@
-//! Who caches.
+//! The policies that a replay compares.
 
 use std::fmt;
 
 use crate::peers::{Belady, Lru, Order, Peer, S3Fifo};
 use crate::trace::Trace;
 
-/// Who caches.
+/// A policy: the store or a cache of single blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// The store, which takes everything.
@@ -25,7 +25,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The cache of single blocks, of so many; none for the store.
+    /// The cache of single blocks, with the given capacity; none for the store.
     pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
         let distinct = trace.distinct();
         Some(match self {

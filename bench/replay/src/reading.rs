@@ -1,4 +1,4 @@
-//! What a trace says of itself as it is read: its block size, and what is odd about it.
+//! Facts about a trace, collected as it is read: its block size and its irregularities.
 
 use crate::line::Hints;
 use crate::report::Oddities;
@@ -42,7 +42,7 @@ struct Seen {
     behind: u32,
 }
 
-/// Collects what is said of a trace.
+/// Collects the facts and notes.
 #[derive(Debug)]
 pub(crate) struct Reading {
     blocks: Vec<Seen>,

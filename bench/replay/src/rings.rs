@@ -54,7 +54,7 @@ impl Rings {
         Ok(Self { rings, members: Members::first(count), placement })
     }
 
-    /// Fills all with blocks that nobody asks for.
+    /// Fills all with blocks that no request reads.
     pub(crate) fn fill(&mut self) -> Result<(), String> {
         self.rings.iter_mut().try_for_each(Replayed::fill)
     }

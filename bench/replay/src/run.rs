@@ -26,7 +26,7 @@ const BLOCK_NS: u64 = 1_000_000;
 pub struct Plan {
     /// Sizes of the cache.
     pub sizes: Vec<Share>,
-    /// Who caches, in the order of the report.
+    /// The policies, in the order of the report.
     pub policies: Vec<Policy>,
     /// Bytes of a block, 1 to 128 MiB.
     pub block_bytes: u32,
@@ -72,12 +72,12 @@ impl Stream {
 #[error("the store failed in the replay: {0}")]
 pub struct ReplayError(String);
 
-/// Runs all policies at all sizes over all streams, on as many threads as there are processors; a
-/// store of a size that none can have is left out, with a note. `progress` is told how many blocks
-/// were asked for since it was told before.
+/// Runs all policies at all sizes over all streams, on as many threads as there are processors; an
+/// impossible size of a store is left out, with a note. `progress` gets the number of blocks
+/// requested since its last call.
 ///
 /// # Errors
-/// `ReplayError` when the store does what it must not.
+/// `ReplayError` when the store breaks its contract.
 pub fn replay(
     streams: &[Stream],
     plan: &Plan,
@@ -99,7 +99,7 @@ pub fn replay(
     let count = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
     let mut ran: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|it| it.join().expect("runs do not panic")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("runs do not panic")).collect()
     });
     ran.sort_by_key(|(at, _)| *at);
     let mut reports: Vec<_> = streams.iter().map(about).collect();
@@ -112,7 +112,7 @@ pub fn replay(
     Ok(Report { block_bytes: plan.block_bytes, streams: reports })
 }
 
-/// A stream that nobody has played yet.
+/// A stream that has not been played yet.
 fn about(stream: &Stream) -> StreamReport {
     let facts = stream.trace.facts();
     StreamReport {
@@ -186,7 +186,7 @@ fn budget(policy: Policy, trace: &Trace, block_bytes: u32) -> Budget {
     Budget::BytesPerDay((share * asked_bytes / days) as u64)
 }
 
-/// When a store is told of requests: at their times, drawn out where those leave too little.
+/// The times at which a store gets requests: their own, stretched where they leave too little time.
 struct Pace {
     trace_ns: u64,
     span_ns: u64,
@@ -198,8 +198,8 @@ impl Pace {
         Self { trace_ns, span_ns: trace_ns.max(trace.asked() * BLOCK_NS) }
     }
 
-    /// Of a request, and the blocks asked for before it. Where all come at once, or nobody noted
-    /// when, blocks follow each other evenly.
+    /// The time of a request, from its timestamp and the number of blocks requested before it.
+    /// Where all requests have one timestamp or none, blocks follow each other evenly.
     fn at(&self, at_ns: u64, before: u64) -> u64 {
         if self.trace_ns == 0 { before * BLOCK_NS } else { self.drawn(at_ns) }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Replayed {
     filled: Stats,
 }
 
-/// How a member of a store for so many blocks is cut.
+/// The layout of a member of a store for the given number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of a segment.
@@ -98,17 +98,17 @@ impl Replayed {
         store.start(Start::Create(identity), now);
         let member = Member::new(&config);
         let (space, hint, filled) = (SpaceId::NONE, Hint::default(), Stats::default());
-        let mut it = Self { store, member, space, now, hint, block_bytes, shape, filled };
-        it.turn_until(|it| it.store.phase() == Phase::Serving)?;
-        let asked = it.store.create_space((0, 0), b"replay", b"{}", 1, it.now);
+        let mut replay = Self { store, member, space, now, hint, block_bytes, shape, filled };
+        replay.turn_until(|replay| replay.store.phase() == Phase::Serving)?;
+        let asked = replay.store.create_space((0, 0), b"replay", b"{}", 1, replay.now);
         debug_assert_eq!(asked, Begun::Taken);
-        it.turn_until(|it| it.store.space(b"replay").is_some())?;
-        it.space = it.store.space(b"replay").map_or(SpaceId::NONE, |space| space.id);
-        it.filled = *it.store.stats();
-        Ok(it)
+        replay.turn_until(|replay| replay.store.space(b"replay").is_some())?;
+        replay.space = replay.store.space(b"replay").map_or(SpaceId::NONE, |space| space.id);
+        replay.filled = *replay.store.stats();
+        Ok(replay)
     }
 
-    /// Fills the ring with blocks that nobody asks for.
+    /// Fills the ring with blocks that no request reads.
     pub(crate) fn fill(&mut self) -> Result<(), String> {
         for block in 0.. {
             if self.store.stats().evicted + self.store.stats().declined > 0 {

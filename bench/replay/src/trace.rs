@@ -24,7 +24,7 @@ pub enum TraceError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: std::io::Error,
     },
     /// A line.
@@ -100,7 +100,7 @@ impl Numbers {
 }
 
 impl Trace {
-    /// Reads a trace; `progress` is told the bytes read so far.
+    /// Reads a trace; `progress` gets the bytes read so far.
     ///
     /// # Errors
     /// `TraceError` names the file, the line, the key, and what should stand there.
@@ -168,9 +168,9 @@ impl Trace {
         &self.blocks[first as usize..]
     }
 
-    /// What a store sees of this trace below a memory tier of so many blocks: what the tier, which
-    /// takes all of each request and lets the tails of prompts go before their heads, does not
-    /// have. A request that finds all of its blocks there is not seen.
+    /// The part of this trace that reaches a store below a memory tier of the given number of
+    /// blocks. The tier takes all blocks of each request and evicts tails of prompts before their
+    /// heads. A request that finds all of its blocks in the tier does not reach the store.
     #[must_use]
     pub fn below(&self, tier: Share) -> Self {
         let mut below = Self { distinct: self.distinct, ..Self::default() };
@@ -186,7 +186,7 @@ impl Trace {
         below
     }
 
-    /// The first so many requests, by their times; blocks keep their numbers.
+    /// The first requests by their times, up to the given number; blocks keep their numbers.
     #[must_use]
     pub fn first(&self, requests: usize) -> Self {
         let mut first = Self { distinct: self.distinct, odd: self.odd, ..Self::default() };
@@ -196,7 +196,7 @@ impl Trace {
         first
     }
 
-    /// The same requests, of whose blocks nobody knows anything.
+    /// The same requests without hints.
     #[must_use]
     pub fn unhinted(mut self) -> Self {
         self.requests.iter_mut().for_each(|request| request.hints = Hints::default());
@@ -255,7 +255,9 @@ impl Trace {
             priority,
             until_ns: until_ns.map(|until| until - begin),
         };
-        self.requests.iter().map(move |it| (it.at_ns - begin, hints(it.hints), blocks(it)))
+        self.requests
+            .iter()
+            .map(move |request| (request.at_ns - begin, hints(request.hints), blocks(request)))
     }
 }
 

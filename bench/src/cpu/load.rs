@@ -38,8 +38,9 @@ impl Load {
     #[must_use]
     pub fn words(&self) -> String {
         let Self { average, others_percent, steal_percent, .. } = self;
-        let waiting =
-            self.waiting_percent.map(|it| format!(", tasks waited {it:.0} % of the time"));
+        let waiting = self
+            .waiting_percent
+            .map(|percent| format!(", tasks waited {percent:.0} % of the time"));
         format!(
             "other processes took {others_percent:.0} % of its CPU time, the hypervisor \
              {steal_percent:.0} % (steal); load average at the start {average:.1}{}",
@@ -132,7 +133,7 @@ fn waiting_percent(text: &str) -> Option<f64> {
 }
 
 /// Seconds in programs and system calls, seconds stolen, and cores, from `/proc/stat`. Interrupts
-/// are nobody's, and columns of their own.
+/// belong to no process and have columns of their own.
 fn working_and_stolen(text: &str) -> Option<(f64, f64, u32)> {
     let numbers: Vec<f64> =
         text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
@@ -181,7 +182,7 @@ mod tests {
         assert!(words.contains("40 %") && words.contains("3 % (steal)"), "{words}");
     }
 
-    /// Of a spinning neighbour as much is seen as its own clock shows; of one of ours nothing.
+    /// A spinning neighbour is seen with the time of its own clock; a process of ours is not.
     #[test]
     fn a_neighbour_is_seen_and_our_own_is_not() {
         let spin = || {

@@ -1,10 +1,10 @@
 //! CPU time and cores.
 //!
 //! Two accounts, because neither is enough alone. `process` reads the clocks of the processes that
-//! an arm consists of: exact, blind for interrupts, which the kernel charges to whoever runs on
-//! that core, or to nobody when it idles. `machine` takes what the cores did not idle, less the
-//! time of everybody else's processes: it sees interrupts and kernel threads, and a busy
-//! neighbour that ends meanwhile disturbs it. So where others work (`load`), the first one counts.
+//! an arm consists of: exact, blind for interrupts, which the kernel charges to the process on that
+//! core, or to none when it idles. `machine` takes the busy time of the cores, less the time of all
+//! other processes: it sees interrupts and kernel threads, and a busy neighbour that ends meanwhile
+//! disturbs it. So where others work (`load`), the first one counts.
 
 mod account;
 mod cores;

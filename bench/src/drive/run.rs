@@ -26,7 +26,7 @@ const GATE_NS: u64 = 1_000_000;
 pub enum Load {
     /// As soon as others have ended.
     Closed,
-    /// So many a second, all clients together.
+    /// This rate a second, all clients together.
     Open {
         /// Operations per second.
         per_second: f64,
@@ -124,7 +124,7 @@ pub fn measure(
         }
         let window = clients.window_from(MonotonicClock.now_ns() + GATE_NS);
         for gate in gates {
-            // A thread that is gone tells why when it is joined.
+            // A thread that is gone returns its error when it is joined.
             let _gone = gate.send(window);
         }
         let cpu = cpu_within(window, way.meters);
@@ -158,7 +158,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
-/// What a client thread tells the coordinator.
+/// Messages of a client thread to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Ready,

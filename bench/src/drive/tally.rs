@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::port::Fault;
 
-/// Longest latency a histogram tells apart: one minute, in nanoseconds.
+/// Longest latency that a histogram resolves: one minute, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of a histogram.
 const DIGITS: u8 = 3;

@@ -4,16 +4,16 @@ use super::case::{COPIED, Case, LAYERS, ONE, PAGED, SMALL, TWO};
 use crate::report::{Aim, Bound, Report};
 use crate::statistics::{Relation, Spread};
 
-/// The aims that this report says something about.
+/// The aims that this report covers.
 pub(super) fn aims(report: &Report) -> Vec<Aim> {
     use Bound::{AtLeast, AtMost};
     let of = |case: Case, arms, figure: fn(&Relation) -> Option<Spread>| {
         let compared = report.compared(&case.info(), arms)?;
         figure(&compared.relation).map(|spread| spread.median)
     };
-    let rate = |case, arms| of(case, arms, |it| it.throughput);
-    let p50 = |case, arms| of(case, arms, |it| it.p50);
-    let cpu = |arms| of(ONE, arms, |it| it.cpu.or(it.process_cpu));
+    let rate = |case, arms| of(case, arms, |ratio| ratio.throughput);
+    let p50 = |case, arms| of(case, arms, |ratio| ratio.p50);
+    let cpu = |arms| of(ONE, arms, |ratio| ratio.cpu.or(ratio.process_cpu));
     let staged = |case: Case| {
         let info = case.info();
         let run = report.runs.iter().find(|run| run.arm == "staged" && run.case == info);

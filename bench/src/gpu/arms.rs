@@ -54,7 +54,7 @@ impl Arm {
         self.words().0
     }
 
-    /// Its name, and what it is, for who reads the results.
+    /// Its name and its description, for readers of the results.
     pub(super) fn words(self) -> (String, String) {
         let value = self.to_possible_value().expect("no arm is hidden");
         let about = value.get_help().map(ToString::to_string);

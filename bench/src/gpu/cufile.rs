@@ -17,7 +17,7 @@ use crate::port::Direction;
 /// Batch handles: while one waits for its last entry, the others move.
 const HANDLES: u32 = 4;
 
-/// Entries one handle takes; more than 64 are never open at once, for cuFile's pool has so many
+/// Entries that one handle takes; at most 64 are open at once, because cuFile's pool has 64
 /// buffers.
 const ENTRIES: usize = 64 / HANDLES as usize;
 

@@ -34,7 +34,7 @@ const SESSION: SessionSlot = SessionSlot(0);
 const DEPTH: u32 = 64;
 /// Bytes of host memory: blocks of 2 MiB, 16 of them in flight.
 const HOST_BYTES: usize = 64 << 20;
-/// From so many cores on pollers are pinned.
+/// The least number of cores at which pollers are pinned.
 const CORES_MIN: usize = 8;
 /// As `pollers.busy_poll_max` of the sidecar.
 const SPIN: Duration = Duration::from_micros(20);
@@ -123,7 +123,8 @@ impl Pollers {
             choices.push(choose(gpu, Member { name, file: again }, wanted)?);
         }
         let mode = ModeChoice::Fixed(ModeName::Interrupt);
-        let open = move || options.into_iter().map(|it| AnyDevice::open(mode, it)).collect();
+        let open =
+            move || options.into_iter().map(|options| AnyDevice::open(mode, options)).collect();
         Self::start(gpu, choices, volume.geometry, open)
     }
 

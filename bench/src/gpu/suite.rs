@@ -343,20 +343,20 @@ mod tests {
         assert_eq!((report.verification.failures, &report.verification.first), (0, &Vec::new()));
         assert!(report.verification.verified_bytes > 0);
         let arms = |block_bytes, layout: &str| {
-            let of = report.runs.iter().filter(|it| {
-                (it.case.block_bytes, it.case.layout.as_deref(), it.case.depth)
+            let of = report.runs.iter().filter(|run| {
+                (run.case.block_bytes, run.case.layout.as_deref(), run.case.depth)
                     == (block_bytes, Some(layout), if block_bytes == 4096 { 1 } else { 16 })
-                    && it.case.op == "read"
+                    && run.case.op == "read"
             });
-            of.map(|it| it.arm.as_str()).collect::<Vec<_>>()
+            of.map(|run| run.arm.as_str()).collect::<Vec<_>>()
         };
         assert_eq!(arms(4096, "contiguous"), ["host", "staged", "auto", "direct", "cufile:batch"]);
         let large = ["host", "staged", "auto", "direct", "cufile:batch", "null"];
         assert_eq!(arms(2 << 20, "layers"), large);
-        assert!(report.runs.iter().all(|it| it.operations > 0 && it.bytes_per_second > 0.0));
-        assert!(report.runs.iter().any(|it| it.arm == "copies:mover" && it.case.depth == 1));
-        assert!(!report.aims.is_empty() && report.comparisons.iter().any(|it| it.arm == "auto"));
-        let mode = report.environment.modes.iter().find(|it| it.arm == "auto").unwrap();
+        assert!(report.runs.iter().all(|run| run.operations > 0 && run.bytes_per_second > 0.0));
+        assert!(report.runs.iter().any(|run| run.arm == "copies:mover" && run.case.depth == 1));
+        assert!(!report.aims.is_empty() && report.comparisons.iter().any(|run| run.arm == "auto"));
+        let mode = report.environment.modes.iter().find(|run| run.arm == "auto").unwrap();
         assert!(mode.reason.contains("staged"), "{}", mode.reason);
         let back: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(back.runs.len(), report.runs.len());
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn options_choose_cases_and_a_choice_of_none_is_said() {
         let report = run(&options("--op read --block 4KiB", 3), 1, 1 << 20).unwrap();
-        assert!(report.runs.iter().all(|it| it.case.block_bytes == 4096));
+        assert!(report.runs.iter().all(|run| run.case.block_bytes == 4096));
         let error = run(&options("--op mixed", 1), 1, 1 << 20).unwrap_err().to_string();
         assert!(error.contains("read 4KiB contiguous d1"), "{error}");
         let error = run(&options("--block 2MiB", 1), 1, 1 << 20).unwrap_err().to_string();

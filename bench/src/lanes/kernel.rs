@@ -69,7 +69,7 @@ pub(super) fn wake_ups(cores: [u32; 2]) -> Result<Histogram<u64>> {
     answered(cores, answer, |_| time_wake_ups(trip), || ring(&there))
 }
 
-/// Answers each ring of the bell until told to stop.
+/// Answers each ring of the bell until it is stopped.
 fn each_ring(bell: &OwnedFd, stop: &AtomicBool, answer: impl Fn() -> Result<()>) -> Result<()> {
     // Pairs with the Release before the last ring.
     while !stop.load(Ordering::Acquire) {

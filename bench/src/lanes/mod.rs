@@ -27,8 +27,8 @@ pub trait LaneProbe: Send + fmt::Debug {
     /// When the lane breaks down.
     fn round_trip(&mut self, what: Trip) -> Result<()>;
 
-    /// Requests for so long, `BATCH` to a publication and at most `BURST_DEPTH` in flight; returns
-    /// how many were completed.
+    /// Sends requests for the given time, `BATCH` to a publication and at most `BURST_DEPTH` in
+    /// flight; returns the number of completions.
     ///
     /// # Errors
     /// When the lane breaks down.
@@ -256,7 +256,7 @@ fn note(kinds: &mut Vec<(&'static str, Vec<f64>)>, name: &'static str, figure: f
     }
 }
 
-/// The median of what each round says of one kind / what the same round says of another.
+/// The median over rounds of one kind's value divided by another kind's value in the same round.
 fn ratio(kinds: &[(&'static str, Vec<f64>)], of: &str, to: &str) -> Option<f64> {
     let rounds = |name| kinds.iter().find(|(known, _)| *known == name).map(|(_, all)| all);
     let pairs = rounds(of)?.iter().zip(rounds(to)?);

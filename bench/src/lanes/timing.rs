@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use crate::cpu::pin;
 use crate::drive::latency_histogram;
 
-/// Round trips between two readings of the clock; percentiles are over means of so many.
+/// Round trips between two readings of the clock; percentiles are over means of this number.
 pub const TRIPS_PER_SAMPLE: u32 = 32;
 /// Requests published by one store in the throughput runs.
 pub const BATCH: u32 = 32;
@@ -33,7 +33,7 @@ pub(super) fn on_core<T: Send>(core: u32, work: impl FnOnce() -> Result<T> + Sen
     })
 }
 
-/// Tells the asking side that nobody will answer, also when the answering side fails.
+/// Ends the asking side's wait when the answering side ends or fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -42,8 +42,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Asks on the first core while a thread on the other answers, until it is told to stop; `wake`
-/// then ends its sleep.
+/// Asks on the first core while a thread on the other answers, until it is stopped; `wake` then
+/// ends its sleep.
 pub(super) fn answered<T: Send>(
     cores: [u32; 2],
     answer: impl FnOnce(&AtomicBool) -> Result<()> + Send,
@@ -54,7 +54,8 @@ pub(super) fn answered<T: Send>(
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let _stop = StopOnDrop(&stop);
-            // Failing to bind must not leave the first waiting: serve from any core, say so after.
+            // Failing to bind must not leave the first waiting: serve from any core, report it
+            // after.
             let pinned = pin(cores[1]);
             answer(&stop)?;
             pinned
@@ -67,7 +68,7 @@ pub(super) fn answered<T: Send>(
     })
 }
 
-/// Makes round trips for so long, the first part thrown away.
+/// Makes round trips for the given time, and discards the first part.
 pub(super) fn time_trips(
     time: Duration,
     mut trip: impl FnMut() -> Result<()>,

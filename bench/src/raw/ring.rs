@@ -1,7 +1,7 @@
 //! The bare ring itself: buffers, submission, completion.
 #![expect(unsafe_code, reason = "hands buffer addresses to the kernel and reads what it wrote")]
 // UNSAFETY: a slot's bytes belong to the kernel from `stage` until its last completion, and to the
-// caller otherwise; `Slot::left` says which, and every access asks it.
+// caller otherwise; `Slot::left` decides it, and every access checks it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,11 +74,11 @@ impl Memory {
         self.region.base().as_ptr().wrapping_add(at)
     }
 
-    /// The bytes of a slot, for who shares them with no kernel.
+    /// The bytes of a slot, for ports that do not share them with the kernel.
     pub(crate) fn slot_bytes(&mut self, slot: u32) -> &mut [u8] {
         let (base, _) = self.slot(slot);
-        // SAFETY: `stride` bytes from a slot's base lie in the region, and `&mut self` says that
-        // nobody else has them: a port that gives addresses to the kernel holds an `Arc` instead.
+        // SAFETY: `stride` bytes from a slot's base lie in the region, and `&mut self` proves
+        // exclusive access: a port that gives addresses to the kernel holds an `Arc` instead.
         unsafe { std::slice::from_raw_parts_mut(base, self.stride) }
     }
 
@@ -93,7 +93,7 @@ impl Memory {
 pub(super) enum Buffers {
     /// By an entry of the ring's table.
     Registered,
-    /// By address: the process may not pin so much.
+    /// By address: RLIMIT_MEMLOCK is too low to pin the memory.
     Addressed,
 }
 
@@ -222,14 +222,14 @@ impl<'a, W: Wire> RingPort<'a, W> {
             self.sq.sync();
         }
         // SAFETY: the buffer lies in `memory`, registered with this ring or not, held by this port
-        // until `in_flight` is 0 (`drop`); nobody touches the bytes while `left` is above 0.
+        // until `in_flight` is 0 (`drop`); no code touches the bytes while `left` is above 0.
         let pushed = unsafe { self.sq.push(&sqe) };
         ensure!(pushed.is_ok(), "the raw ring is full though it has an entry for each piece");
         self.in_flight += 1;
         Ok(())
     }
 
-    /// Hands over what is queued; waits for a completion if told so and none is there.
+    /// Submits the queued operations; on request waits for a completion if none is there.
     fn hand_over(&mut self, wait: Wait) -> Result<()> {
         self.sq.sync();
         if !self.mode.has_kernel_thread() {

@@ -9,11 +9,11 @@ use crate::statistics::Spread;
 
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
-/// From so many cores on, the added latency is held against an absolute aim: below, client, poller
-/// and kernel share what is there.
+/// The least number of cores at which the added latency has an absolute aim: below, client, poller
+/// and kernel share cores.
 const MANY_CORES: usize = 8;
 
-/// The aims that this report says something about.
+/// The aims that this report covers.
 #[must_use]
 pub fn aims(report: &Report) -> Vec<Aim> {
     let storage = storage(report).into_iter();
@@ -138,7 +138,7 @@ fn sidecar(report: &Report) -> Vec<Option<Aim>> {
     let allocations = cost.poller_allocations as f64;
     vec![
         Aim::new("idle sidecar: percent of a core", AtMost, 1.0, Some(idle)),
-        // Nobody knows how much of the tables was touched: all of them may be resident.
+        // The touched part of the tables is unknown: all of them may be resident.
         Aim::new(
             "resident memory, MiB (64 and the stores' tables)",
             AtMost,

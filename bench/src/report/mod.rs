@@ -1,4 +1,4 @@
-//! What a benchmark says: the JSON, the table, the log.
+//! The report of a benchmark: the JSON, the table, the log.
 
 mod aims;
 mod log;

@@ -133,14 +133,14 @@ pub struct Verification {
     pub verified_bytes: u64,
     /// Sectors that were wrong, all arms.
     pub failures: u64,
-    /// Blocks that were put so long ago that a store's ring had come round over them.
+    /// Blocks that a store's ring overwrote since their put.
     #[serde(default)]
     pub evicted: u64,
     /// The first failures and errors in words.
     pub first: Vec<String>,
 }
 
-/// What the sidecar costs while nobody asks for anything.
+/// The cost of an idle sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SidecarCost {
     /// Percent of one core.
@@ -210,7 +210,7 @@ impl Aim {
     }
 }
 
-/// Everything a benchmark says.
+/// The whole report of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// `SCHEMA`.
@@ -230,7 +230,7 @@ pub struct Report {
     pub lanes: Option<LaneReport>,
     /// The idle sidecar, where there is one.
     pub sidecar: Option<SidecarCost>,
-    /// The aims that this report says something about.
+    /// The aims that this report covers.
     pub aims: Vec<Aim>,
     /// Verification.
     pub verification: Verification,
@@ -264,7 +264,7 @@ impl Report {
     /// The JSON, one line for each value.
     ///
     /// # Errors
-    /// Never for reports made by this crate; the library says so.
+    /// Never for reports made by this crate; the library's signature has it.
     pub fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
     }

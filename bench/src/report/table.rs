@@ -229,7 +229,7 @@ fn targets(all: &[Aim], busy: bool) -> String {
     table.to_string()
 }
 
-/// Three digits behind the point, without those that say nothing.
+/// Three digits behind the point, without trailing zeros.
 fn figure(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -252,7 +252,7 @@ fn verification(report: &Report) -> String {
     lines.extend(verification.first.iter().map(|said| wrapped(&format!("  {said}"))));
     if let Some(cost) = &report.sidecar {
         let mib = |bytes: u64| Size::new(bytes.next_multiple_of(1 << 20));
-        // Pages of tables that nobody touched yet are not resident.
+        // Untouched pages of tables are not resident.
         let tables = match cost.stores_bytes {
             0 => String::new(),
             bytes => format!(" (its stores' tables grow to {} as blocks come)", mib(bytes)),

@@ -205,7 +205,7 @@ impl Keyed for Player<'_> {
     type Error = anyhow::Error;
 
     fn get(&mut self, numbers: &[u32]) -> Result<usize> {
-        let keys: Vec<_> = numbers.iter().map(|it| Blocks::key(*it)).collect();
+        let keys: Vec<_> = numbers.iter().map(|number| Blocks::key(*number)).collect();
         let begun_ns = MonotonicClock.now_ns();
         let found = self.queue.lookup(self.blocks.space, &keys, &Lookup::default())?;
         let looked_ns = MonotonicClock.now_ns();

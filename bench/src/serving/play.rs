@@ -23,14 +23,14 @@ use crate::pattern::Pattern;
 use crate::port::KeyedTarget;
 use crate::progress::{Shown, warn_when_busy};
 
-/// Bytes of the volume beside the store, which nobody uses.
+/// Bytes of the volume beside the store, which is not used.
 const VOLUME_BYTES: u64 = 16 << 20;
-/// Of the store's bytes, those that are put and got to see how fast it is: one of so many.
+/// The store's bytes divided by those that are put and got to measure its speed.
 const RATED_SHARE: u64 = 64;
 /// Time between the call and the first request.
 const LEAD_NS: u64 = 10_000_000;
 
-/// Requests in the order of their times, and who is next.
+/// Requests in the order of their times, and the next one.
 struct Schedule<'a> {
     requests: Vec<(u64, &'a [u32])>,
     next: AtomicUsize,
@@ -175,7 +175,7 @@ impl Expected {
     }
 }
 
-/// The hits of the same requests in simulated time, on as many members with so many bytes each.
+/// The hits of the same requests in simulated time, on members of the same number and size.
 fn replayed(
     trace: &Trace,
     options: &BenchOptions,
@@ -206,7 +206,7 @@ fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, shown: &Shown) -> Resu
     let ended: Result<Vec<Counts>> = thread::scope(|scope| {
         let threads: Vec<_> =
             players.into_iter().map(|player| scope.spawn(|| one(player))).collect();
-        threads.into_iter().map(|it| it.join().expect("clients do not panic")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("clients do not panic")).collect()
     });
     let mut total = Counts::default();
     ended?.into_iter().for_each(|counts| total.add(counts));

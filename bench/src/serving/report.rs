@@ -1,4 +1,4 @@
-//! What a run says.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

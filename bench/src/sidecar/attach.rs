@@ -28,10 +28,10 @@ pub struct Serving {
     pub null_store: Option<String>,
 }
 
-/// Attaches, and gathers what the arms need from what the sidecar says of itself.
+/// Attaches, and collects the arms' data from the sidecar's report.
 ///
 /// # Errors
-/// What stands in the way of attaching, or an unknown volume.
+/// The obstacle to attaching, or an unknown volume.
 pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
     let client = Client::attach(&serving.socket)?;
     let volume = client.volume(&serving.volume)?;

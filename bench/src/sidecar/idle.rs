@@ -1,4 +1,4 @@
-//! What the sidecar costs while nobody asks for anything.
+//! The cost of an idle sidecar.
 
 use std::fs;
 use std::thread;

@@ -53,7 +53,7 @@ impl NullProbe {
         staged.map(|_ticket| ()).map_err(|refused| anyhow!("the lane refused: {}", refused.reason))
     }
 
-    /// Takes what has ended; says how many.
+    /// Takes the completions; returns their number.
     fn reap(&mut self) -> Result<usize> {
         let ended = self.queue.poll(&mut self.done);
         for done in self.done.drain(..) {

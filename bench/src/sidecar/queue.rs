@@ -45,7 +45,7 @@ impl fmt::Debug for SlotQueue {
 }
 
 impl SlotQueue {
-    /// Slots of this shape, each at a multiple of `alignment`; a request falls into so many pieces.
+    /// Slots of this shape, each at a multiple of `alignment`; a request falls into `pieces`.
     pub(super) fn open(
         client: &Client,
         shape: Shape,
@@ -91,7 +91,7 @@ impl SlotQueue {
         }
     }
 
-    /// A request was refused: its memory comes back. Says why the session ended, if it did.
+    /// A request was refused: its memory comes back. Returns the reason if the session ended.
     pub(super) fn refused(&mut self, slot: u32, lease: Option<Lease>) -> &str {
         self.leases[slot as usize] = lease;
         self.queue.ended().unwrap_or("the session goes on")
@@ -102,8 +102,8 @@ impl SlotQueue {
         self.staged = 0;
     }
 
-    /// Hands over what was staged, and appends what has ended; `outcome` says how it reads. The
-    /// lower half of a tag is the slot.
+    /// Submits the staged requests, and appends the completions; `outcome` reads one. The lower
+    /// half of a tag is the slot.
     pub(super) fn turn(
         &mut self,
         wait: Wait,

@@ -85,7 +85,7 @@ impl Port for LanePort {
             Direction::Write => Request::write(&self.volume, offset, lease),
         };
         let request = if self.checked { request.checksum() } else { request };
-        // The end is told apart by slot, and its length checked against what was asked.
+        // The slot identifies the completion; its length is checked against the request.
         let tag = u64::from(bytes) << 32 | u64::from(slot);
         let staged = self.slots.queue.stage(request.length(bytes.into()).tag(tag));
         self.slots.staged();

@@ -12,13 +12,13 @@ use crate::config::{Config, Layers, Loaded, LogFormat, load};
 use crate::failure::Failure;
 use crate::output::{Format, say};
 
-/// The word that starts this program once more, for descriptors that clients send. Nobody types it.
+/// The command that starts this program again, to receive clients' descriptors. Not for users.
 pub const PORTER: &str = "porter";
 
 /// The file that is read when none is named.
 const DEFAULT_PATH: &str = "/etc/kvrail/kvrail.toml";
 
-/// How much is said beside the result.
+/// The messages besides the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Progress and notes on standard error.
@@ -40,7 +40,7 @@ pub struct Globals {
     /// Output for people or for programs
     #[arg(long, global = true, value_enum, default_value_t)]
     pub format: Format,
-    /// Say nothing but results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
@@ -48,9 +48,9 @@ pub struct Globals {
 /// The global options, read.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Who reads the output.
+    /// The reader of the output: a person or a program.
     pub format: Format,
-    /// What is said beside it.
+    /// The messages besides the result.
     pub verbosity: Verbosity,
     /// How notes are written.
     notes: LogFormat,
@@ -79,8 +79,8 @@ impl Context {
         Ok(load(&self.layers)?)
     }
 
-    /// The socket of this host's sidecar. Who looks at a sidecar must not fail because the file of
-    /// its next start is broken: what can be read of it counts then, and one line says so.
+    /// The socket of this host's sidecar. A broken configuration file must not keep a command from
+    /// the running sidecar: the readable part of the file counts then, and one line reports it.
     pub fn socket(&self) -> PathBuf {
         match self.config() {
             Ok(loaded) => loaded.config.sidecar.socket,

@@ -247,8 +247,8 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Prints what the argument parser has to say: help and version to standard output, errors to
-/// standard error in the format asked for, as far as that can be told from broken arguments.
+/// Prints the result of the argument parser: help and version to standard output, errors to
+/// standard error in the requested format, as far as broken arguments show it.
 pub fn report_usage(error: &clap::Error) -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     let pair = |pair: &[std::ffi::OsString]| pair[0] == "--format" && pair[1] == "json";
@@ -266,7 +266,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         eprint!("kvrail: {text}");
         return Exit::Usage.into();
     }
-    // Standard output may be closed; there is nobody to tell.
+    // Standard output may be closed: no reader is left.
     let _ = error.print();
     ExitCode::SUCCESS
 }

@@ -1,6 +1,6 @@
-//! Who reads the output.
+//! The reader of the output: a person or a program.
 
-/// Who reads the output.
+/// The reader of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Text and tables.

@@ -21,8 +21,8 @@ pub fn print_text(text: &str) -> Result<(), Failure> {
 /// How long a reader of standard error that does not read is waited for.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Says something on standard error. Where nobody takes it (a full pipe), it is not said: no
-/// program hangs because nobody listens.
+/// Writes a message to standard error. A full pipe drops the message: no program hangs on a missing
+/// reader.
 pub fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     for chunk in format!("{text}\n").as_bytes().chunks(PIPE_BUF) {
@@ -50,7 +50,7 @@ pub fn say_failure(text: &str) {
 pub fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let own = rustix::fs::fstat(std::io::stderr());
-    own.is_ok_and(|it| stream == format!("{}:{}", it.st_dev, it.st_ino))
+    own.is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
 /// Prints a value as one indented JSON document.

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::Format;
 use crate::stop::StopFlag;
 
-/// A bar that looks like this; nothing for programs, and for who wants it quiet.
+/// A bar of this style; none for programs and with `--quiet`.
 pub fn bar(context: &Context, template: &str, length: Option<u64>) -> ProgressBar {
     match context.format {
         Format::Json => bar_for(Verbosity::Quiet, template, length),

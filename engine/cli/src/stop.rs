@@ -18,8 +18,8 @@ pub fn ending_signals() -> Vec<i32> {
     [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
 }
 
-/// From now on the limit of file sizes (`ulimit -f`) fails the write, which cleans up and says so,
-/// instead of ending the process.
+/// From now on the limit of file sizes (`ulimit -f`) fails the write, which cleans up and reports
+/// the error, instead of ending the process.
 pub fn outlive_file_limit() -> Result<(), Failure> {
     let nobody = Arc::new(AtomicBool::new(false));
     let caught = signal_hook::flag::register(SIGXFSZ, nobody);

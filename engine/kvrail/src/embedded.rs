@@ -38,7 +38,7 @@ use kvrail_cli::output::say;
 use kvrail_cli::progress::bar_for;
 use kvrail_cli::stop::ending_signals;
 
-/// Where the volume lies unless `--dir` says otherwise: on disk, unlike /tmp on many hosts.
+/// The folder of the volume without `--dir`: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";
 
 /// What the sidecar calls the store.
@@ -251,7 +251,7 @@ impl Harness for Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Whatever went wrong was said already; nothing may stay behind.
+            // The error was reported already; nothing may stay behind.
             let _killed = child.kill();
             let _reaped = child.wait();
         }
@@ -338,7 +338,7 @@ fn new_volume(
     }
 }
 
-/// What the sidecar is told: the configuration in force with these volumes, and no others.
+/// The sidecar's configuration: the one in force with these volumes, and no others.
 fn own_config(
     base: &Config,
     socket: &Path,

@@ -58,18 +58,18 @@ fn namespace_of(path: &Path) -> Option<Namespace> {
     namespace.ok()
 }
 
-/// What a report says of the drive that a member is now; nothing of files.
+/// A report's facts about the drive that a member is now; none for files.
 pub(crate) fn drive_report(path: &Path) -> Option<DriveReport> {
     let node = std::fs::canonicalize(path).ok().filter(|node| node.starts_with("/dev"))?;
     let kernel_name = node.file_name()?.to_string_lossy().into_owned();
     let namespace = namespace_of(path);
-    let controller = namespace.as_ref().and_then(|it| it.controllers.first());
+    let controller = namespace.as_ref().and_then(|namespace| namespace.controllers.first());
     let of = |field: fn(&Controller) -> String| controller.map(field).unwrap_or_default();
     Some(DriveReport {
         kernel_name,
-        serial: of(|it| it.serial.clone()),
-        model: of(|it| it.model.clone()),
-        address: of(|it| it.address.to_string()),
+        serial: of(|controller| controller.serial.clone()),
+        model: of(|controller| controller.model.clone()),
+        address: of(|controller| controller.address.to_string()),
     })
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn paths(named: &[Selector]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 impl Located {
-    /// What to tell the operator, if the name says not by itself which device it is today.
+    /// The message to the operator, if the name does not identify today's device.
     pub(crate) fn note(&self) -> Option<String> {
         if let Some(namespace) = &self.namespace {
             let found = Found(namespace);

@@ -123,11 +123,11 @@ fn pages() -> Vec<PathBuf> {
     let below = [docs.clone(), docs.join("engines")];
     let files = below.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let pages = files.map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|path| path.extension().is_some_and(|it| it == "md"));
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     pages.chain([repository().join("README.md")]).collect()
 }
 
-/// What a page says to write into the configuration may be pasted below the default one.
+/// A page's example configuration may be pasted below the default one.
 #[test]
 fn configuration_of_every_page_can_be_pasted_below_the_default_one() {
     let directory = directory();
@@ -441,7 +441,7 @@ fn a_creation_in_progress_is_exclusive_and_interrupted_leaves_nothing() {
         assert!(Instant::now() < patience, "no file was made");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Meanwhile it is nobody else's, and who has it is said.
+    // Meanwhile no other process gets it, and the error names the holder.
     let second = kvrail()
         .args(["volume", "create", "kv1", "--size", "1MiB", "--direct", "optional"])
         .arg(&member)
@@ -472,7 +472,7 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
 }
 
-/// Whatever drives this host has, the list is one, and nobody is called so.
+/// Whatever drives this host has, the output is a list, and no drive has the serial `NOBODY`.
 #[test]
 fn devices_are_listed_and_unknown_ones_refused() {
     let listed = kvrail().args(["devices", "--format", "json"]).assert().success();
@@ -543,7 +543,7 @@ fn the_machine_is_drawn_as_text_json_and_picture() {
     refused.stderr(contains("--svg /nonexistent/x.svg"));
 }
 
-/// The exit status says the worst finding, whatever this machine is.
+/// The exit status is the worst finding, whatever this machine is.
 #[test]
 fn the_doctor_ends_with_the_worst_finding() {
     for purpose in ["serve", "target", "host", "gpu", "bench"] {
@@ -552,7 +552,7 @@ fn the_doctor_ends_with_the_worst_finding() {
         let ended = command.assert();
         let report = json(&ended.get_output().stdout);
         let findings = report["findings"].as_array().unwrap();
-        let any = |verdict: &str| findings.iter().any(|it| it["verdict"] == verdict);
+        let any = |verdict: &str| findings.iter().any(|finding| finding["verdict"] == verdict);
         let expected = if any("failure") {
             7
         } else if any("warning") {

@@ -1,5 +1,5 @@
-//! `kvrail` in the hands of a user who may do nothing: what needs root says so, what does not
-//! works.
+//! `kvrail` run by a user without rights: commands that need root fail with that reason, the others
+//! work.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ const KEY: &str = "DHHC-1:01:Pb0Ce3OtFQmcMeGl9wwF2pSAkHNdOyvN8Vjp9Gqevpdu9aLT:";
 struct Nobody(tempfile::TempDir);
 
 impl Nobody {
-    /// None where these tests are not root's: then they are nobody's already.
+    /// None where these tests do not run as root: then their user has no rights already.
     fn new() -> Option<Self> {
         if !rustix::process::getuid().is_root() {
             println!("skipped: only root becomes somebody else");

@@ -108,7 +108,7 @@ mod tests {
     fn the_least_recent_goes() {
         let mut lru = Lru::new(2, 4, Order::HeadFirst);
         let blocks = [0, 1, 0, 2, 0, 1, 1, 3, 2];
-        let hits: Vec<bool> = blocks.map(|it| lru.access(it) == Access::Hit).into();
+        let hits: Vec<bool> = blocks.map(|block| lru.access(block) == Access::Hit).into();
         assert_eq!(hits, [false, false, true, false, true, false, true, false, false]);
     }
 

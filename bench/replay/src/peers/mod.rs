@@ -8,7 +8,7 @@ pub(crate) use belady::Belady;
 pub(crate) use lru::{Lru, Order};
 pub(crate) use s3fifo::S3Fifo;
 
-/// A cache of so many blocks.
+/// A cache of the given number of blocks.
 pub(crate) trait Peer {
     /// A request asks for these blocks; those that are not there are put.
     fn request(&mut self, blocks: &[u32]) -> Found;

@@ -8,7 +8,7 @@ use crate::{read, run};
 
 const POLICIES: [Policy; 2] = [Policy::All, Policy::Lru];
 
-/// Sessions that come back, and between their turns prompts that nobody asks for again; these
+/// Sessions that come back, and between their turns prompts that no request repeats; the latter
 /// carry the hints.
 fn mixed(hints: impl Fn(u64) -> String) -> Trace {
     let mut text = String::new();

@@ -35,7 +35,7 @@ fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Rep
     run_on(1, trace, (sizes, ""), policies, block_bytes)
 }
 
-/// As `run`, with a store of so many members, and below tiers.
+/// As `run`, with the given number of members of a store, and below tiers.
 fn run_on(
     members: u16,
     trace: &Trace,
@@ -54,7 +54,8 @@ fn run_on(
         asked.fetch_add(more, Ordering::Relaxed);
     };
     let report = replay(&streams, &plan, &count).unwrap();
-    let ran = report.streams.iter().map(|it| it.facts.references * it.runs.len() as u64);
+    let ran =
+        report.streams.iter().map(|stream| stream.facts.references * stream.runs.len() as u64);
     let ran: u64 = ran.sum();
     assert_eq!(asked.into_inner(), ran, "progress comes to its end");
     report

@@ -11,8 +11,8 @@ use crate::{each_seed, of, read, run};
 const CHAINS: u64 = 200;
 const BLOCKS: u64 = 30;
 
-/// Ten rounds of one working set, then so many of another; a round asks for as many chains as a set
-/// has, each drawn at random.
+/// Ten rounds of one working set, then the given number of another; a round reads as many chains as
+/// a set has, each drawn at random.
 fn two_sets(seed: u64, rounds: u64) -> Trace {
     let mut random = Rng::with_seed(seed);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Traces that nobody planned for.
+//! Irregular traces.
 
 use std::io::{self, BufReader, Read};
 

@@ -82,12 +82,12 @@ fn below_a_tier_is_what_the_tier_does_not_have() {
             let mut there: Vec<u32> = Vec::new();
             let mut expected = Vec::new();
             for (at, blocks) in trace.iter() {
-                let missing = blocks.iter().copied().filter(|it| !there.contains(it));
+                let missing = blocks.iter().copied().filter(|block| !there.contains(block));
                 let missing: Vec<u32> = missing.collect();
                 if !missing.is_empty() {
                     expected.push((at, missing));
                 }
-                there.retain(|it| !blocks.contains(it));
+                there.retain(|block| !blocks.contains(block));
                 there.splice(..0, blocks.iter().copied());
                 there.truncate(tier);
             }

@@ -1,4 +1,4 @@
-//! What types cannot say: ranges, duplicates, contradictions.
+//! The checks that types cannot express: ranges, duplicates, contradictions.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -79,7 +79,7 @@ impl Findings<'_> {
         }
         for (key, value) in leaves {
             let texts = value.as_array().map_or(slice::from_ref(&value), Vec::as_slice);
-            for text in texts.iter().filter_map(Value::as_str).filter(|it| it.contains('\0')) {
+            for text in texts.iter().filter_map(Value::as_str).filter(|text| text.contains('\0')) {
                 let rule = "it has a zero byte, which no path and no name can have";
                 self.add(&key, format!("{text:?}"), rule, "remove the \\u0000");
             }
@@ -136,7 +136,7 @@ impl Findings<'_> {
             let rule = format!("it names {twice} twice");
             self.add(key, list_words(list), rule, "name each id once");
         }
-        // (uid_t)-1 means "no change" to the kernel and belongs to nobody.
+        // (uid_t)-1 means "no change" to the kernel: no user has it.
         if list.contains(&u32::MAX) {
             let rule = format!("{} is no id", u32::MAX);
             self.add(key, list_words(list), rule, "remove it");
@@ -364,7 +364,7 @@ impl Findings<'_> {
             let rule = format!("it must name 1 to {MEMBERS_MAX} members, it names {count}");
             self.add(key, "[...]", rule, "name the volume's devices or files");
         }
-        let is_null = volume.members.iter().any(|it| volume.null_size(it).is_some());
+        let is_null = volume.members.iter().any(|member| volume.null_size(member).is_some());
         if let Some(content) = volume.content.filter(|_| !is_null) {
             let key = format!("{}.content", key.trim_end_matches(".members"));
             let rule = "only null members have it: the label of others says what they are for";
@@ -463,7 +463,7 @@ fn list_words<T: Display>(list: &[T]) -> String {
     format!("[{}]", words.join(", "))
 }
 
-/// The path without `.` and with `..` resolved by name. Links are for whoever opens it.
+/// The path without `.` and with `..` resolved by name. Links stay: the opener follows them.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

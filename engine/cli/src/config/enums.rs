@@ -20,7 +20,7 @@ pub enum LogFormat {
 /// Pages of arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
-    /// 2 MiB where the host has free ones, else 4 KiB, said once with the remedy.
+    /// 2 MiB where the host has free pages, else 4 KiB, with one warning that names the remedy.
     #[default]
     #[serde(rename = "auto")]
     Auto,

@@ -32,7 +32,7 @@ pub struct Override {
     pub path: Vec<String>,
     /// As it was written.
     pub text: String,
-    /// By whom.
+    /// The layer that set the key.
     pub origin: Origin,
 }
 
@@ -54,8 +54,8 @@ impl Layers {
     /// an absolute path.
     pub fn socket(&self) -> Option<PathBuf> {
         let overrides = self.overrides().unwrap_or_default();
-        let named = overrides.iter().rev().find(|it| it.path == ["sidecar", "socket"]);
-        let named = named.and_then(|it| it.meanings().first()?.as_str().map(PathBuf::from));
+        let named = overrides.iter().rev().find(|set| set.path == ["sidecar", "socket"]);
+        let named = named.and_then(|set| set.meanings().first()?.as_str().map(PathBuf::from));
         let in_file = || {
             let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
             let table: Table = toml::from_str(&text).ok()?;

@@ -1,8 +1,8 @@
 //! Configuration: TOML straight into typed values, layered `default < file < environment < --set`,
 //! checked as a whole, every value traceable to where it came from.
 //!
-//! Knows no device and no client; what only this host can tell (does the path exist, is the CPU
-//! there) is checked by who uses it.
+//! Independent of devices and clients. Facts of this host (does the path exist, is the CPU there)
+//! are checked where they are used.
 
 mod auto;
 mod check;

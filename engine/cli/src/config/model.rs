@@ -41,7 +41,7 @@ pub struct Config {
 pub struct Sidecar {
     pub socket: PathBuf,
     pub socket_mode: FileMode,
-    /// Beside root and the sidecar's own user, who always may.
+    /// Besides root and the sidecar's own user, which always may.
     pub allow_uids: Vec<u32>,
     pub allow_gids: Vec<u32>,
     pub drain_timeout: Period,
@@ -182,7 +182,7 @@ impl Default for Device {
 pub struct Volume {
     pub name: VolumeName,
     pub members: Vec<Selector>,
-    /// Of null members only: the label of others says it.
+    /// Null members only: other members have it in their labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<NullContent>,
     /// Of stores only.

@@ -73,7 +73,7 @@ impl Share {
         }
     }
 
-    /// Whether this is more than the other one, where that can be said.
+    /// Whether this is more than the other one, where the two compare.
     pub fn is_above(self, other: Self) -> bool {
         match (self, other) {
             (Self::Size(one), Self::Size(other)) => one > other,

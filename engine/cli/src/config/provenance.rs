@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "layer", rename_all = "lowercase")]
 pub enum Origin {
-    /// Nobody set it.
+    /// No layer set it.
     Default,
     /// The configuration file.
     File {
@@ -49,7 +49,7 @@ impl fmt::Display for Origin {
 pub(super) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
-    /// Who set a key: itself or the nearest table around it.
+    /// The layer that set a key: the key itself or the nearest table around it.
     pub(super) fn of(&self, key: &str) -> Origin {
         let mut path = key;
         loop {

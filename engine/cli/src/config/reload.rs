@@ -20,12 +20,12 @@ impl Config {
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
         renewed.sidecar.log.clone_from(&new.sidecar.log);
         for volume in &mut renewed.volume {
-            let new = new.volume.iter().find(|it| it.name == volume.name);
+            let new = new.volume.iter().find(|other| other.name == volume.name);
             if let Some(new) = new {
                 volume.write_budget = new.write_budget;
                 volume.tenant.clone_from(&new.tenant);
                 for pool in &mut volume.pool {
-                    if let Some(new) = new.pool.iter().find(|it| it.name == pool.name) {
+                    if let Some(new) = new.pool.iter().find(|other| other.name == pool.name) {
                         (pool.minimum, pool.maximum) = (new.minimum, new.maximum);
                     }
                 }

@@ -1,4 +1,4 @@
-//! Who may do what with the namespaces of a store.
+//! Rights of users and groups to the namespaces of a store.
 
 use kvrail_session::{Right, Tenancy};
 use serde::{Deserialize, Serialize};

@@ -12,10 +12,10 @@ const MOST: u32 = 1000;
 /// What the members of a store may write, each of them, moves and records counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBudget {
-    /// What each drive says that it bears; as much as it is given where it says nothing.
+    /// The endurance that each drive reports; no limit where it reports none.
     #[default]
     Auto,
-    /// As much as it is given.
+    /// No limit.
     Unlimited,
     /// So often the member's size in 24 hours, in thousandths.
     DriveWrites(u32),

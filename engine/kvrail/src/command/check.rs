@@ -115,11 +115,12 @@ fn stores(volumes: &[Volume]) -> Vec<StoreMember> {
             Err(error) => Some(unseen(name, error.to_string())),
         }
     };
-    let all = volumes.iter().flat_map(|volume| volume.members.iter().map(move |it| (volume, it)));
+    let all =
+        volumes.iter().flat_map(|volume| volume.members.iter().map(move |member| (volume, member)));
     all.filter_map(member).collect()
 }
 
-/// What was named, if it is a member of a store; nobody says what that one may write.
+/// The named path, if it is a member of a store; no configuration sets its write budget.
 fn named_store(path: &Path) -> Option<StoreMember> {
     match inspect(path).ok()?.content {
         Content::Ours(label) => {
@@ -162,7 +163,7 @@ fn live(depth: u32) -> Live {
         Err(error) => failed(&error),
     };
     let cufile_config = std::env::var_os("CUFILE_ENV_PATH_JSON").map(PathBuf::from);
-    // Which drives there are and why they cannot be seen, say other checks.
+    // Other checks list the drives and the reasons why some cannot be seen.
     let drives = kvrail_nvme::drives(&Root::default()).unwrap_or_default();
     Live { io_uring: Some(tried), cufile_config, drives, stores: Vec::new() }
 }

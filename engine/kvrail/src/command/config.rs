@@ -35,7 +35,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum ConfigCommand {
-    /// Read all layers and check them, against this host's CPUs too; says nothing about devices
+    /// Read all layers and check them, against this host's CPUs too; devices are not checked
     #[command(after_help = CHECK_EXAMPLES)]
     Check,
     /// Print the configuration in force
@@ -49,7 +49,7 @@ pub(crate) enum ConfigCommand {
 /// Arguments of `kvrail config show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Tell for each key which layer set it
+    /// Show for each key the layer that set it
     #[arg(long)]
     origin: bool,
 }

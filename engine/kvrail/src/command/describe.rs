@@ -29,7 +29,7 @@ pub(crate) fn content(content: &Content) -> String {
     }
 }
 
-/// What a label says, as pairs of words.
+/// The fields of a label, as pairs of words.
 pub(crate) fn label(label: &Label) -> Vec<(&'static str, String)> {
     let capacity = label.geometry(1).capacity();
     let mut rows = vec![
@@ -53,7 +53,7 @@ pub(crate) fn label(label: &Label) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Who uses a member, or `nobody`.
+/// The user of a member, or `nobody`.
 pub(crate) fn holders(seen: &Inspection) -> String {
     if seen.holders.is_empty() {
         return "nobody".into();

@@ -88,7 +88,7 @@ fn serve_as(
         Format::Human => context.note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,
     }
-    // A supervisor that is not there is told nothing.
+    // Without a supervisor there is no notification.
     let _told = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
     let stopped = sidecar.run()?;
     if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {

@@ -34,7 +34,7 @@ pub(crate) fn explain(error: &ClientError, socket: &Path) -> Failure {
     Failure::new(Exit::Unreachable, what).with_remedy(remedy)
 }
 
-/// Who wrote the lock file beside the socket, where we may read it.
+/// The process that wrote the lock file beside the socket, if this user may read the file.
 fn sidecar_of(socket: &Path) -> Option<u32> {
     let mut lock = socket.as_os_str().to_owned();
     lock.push(".lock");

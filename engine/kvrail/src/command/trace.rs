@@ -48,7 +48,7 @@ pub(crate) struct TraceArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
-    /// The slowest so many are shown, 1 to 100000
+    /// Show this number of the slowest requests, 1 to 100000
     #[arg(long, value_name = "COUNT", default_value_t = 40)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rows: u32,
@@ -60,7 +60,7 @@ struct Found {
     slow_ns: u64,
     seconds: f64,
     events: Vec<TraceInfo>,
-    /// Events of which the sidecar had no room to tell.
+    /// Events that were lost because the sidecar's trace was full.
     lost: u64,
     /// Events that were quicker than those shown.
     hidden: usize,
@@ -117,7 +117,7 @@ const BAR: &str = "tracing {bar:40} {pos}/{len} s";
 /// Clients' requests; turns and what stores do for themselves are none.
 fn of_clients(events: &[TraceInfo]) -> impl Iterator<Item = (&TraceWork, &TraceSpent)> {
     let asked = |event: &&TraceInfo| matches!(event.kind, TraceKind::Batch | TraceKind::Keyed);
-    events.iter().filter(asked).filter_map(|it| Some((it.work.as_ref()?, &it.spent)))
+    events.iter().filter(asked).filter_map(|event| Some((event.work.as_ref()?, &event.spent)))
 }
 
 fn requests(events: &[TraceInfo]) -> u64 {

@@ -25,7 +25,7 @@ use kvrail_cli::failure::{Failure, no_thread};
 /// How often it is looked whether a device is gone, or back.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Every so many looks, the paths of devices are looked for: every two seconds.
+/// Number of checks between two searches for the devices' paths: two seconds.
 const LOOKS_FOR_PATHS: u64 = 10;
 
 /// The thread that looks; it ends when this is dropped.
@@ -97,7 +97,7 @@ struct Watched {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     Has,
-    /// It was removed, and that was said.
+    /// It was removed, and the log has it.
     Lost,
 }
 
@@ -105,7 +105,7 @@ enum Name {
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Here,
-    /// And why it is not back; said once.
+    /// The reason why it is not back; logged once.
     Gone(String),
     /// Sent to its poller, which has not answered yet.
     Sent,
@@ -169,7 +169,7 @@ impl Watched {
                 );
                 self.state = State::Gone(String::new());
             }
-            // The poller could not take it yet, and said why.
+            // The poller could not take it yet, and reported the reason.
             (State::Sent, true) => self.state = State::Gone(String::new()),
             (State::Gone(said), true) => match self.find_again(served) {
                 Ok(()) => self.state = State::Sent,
@@ -182,7 +182,7 @@ impl Watched {
         }
     }
 
-    /// A file that was removed is served on, but nobody will find it again.
+    /// A removed file is served on, but no later start finds it.
     fn look_for_name(&mut self, served: &[Served]) {
         let member = &served[self.planned.volume].members[self.planned.member];
         let Source::Claimed(member) = member else { return };
@@ -230,7 +230,10 @@ impl Watched {
 /// Whether a namespace is the one that was there: same drive, same number, same names.
 fn is_same(was: &Namespace, now: &Namespace) -> bool {
     let drive = |namespace: &Namespace| {
-        namespace.controllers.first().map(|it| (it.serial.clone(), it.model.clone()))
+        namespace
+            .controllers
+            .first()
+            .map(|controller| (controller.serial.clone(), controller.model.clone()))
     };
     was.nsid == now.nsid && was.wwids == now.wwids && drive(was) == drive(now)
 }

@@ -16,7 +16,8 @@ pub(super) fn provide(config: &Config) -> Result<(), Failure> {
     // A soft limit that stays is still looked at.
     let _raised = setrlimit(Resource::Fsize, raised);
     let Some(allowed) = getrlimit(Resource::Fsize).current else { return Ok(()) };
-    let paths = config.volume.iter().flat_map(|it| &it.members).filter_map(|it| it.path());
+    let paths =
+        config.volume.iter().flat_map(|volume| &volume.members).filter_map(|member| member.path());
     let files = paths.filter_map(|path| Some((path, path.metadata().ok()?)));
     let mut files = files.filter(|(_, file)| file.is_file());
     match files.find(|(_, file)| file.len() > allowed) {

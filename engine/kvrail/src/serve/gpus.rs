@@ -75,10 +75,10 @@ fn numbers(name: GpuName) -> Result<Vec<u32>, GpuError> {
         GpuName::Uuid(uuid) => it.uuid == uuid,
         GpuName::EmulatedGpu(_) => false,
     };
-    let found: Vec<u32> = all.iter().filter(wanted).map(|it| it.index).collect();
+    let found: Vec<u32> = all.iter().filter(wanted).map(|gpu| gpu.index).collect();
     if found.is_empty() {
         let present: Vec<_> =
-            all.iter().map(|it| format!("{} ({}, {})", it.index, it.uuid, it.name)).collect();
+            all.iter().map(|gpu| format!("{} ({}, {})", gpu.index, gpu.uuid, gpu.name)).collect();
         let present = if all.is_empty() { "none".to_owned() } else { present.join(", ") };
         return Err(GpuError::NoSuchGpu { wanted: name.to_string(), present });
     }
@@ -272,7 +272,7 @@ fn staging(config: &Config) -> StagingOptions {
     }
 }
 
-/// What clients and operators are told, for each volume.
+/// The report to clients and operators, for each volume.
 fn routes(plan: &Plan, volumes: usize, choices: &[Choice]) -> Vec<GpuRoute> {
     let told = |volume: usize| {
         let own = plan.devices.iter().zip(choices).filter(|(device, _)| device.volume == volume);

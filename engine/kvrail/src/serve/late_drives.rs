@@ -79,7 +79,7 @@ fn is_late(outcome: Result<(), Errno>) -> bool {
     matches!(outcome, Err(Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::ACCESS))
 }
 
-/// By the clock that nobody sets, with the time that the host slept.
+/// By the boot-time clock, which includes the time that the host slept.
 fn uptime() -> Duration {
     let up = clock_gettime(ClockId::Boottime);
     Duration::new(up.tv_sec.cast_unsigned(), up.tv_nsec.try_into().unwrap_or(0))

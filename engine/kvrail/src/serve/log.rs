@@ -1,5 +1,5 @@
-//! The log of a sidecar, on a thread of its own: where nobody takes the lines, some are lost, and
-//! no client waits for them. The journal gets priorities, and no second time stamp.
+//! The log of a sidecar, on a thread of its own: a slow reader loses lines, and no client waits for
+//! them. The journal gets priorities, and no second time stamp.
 
 use std::fmt;
 use std::fs::File;
@@ -98,7 +98,7 @@ pub(crate) fn log_to_stderr(config: &Config) -> Result<(SetLog, LostLines, LogGu
     Ok((set_log, lost, guard))
 }
 
-/// Standard error without its lock: who waits for a reader keeps nobody else from trying.
+/// Standard error without its lock: a thread that waits for a reader blocks no other thread.
 fn standard_error() -> Result<File, Failure> {
     let copy = std::io::stderr().as_fd().try_clone_to_owned();
     let failed = |error| Failure::new(Exit::Failed, format!("standard error: {error}"));

@@ -1,5 +1,5 @@
 //! Lines of the log on their way to standard error: a bounded queue and the thread that writes
-//! them. Where nobody reads, lines are lost and counted, and no caller waits.
+//! them. Without a reader lines are lost and counted, and no caller waits.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ fn write_lines(queued: Receiver<Vec<u8>>, mut to: impl Write, stops: &AtomicBool
                 Err(_) => return,
             },
         };
-        // A log that nobody reads any more stops nobody.
+        // A log without a reader stops no thread.
         let _closed = to.write_all(&line);
     }
 }

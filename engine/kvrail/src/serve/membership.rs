@@ -16,7 +16,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Also logs who is missing.
+    /// Also logs the missing members.
     pub(super) fn of(plan: &Plan, served: &[Served]) -> Self {
         for volume in served {
             for member in &volume.missing {

@@ -1,5 +1,5 @@
-//! The HTTP endpoint of this sidecar. It is not essential: where it cannot be, that is said, and
-//! the sidecar serves; where its place is taken, it is tried again.
+//! The HTTP endpoint of this sidecar. It is not essential: where it cannot start, the sidecar
+//! reports it and serves; where its address is taken, it retries.
 
 use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_session::ServerHandle;
@@ -16,7 +16,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Listens as soon as that can be, and says that the sidecar is opening until `serve`.
+    /// Listens as soon as possible, and answers that the sidecar is opening until `serve`.
     pub(super) fn open(config: &Config, annex: Annex) -> Self {
         let life = Life::default();
         let mode = config.sidecar.socket_mode.bits();
@@ -34,7 +34,7 @@ impl Metrics {
         Self { _endpoint: endpoint, life, annex }
     }
 
-    /// From now on the server says how everything is.
+    /// From now on the server answers with the sidecar's status.
     pub(super) fn serve(&self, handle: ServerHandle) {
         self.life.serve(Box::new(move |tell| handle.ask(tell)));
     }

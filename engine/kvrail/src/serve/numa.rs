@@ -31,8 +31,8 @@ fn block_device(member: &Source) -> Option<Dev> {
     })
 }
 
-/// A GPU's node; a stand-in has none, nor has any GPU where the kernel knows no nodes. Its
-/// interrupts tell our pollers nothing.
+/// A GPU's node; a stand-in has none, nor has any GPU where the kernel has no nodes. Its interrupts
+/// do not place pollers.
 pub(super) fn near_gpu(pci_address: &str) -> Near {
     let path = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
     let node = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -65,7 +65,7 @@ pub(super) fn policy(
     Err(Failure::new(Exit::Usage, what).with_remedy(remedy))
 }
 
-/// What to tell the operator.
+/// The messages to the operator.
 pub(super) fn note(policy: &NumaPolicy) -> Option<String> {
     match policy {
         NumaPolicy::Anywhere => None,

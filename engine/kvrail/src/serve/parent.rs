@@ -60,7 +60,7 @@ impl Parent {
     }
 }
 
-/// A folder that nobody but its maker can have anything in.
+/// A folder in which only its owner can make files.
 pub(crate) fn temporary(path: &str) -> Result<PathBuf, String> {
     let name = Path::new(path).file_name().unwrap_or_default();
     if name.to_string_lossy().starts_with("kvrail-") {

@@ -29,7 +29,7 @@ const SPIN_NS: u64 = 60_000;
 /// back within this. Larger blocks are slept through, as each client learns by itself.
 const SPIN_CLIENT_NS: u64 = 200_000;
 
-/// From so many cores on one is left for the kernel threads of sqpoll rings.
+/// The least number of cores at which one is left for the kernel threads of sqpoll rings.
 const CORES_FOR_KERNEL_THREADS: usize = 4;
 
 /// A device and whose it is.
@@ -141,7 +141,7 @@ impl Plan {
         Budget { operations: settings.queue_depth, bytes }
     }
 
-    /// Who drives a device.
+    /// The poller that drives a device.
     pub(crate) fn poller_of(&self, device: DeviceIndex) -> PollerIndex {
         let of = |poller: &&PlannedPoller| poller.devices.contains(&device);
         self.pollers.iter().find(of).expect("every device has a poller").seat.index
@@ -171,8 +171,8 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
     devices
 }
 
-/// A store is a ring that is overwritten front to back, and what else is on the drive is not: it
-/// has a stream of its own, unless somebody says otherwise.
+/// A store is a ring that is overwritten front to back, unlike the drive's other data: by default
+/// it has a stream of its own.
 fn write_stream(settings: &Device, purpose: &Purpose) -> WriteStream {
     match (settings.write_stream, purpose) {
         (Auto::Fixed(number), _) => {
@@ -203,7 +203,7 @@ pub(super) fn poller_count(config: &Config, devices: usize, disks: usize, cores:
 /// no disk count as one each.
 fn shares(config: &Config, disks: &[Option<PathBuf>], cores: usize) -> Vec<Vec<usize>> {
     let first = |device: usize| match &disks[device] {
-        Some(disk) => disks.iter().position(|it| it.as_ref() == Some(disk)).expect("its own"),
+        Some(disk) => disks.iter().position(|other| other.as_ref() == Some(disk)).expect("its own"),
         None => device,
     };
     let mut apart: Vec<usize> =
@@ -216,7 +216,7 @@ fn shares(config: &Config, disks: &[Option<PathBuf>], cores: usize) -> Vec<Vec<u
     let mut shares = vec![Vec::new(); count];
     for device in 0..disks.len() {
         let of = if together { first(device) } else { device };
-        let place = apart.iter().position(|&it| it == of).expect("listed");
+        let place = apart.iter().position(|&known| known == of).expect("listed");
         shares[place % count].push(device);
     }
     shares
@@ -235,8 +235,7 @@ fn promised(config: &Config) -> Vec<u32> {
     threads.chain(gpus).map(u32::from).collect()
 }
 
-/// A CPU for each poller that nobody else was promised, near its devices; none where there are too
-/// few.
+/// A free CPU for each poller, near its devices; none where there are too few.
 fn cpus(config: &Config, topology: &Topology, near: &[Near]) -> Vec<Option<u32>> {
     let count = near.len();
     if let Some(fixed) = config.pollers.cpus.fixed() {
@@ -308,7 +307,7 @@ pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
     served.iter().enumerate().map(route).collect()
 }
 
-/// What clients are told of the volumes.
+/// The volumes as clients see them.
 pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
     let info = |(index, volume): (usize, &Served)| VolumeInfo {
         id: u16::try_from(index).expect("the configuration bounds the volumes"),
@@ -323,7 +322,7 @@ pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
                 block_bytes_max: shape.block_bytes_max(),
                 segment_bytes: shape.segment_bytes,
                 members: Some(volume.present)
-                    .filter(|it| *it != Members::first(it.count()))
+                    .filter(|present| *present != Members::first(present.count()))
                     .map(Members::bits),
             }),
         },
@@ -354,7 +353,7 @@ mod tests {
     #[test]
     fn a_disk_has_one_poller_and_more_if_they_are_configured() {
         let disks: Vec<_> = ["a", "b", "a", "", "", "b"]
-            .map(|it| (!it.is_empty()).then(|| PathBuf::from(it)))
+            .map(|path| (!path.is_empty()).then(|| PathBuf::from(path)))
             .into();
         let of = |text: &str, cores| shares(&toml::from_str(text).unwrap(), &disks, cores);
         let together = [vec![0, 2], vec![1, 5], vec![3], vec![4]];
@@ -374,7 +373,7 @@ mod tests {
         let seats = |near: &[Option<u32>]| cpus(&Config::default(), &topology, &on(near));
         assert_eq!(seats(&[Some(1), Some(0)]), [Some(2), Some(1)]);
         assert_eq!(seats(&[Some(1), Some(1), Some(1)]), [Some(2), Some(3), Some(1)]);
-        // One CPU is left for the clients, or nobody is pinned.
+        // One CPU is left for the clients, or no poller is pinned.
         assert_eq!(seats(&[None; 4]), [None; 4]);
     }
 

@@ -27,7 +27,7 @@ pub(super) fn policy(config: &Config) -> Policy {
             queue_depth: limits.lane_depth,
             handshake_timeout: limits.handshake_timeout.duration(),
         },
-        write_budgets: config.volume.iter().map(|it| it.write_budget.wanted()).collect(),
+        write_budgets: config.volume.iter().map(|volume| volume.write_budget.wanted()).collect(),
         pools: config.volume.iter().map(pools).collect(),
         tenants: config.volume.iter().map(tenants).collect(),
         pages: config.memory.pages.size().map_or(PagePolicy::Best, PagePolicy::Exactly),

@@ -57,7 +57,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// What the thread is told.
+/// Commands to the thread.
 #[derive(Debug)]
 enum Word {
     /// SIGHUP came.
@@ -87,7 +87,7 @@ impl Door {
     }
 }
 
-/// Who takes over what was read.
+/// The parts of the sidecar that take over a new configuration.
 pub(super) struct Takers {
     pub(super) server: ServerHandle,
     pub(super) target: TargetDoor,
@@ -203,9 +203,11 @@ impl Reload {
         let renewed = renewed(&self.in_force, new, self.target);
         let now = self.in_force.differing_keys(&renewed);
         let restart = renewed.differing_keys(new);
-        // The target's own thread takes these over, or says why not; it is asked each time.
+        // The target's own thread takes these over, or reports why not, at each reload.
         let exported = |key: &&String| {
-            ["target.host", "target.subsystem", "target.port"].iter().any(|it| key.starts_with(it))
+            ["target.host", "target.subsystem", "target.port"]
+                .iter()
+                .any(|table| key.starts_with(table))
         };
         let own: Vec<_> = now.iter().filter(|key| !exported(key)).cloned().collect();
         if own.iter().any(|key| key == "memory.pages") {

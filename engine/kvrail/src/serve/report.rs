@@ -1,4 +1,4 @@
-//! What the sidecar says when it is ready: what it found, what it chose, and why.
+//! The start report: what the sidecar found, what it chose, and why.
 
 use std::fmt::Write;
 
@@ -69,7 +69,7 @@ fn in_flight(poller: &PollerHandle, index: DeviceIndex, plan: &Plan) -> String {
     format!("{} ({why})", human_bytes(limit))
 }
 
-/// What it says of GPUs.
+/// The report's part on GPUs.
 pub(super) fn gpus(gpus: &[ServedGpu], volumes: &[VolumeInfo]) -> String {
     let mut text = String::new();
     for it in gpus {

@@ -19,7 +19,7 @@ const DEVICES: &str = "/dev";
 /// Where CUDA's driver looks for its parts; its devices lie beside the drives.
 const CUDA: [&str; 5] = ["/usr", "/lib", "/lib64", "/etc", "/opt"];
 
-/// Said in the log, at start and by `kvrail status`.
+/// Shown in the log, at start and by `kvrail status`.
 const OFF: &str = "sidecar.sandbox = \"off\": whoever takes over this process may do all that its \
                    user may; set it to \"on\"";
 
@@ -41,7 +41,7 @@ pub(crate) fn confine(
     enter(config.sidecar.sandbox, &needs).map_err(|error| refused(&error))
 }
 
-/// Filters system calls as well, now that all is open; the log says what is missing.
+/// Filters system calls as well, now that all is open; the log lists what is missing.
 pub(super) fn close(entered: Entered) -> Result<Sandboxed, Failure> {
     let sandboxed = entered.close().map_err(|error| refused(&error))?;
     notes(&sandboxed).iter().for_each(|note| tracing::warn!("{note}"));
@@ -76,14 +76,14 @@ fn needs(config: &Config, file: Option<&Path>) -> Needs {
         Listen::Unix(path) => path.parent().into_iter().for_each(|folder| needs.own(folder)),
         Listen::Off => {}
     }
-    let members: Vec<_> = config.volume.iter().flat_map(|it| &it.members).collect();
-    let paths = || members.iter().filter_map(|it| it.path());
+    let members: Vec<_> = config.volume.iter().flat_map(|volume| &volume.members).collect();
+    let paths = || members.iter().filter_map(|member| member.path());
     paths().filter(|path| !is_device(path)).for_each(|path| needs.change(path));
-    let exports = config.target.subsystem.iter().flat_map(|it| &it.namespace);
-    let exports = exports.filter_map(|it| it.device.path());
+    let exports = config.target.subsystem.iter().flat_map(|subsystem| &subsystem.namespace);
+    let exports = exports.filter_map(|namespace| namespace.device.path());
     // A claim locks what its device or file rests on.
     paths().chain(exports).flat_map(beneath).for_each(|file| needs.read(file));
-    if members.iter().any(|it| it.path().is_none_or(is_device)) {
+    if members.iter().any(|member| member.path().is_none_or(is_device)) {
         administer(&mut needs);
     }
     config.gpu.devices.iter().for_each(|&name| gpu(&mut needs, name));
@@ -119,7 +119,7 @@ fn target(needs: &mut Needs, target: &Target) {
         needs.read(&target.state_dir);
         return;
     }
-    // Their errors are told by who needs them.
+    // Their users report the errors.
     let _there = std::fs::create_dir_all(&target.state_dir);
     load_modules(target);
     needs.own(&target.state_dir);
@@ -128,7 +128,8 @@ fn target(needs: &mut Needs, target: &Target) {
     needs.try_addresses();
     let services = target.port.iter().filter_map(|port| port.service);
     services.chain([SERVICE_DEFAULT]).for_each(|service| needs.listen(service));
-    let keys = target.host.iter().flat_map(|it| [&it.dhchap_key_file, &it.dhchap_ctrl_key_file]);
+    let keys =
+        target.host.iter().flat_map(|host| [&host.dhchap_key_file, &host.dhchap_ctrl_key_file]);
     keys.flatten().flat_map(|key| folders_of(key)).for_each(|folder| needs.read(folder));
 }
 
@@ -144,7 +145,7 @@ fn load_modules(target: &Target) {
 }
 
 fn is_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|it| it.file_type().is_block_device())
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 /// The folder that a file lies in, and the one that it really lies in.

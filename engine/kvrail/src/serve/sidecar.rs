@@ -44,10 +44,10 @@ pub(crate) struct Sidecar {
     /// Claims end when the pollers have ended: fields drop in this order.
     _recovery: DeviceRecovery,
     _gpus: Gpus,
-    /// For whoever takes over.
+    /// For the sidecar that takes over.
     takeover: Takeover,
     socket: PathBuf,
-    /// What to tell the operator.
+    /// The messages to the operator.
     pub(crate) report: String,
 }
 
@@ -171,7 +171,8 @@ fn start_pollers(
             let open = move || own.into_iter().map(devices::Source::open).collect();
             kvrail_poller::start(poller.seat, setup, mailbox, open)
         } else {
-            let ports: Vec<_> = poller.devices.iter().map(|&it| gpus.ports_of(it)).collect();
+            let ports: Vec<_> =
+                poller.devices.iter().map(|&device| gpus.ports_of(device)).collect();
             let open = move || {
                 let bridged = own.into_iter().zip(ports);
                 bridged.map(|(source, ports)| Bridge::new(source.open()?, ports)).collect()

@@ -31,7 +31,7 @@ pub(super) fn listen(
             if signal == SIGHUP {
                 configuration.signal();
             } else if signal != SIGUSR1 || parent.is_none_or(Parent::signals_its_end) {
-                // A supervisor that is not there is told nothing.
+                // Without a supervisor there is no notification.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
                 server.stop();
             }

@@ -34,7 +34,7 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The call that nobody but the start waits for.
+/// The call whose only waiter is the start.
 const CALL: u64 = 0;
 
 /// A member of a store, ready to be started.
@@ -49,7 +49,7 @@ struct Shard {
     presence: Arc<Region>,
     restart: Start,
     sizing: Sizing,
-    /// What its drive says that it bears, in thousandths of drive writes a day.
+    /// The endurance that its drive reports, in thousandths of drive writes a day.
     rated: Option<u32>,
     /// Why there are no hugepages behind its pool.
     remark: Option<String>,
@@ -83,11 +83,11 @@ impl Stores {
     /// Those of a poller's devices, with their places there.
     pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
         let place = |shard: &Shard| devices.iter().position(|device| *device == shard.device);
-        let own = self.0.iter().filter_map(|it| Some((place(it)?, it.setup.clone())));
+        let own = self.0.iter().filter_map(|shard| Some((place(shard)?, shard.setup.clone())));
         own.collect()
     }
 
-    /// What the control thread is told.
+    /// The store as the control thread gets it.
     pub(super) fn served(&self) -> Vec<ServedStore> {
         let mut stores: Vec<ServedStore> = Vec::new();
         for it in &self.0 {
@@ -110,7 +110,7 @@ impl Stores {
     /// `Failure` names the member whose store does not start, and the remedy.
     pub(super) fn wait(&self, pollers: &[PollerHandle]) -> Result<(), Failure> {
         let mut left = 0;
-        for (poller, device) in self.0.iter().filter_map(|it| place(pollers, it.device)) {
+        for (poller, device) in self.0.iter().filter_map(|shard| place(pollers, shard.device)) {
             let call = StoreCall::new(CALL, StoreAsk::Survey);
             // An empty mailbox takes it.
             let sent = pollers[poller].mailbox.send(Command::Store(device, call));
@@ -127,7 +127,7 @@ impl Stores {
                     let index = pollers[poller].devices[device].0;
                     self.started(index, call.start_error)?;
                 }
-                // There are no clients yet who could be owed another notice.
+                // There are no clients yet, so no other notice is due.
                 Some(_) => {}
                 None => sleep(LOOK),
             }
@@ -136,7 +136,7 @@ impl Stores {
     }
 
     fn started(&self, device: DeviceIndex, error: Option<StartError>) -> Result<(), Failure> {
-        let shard = self.0.iter().find(|it| it.device == device);
+        let shard = self.0.iter().find(|shard| shard.device == device);
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
             StartError::Pools { .. } => POOLS_REMEDY,
@@ -151,7 +151,7 @@ impl Stores {
         Err(Failure::new(Exit::Refused, what).with_remedy(remedy))
     }
 
-    /// What the start report says of them.
+    /// Their part of the start report.
     pub(super) fn report(&self) -> String {
         let line = |it: &Shard| {
             let blocks = human_bytes(u64::from(largest_block(&it.setup.config)));
@@ -163,7 +163,7 @@ impl Stores {
             format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}\n")
         };
         // They all have the same reason.
-        let remark = self.0.iter().find_map(|it| it.remark.as_ref());
+        let remark = self.0.iter().find_map(|shard| shard.remark.as_ref());
         let remark = remark.map(|why| format!("    note: memory for stores: {why}\n"));
         self.0.iter().map(line).chain(remark).collect()
     }
@@ -239,22 +239,23 @@ fn identity(served: &Served, member: u16, generation: u64) -> Identity {
     }
 }
 
-/// The generation of the members from now on: another one if somebody is missing who was served
-/// before, or who belongs to them.
+/// The generation of the members from now on: a new one if a member is missing that was served
+/// before, or that the label lists.
 fn generation(served: &Served, supers: &[Super]) -> u64 {
-    let newest = supers.iter().map(|it| it.generation).max().unwrap_or(1);
+    let newest = supers.iter().map(|superblock| superblock.generation).max().unwrap_or(1);
     let known = supers.iter().fold(served.expected, |all, it| all.and(it.served));
     let is_missed = known.without(served.present) != Members::NONE;
     newest + u64::from(is_missed)
 }
 
-/// Whether a member was away while others were served; that is said. Its keys may have been dropped
-/// meanwhile, and its namespaces cleared: what it has does not count.
+/// Whether a member was away while others were served; logged. Its keys may have been dropped
+/// meanwhile, and its namespaces cleared: its content does not count.
 fn is_outdated(served: &Served, one: &Super, supers: &[Super]) -> bool {
-    let known = supers.iter().map(|it| it.outdated[usize::from(one.member)]);
+    let known = supers.iter().map(|superblock| superblock.outdated[usize::from(one.member)]);
     let outdated = known.max().is_some_and(|least| one.generation < least);
     if outdated {
-        let (store, at) = (&served.name, supers.iter().position(|it| it.member == one.member));
+        let (store, at) =
+            (&served.name, supers.iter().position(|superblock| superblock.member == one.member));
         let member = at.map_or("?", |at| served.named[at].as_str());
         tracing::warn!(
             store,
@@ -265,13 +266,13 @@ fn is_outdated(served: &Served, one: &Super, supers: &[Super]) -> bool {
     outdated
 }
 
-/// Whether a member is an older copy of itself, as the others know; that is said. Of what it has,
-/// some was dropped or cleared since.
+/// Whether a member is an older copy of itself, by the records of the others; logged. Some of its
+/// content was dropped or cleared since.
 fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
     let put_back = one.is_put_back(supers);
     if put_back {
         let (store, member, knows) = (&served.name, one.member, one.begun);
-        let others = supers.iter().map(|it| it.all_begun).max().unwrap_or(0);
+        let others = supers.iter().map(|superblock| superblock.all_begun).max().unwrap_or(0);
         tracing::warn!(
             store,
             member,
@@ -332,10 +333,10 @@ fn pools(served: &Served, sizing: &Sizing) -> Result<Vec<PoolRule>, String> {
 /// What to do when pools are too many or too large.
 const POOLS_REMEDY: &str = "change [[volume.pool]], or make the store with smaller segments";
 
-/// What the drive below a member bears, if it says so.
+/// The endurance of the drive below a member, if the drive reports it.
 fn rated(path: &Path) -> Option<u32> {
     let drive = drive_of(path)?;
-    drive.endurance.map(|it| it.drive_writes_a_day(drive.size_bytes))
+    drive.endurance.map(|endurance| endurance.drive_writes_a_day(drive.size_bytes))
 }
 
 /// Whether the kernel passes discards to the drive. Holes in a file would cost writes later.

@@ -1,8 +1,7 @@
 //! What a sidecar leaves beside its socket for the one that takes over from it: the modes that
-//! `auto` found on its devices, so that clients need not wait while all are tried again.
-//!
-//! Only right after its end: whoever starts later tries anew. The folder may be one that others
-//! write to, so no link is followed and only a file of this user counts.
+//! `auto` found on its devices, so that clients need not wait while all are tried again. Only right
+//! after its end: a later start tries again. Other users may write to the folder, so no link is
+//! followed and only a file of this user counts.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

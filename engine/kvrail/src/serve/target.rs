@@ -1,6 +1,6 @@
-//! The target while the sidecar runs: brought up at start, looked at now and then, repaired where
-//! others changed what kvrail made, changed when the configuration is read again, taken down at
-//! stop where it says so.
+//! The target while the sidecar runs: brought up at start, checked at intervals, repaired where
+//! others changed kvrail's objects, changed when the configuration is read again, taken down at
+//! stop if the configuration demands it.
 //!
 //! On a thread of its own: the kernel may take its time over a step.
 
@@ -16,7 +16,7 @@ use crate::command::target::{locked, seen, show};
 use kvrail_cli::config::{OnShutdown, Target as Wanted};
 use kvrail_cli::failure::{Failure, no_thread};
 
-/// What the target's thread is told.
+/// Commands to the target's thread.
 #[derive(Debug)]
 enum Word {
     /// The configuration was read again.
@@ -40,13 +40,13 @@ pub(super) fn door() -> (Door, Inbox) {
 }
 
 impl Door {
-    /// Has the target changed to what is wanted now; the log says what came of it.
+    /// Has the target changed to the new configuration; the log has the result.
     pub(super) fn renew(&self, wanted: &Wanted) {
         self.tell(Word::Wanted(Box::new(wanted.clone())));
     }
 
     fn tell(&self, word: Word) {
-        // A thread that has ended needs no telling.
+        // A thread that has ended needs no command.
         let _told = self.0.send(word);
     }
 }
@@ -111,7 +111,7 @@ struct Keeper {
     /// None where nothing is wished for: others may have the target then.
     held: Option<Held>,
     root: Root,
-    /// What was said last: the same is said once.
+    /// The last message: a repeated one is logged once.
     last: String,
     /// Where it is written down how the target is.
     annex: Annex,
@@ -145,12 +145,12 @@ impl Keeper {
         let states = ports.flat_map(|port| {
             port.ana.iter().map(|ana| (port.id, ana.group.into(), ana.state.name().to_owned()))
         });
-        let problem = Some(self.last.clone()).filter(|it| !it.is_empty());
+        let problem = Some(self.last.clone()).filter(|problem| !problem.is_empty());
         let report = TargetReport { problem, ana_states: states.collect() };
         self.annex.set_target(self.held.is_some().then_some(report));
     }
 
-    /// Brings up what is wanted, in one change from what is there; says what it is.
+    /// Brings up the configured target, in one change from the present one; returns its state.
     fn bring(&mut self, wanted: &Wanted) -> Result<Vec<String>, Failure> {
         let earlier = self.held.take();
         let was_held = earlier.is_some();

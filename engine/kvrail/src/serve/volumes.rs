@@ -85,8 +85,11 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     if let Some(Ok(size)) = null_size {
         return null(volume, size.bytes());
     }
-    let (located, unfound): (Vec<_>, Vec<_>) =
-        volume.members.iter().map(|member| (member, locate(member))).partition(|it| it.1.is_ok());
+    let (located, unfound): (Vec<_>, Vec<_>) = volume
+        .members
+        .iter()
+        .map(|member| (member, locate(member)))
+        .partition(|found| found.1.is_ok());
     let located: Vec<Located> = located.into_iter().filter_map(|(_, found)| found.ok()).collect();
     let mut notes: Vec<String> = located.iter().filter_map(Located::note).collect();
     let nowhere: Vec<String> = unfound.iter().map(|(member, _)| member.to_string()).collect();
@@ -134,7 +137,7 @@ fn missing(absent: Vec<String>, numbers: Members) -> Vec<String> {
     numbers.iter().map(name).collect()
 }
 
-/// What is said of a file whose kernel promises larger blocks than the volume has.
+/// The message for a file whose kernel promises larger blocks than the volume has.
 fn smaller_blocks(member: &Member, geometry: &Geometry) -> Option<String> {
     let promised = member.claim.promised_block()?;
     let (path, block) = (member.path().display(), geometry.logical_block);
@@ -145,7 +148,7 @@ fn smaller_blocks(member: &Member, geometry: &Geometry) -> Option<String> {
     ))
 }
 
-/// A null volume, in stripes of 1 MiB; a store if the configuration says so.
+/// A null volume, in stripes of 1 MiB; a store if it is configured as one.
 fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
     let stripe_bytes = 1 << 20;
     let geometry = Geometry {

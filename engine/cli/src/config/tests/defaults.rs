@@ -1,4 +1,4 @@
-//! `config/default.toml` and the types say the same.
+//! `config/default.toml` and the types have the same defaults.
 
 use toml::{Table, Value};
 

@@ -1,4 +1,4 @@
-//! Configurations that must be refused, and what the refusal must say.
+//! Configurations that must be refused, and the words of each refusal.
 
 use std::ffi::OsString;
 
@@ -298,7 +298,7 @@ fn all_problems_are_reported_at_once() {
     assert_says(&words, &["limits.sessions = 0", "device.queue_depth = 0"], "both");
 }
 
-/// A problem in `[device]` is said once, not again for each volume.
+/// A problem in `[device]` is reported once, not again for each volume.
 #[test]
 fn inherited_problems_are_said_once() {
     let directory = tempfile::tempdir().unwrap();

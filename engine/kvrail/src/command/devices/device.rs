@@ -9,7 +9,7 @@ use serde::Serialize;
 pub(super) struct Device {
     #[serde(flatten)]
     pub(super) drive: Drive,
-    /// None where it could not be read; `unseen` says why.
+    /// None where it could not be read; `unseen` has the reason.
     pub(super) holds: Option<Inspection>,
 }
 

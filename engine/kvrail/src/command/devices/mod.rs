@@ -31,7 +31,7 @@ pub(crate) struct DevicesArgs {
     /// Namespaces to show [default: all]; files and other block devices too with --calibrate
     #[arg(value_name = "DEVICE")]
     devices: Vec<Selector>,
-    /// Time the ring modes and say which one `auto` takes
+    /// Time the ring modes and show the one that `auto` takes
     #[arg(long, conflicts_with = "verbose")]
     calibrate: bool,
     /// Everything that is known

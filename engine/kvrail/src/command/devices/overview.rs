@@ -58,7 +58,8 @@ pub(super) fn block(drive: &Drive) -> Option<String> {
 /// Whether the write cache is volatile: the drive's word, or else the kernel's.
 pub(super) fn cache(drive: &Drive) -> Option<&'static str> {
     let by_drive = drive.controller.as_ref().map(|facts| facts.volatile_write_cache);
-    let by_kernel = || drive.queue.as_ref()?.write_cache.as_ref().map(|it| it == "write back");
+    let by_kernel =
+        || drive.queue.as_ref()?.write_cache.as_ref().map(|cache| cache == "write back");
     let volatile = by_drive.or_else(by_kernel)?;
     Some(if volatile { "volatile" } else { "none" })
 }

@@ -9,7 +9,7 @@ use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, print_json, print_table, print_text};
 
-/// Said instead of an empty table.
+/// The message instead of an empty table.
 pub(super) const NONE: &str =
     "no NVMe namespaces here; `kvrail volume list` reads all block devices";
 

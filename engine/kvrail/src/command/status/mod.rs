@@ -55,7 +55,7 @@ pub(crate) struct StatusArgs {
     #[arg(short, long)]
     verbose: bool,
 
-    /// Show it anew every so many seconds, 1 to 3600, through restarts of the sidecar
+    /// Show it again at this interval in seconds, 1 to 3600, through restarts of the sidecar
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
@@ -91,12 +91,12 @@ impl SidecarArgs {
 }
 
 impl Looker {
-    /// Waits so long for an answer.
+    /// The longest wait for an answer.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// How everything is now. Who looks is no session of it.
+    /// The sidecar's status now. Reading it opens no session.
     ///
     /// # Errors
     /// `Failure` with status 4 when no sidecar answers.
@@ -109,10 +109,10 @@ impl Looker {
         })
     }
 
-    /// Asks it something.
+    /// Sends the sidecar a request.
     ///
     /// # Errors
-    /// `Failure` with status 4 when no sidecar answers, or with what it says.
+    /// `Failure` with status 4 when no sidecar answers, or with the sidecar's error.
     pub(crate) fn ask<T>(
         &mut self,
         ask: impl FnOnce(&Client) -> Result<T, ClientError>,

@@ -54,8 +54,8 @@ pub(crate) fn verbose(report: &StatusReport) -> String {
     joined(&sections, "\n\n")
 }
 
-/// As much of it as a screen of this size has room for: of each table what is out of service, then
-/// what is busiest.
+/// The part of it that fits a screen of this size: of each table the rows out of service, then the
+/// busiest.
 pub(crate) fn screen(report: &StatusReport, (columns, lines): Area) -> String {
     let taken = |text: &str| -> usize {
         text.lines().map(|line| line.chars().count().div_ceil(columns.max(1)).max(1)).sum()
@@ -72,7 +72,7 @@ pub(crate) fn screen(report: &StatusReport, (columns, lines): Area) -> String {
     text
 }
 
-/// The beginning of a text, as much of it as fits a screen.
+/// The beginning of a text that fits a screen.
 pub(crate) fn head(text: &str, (columns, lines): Area) -> String {
     let cut = |line: &str| line.chars().take(columns).collect::<String>();
     text.lines().take(lines).map(cut).collect::<Vec<_>>().join("\n")
@@ -85,18 +85,19 @@ fn sections(report: &StatusReport, most: usize) -> [String; 11] {
         troubles(report),
         some_rows(&VOLUMES, &report.volumes, most, |_| ()),
         missing(report, Screen),
-        some_rows(&STORES, &stores, most, |it| it.members == it.serving),
-        some_rows(&DEVICES, &report.devices, most, |it| {
-            let well = it.state == DeviceState::Serving && it.overdue == 0 && it.errors == 0;
-            (well, Reverse(it.reads.bytes + it.writes.bytes))
+        some_rows(&STORES, &stores, most, |store| store.members == store.serving),
+        some_rows(&DEVICES, &report.devices, most, |device| {
+            let well =
+                device.state == DeviceState::Serving && device.overdue == 0 && device.errors == 0;
+            (well, Reverse(device.reads.bytes + device.writes.bytes))
         }),
         doubts(report),
         gpus(report, Screen),
-        some_rows(&POLLERS, &report.pollers, most, |it| {
-            (it.stalled.is_none(), Reverse(it.counters.busy_ticks))
+        some_rows(&POLLERS, &report.pollers, most, |poller| {
+            (poller.stalled.is_none(), Reverse(poller.counters.busy_ticks))
         }) + &stalls(report),
-        some_rows(&SESSIONS, &report.sessions, most, |it| {
-            (it.state == "attached", Reverse(it.bytes))
+        some_rows(&SESSIONS, &report.sessions, most, |session| {
+            (session.state == "attached", Reverse(session.bytes))
         }),
         notes(report),
     ]
@@ -215,22 +216,28 @@ fn configuration(report: &StatusReport, detail: Detail) -> String {
 }
 
 const VOLUMES: [Column<VolumeReport>; 7] = [
-    ("VOLUME", Screen, |it| it.name.clone()),
-    ("UUID", Verbose, |it| it.uuid.to_string()),
-    ("CAPACITY", Screen, |it| human_bytes(it.capacity_bytes)),
-    ("STRIPE", Screen, |it| human_bytes(it.stripe_bytes)),
-    ("BLOCK", Screen, |it| format!("{} B", it.logical_block)),
-    ("MEMBERS", Screen, |it| match it.missing.len() {
-        0 => it.members.len().to_string(),
-        missing => format!("{} of {}", it.members.len(), it.members.len() + missing),
+    ("VOLUME", Screen, |volume| volume.name.clone()),
+    ("UUID", Verbose, |volume| volume.uuid.to_string()),
+    ("CAPACITY", Screen, |volume| human_bytes(volume.capacity_bytes)),
+    ("STRIPE", Screen, |volume| human_bytes(volume.stripe_bytes)),
+    ("BLOCK", Screen, |volume| format!("{} B", volume.logical_block)),
+    ("MEMBERS", Screen, |volume| match volume.missing.len() {
+        0 => volume.members.len().to_string(),
+        missing => format!("{} of {}", volume.members.len(), volume.members.len() + missing),
     }),
-    ("THEY ARE", Verbose, |it| it.members.join(" ")),
+    ("THEY ARE", Verbose, |volume| volume.members.join(" ")),
 ];
 
 /// What keeps the sidecar from doing all that it is configured for, and what to do.
 pub(crate) fn troubles(report: &StatusReport) -> String {
-    let lines = report.troubles.iter().map(|it| {
-        format!("{} {}: {}; {}", it.severity.name(), it.code.name(), it.words, it.remedy)
+    let lines = report.troubles.iter().map(|trouble| {
+        format!(
+            "{} {}: {}; {}",
+            trouble.severity.name(),
+            trouble.code.name(),
+            trouble.words,
+            trouble.remedy
+        )
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -260,14 +267,14 @@ struct StoreRow {
 }
 
 const STORES: [Column<StoreRow>; 8] = [
-    ("STORE", Screen, |it| it.name.clone()),
-    ("SERVING", Screen, |it| format!("{} of {}", it.serving, it.members)),
-    ("BLOCKS", Screen, |it| it.blocks.to_string()),
-    ("FILL", Screen, |it| share(it.bytes, it.capacity_bytes)),
-    ("INDEX", Screen, |it| share(it.blocks, it.blocks_max)),
-    ("HITS", Screen, |it| it.hits.to_string()),
-    ("MISSES", Screen, |it| it.misses.to_string()),
-    ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
+    ("STORE", Screen, |store| store.name.clone()),
+    ("SERVING", Screen, |store| format!("{} of {}", store.serving, store.members)),
+    ("BLOCKS", Screen, |store| store.blocks.to_string()),
+    ("FILL", Screen, |store| share(store.bytes, store.capacity_bytes)),
+    ("INDEX", Screen, |store| share(store.blocks, store.blocks_max)),
+    ("HITS", Screen, |store| store.hits.to_string()),
+    ("MISSES", Screen, |store| store.misses.to_string()),
+    ("RAM", Screen, |store| human_bytes(store.memory_bytes)),
 ];
 
 fn share(part: u64, whole: u64) -> String {
@@ -308,38 +315,38 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
 
 /// Members of stores.
 pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
-    ("STORE", Screen, |it| it.store.clone()),
-    ("DEVICE", Screen, |it| it.device.to_string()),
-    ("STATE", Screen, |it| it.state.clone()),
-    ("BLOCKS", Screen, |it| format!("{} of {}", it.blocks, it.blocks_max)),
-    ("HITS", Screen, |it| count(it.counters.store.hits)),
-    ("MISSES", Screen, |it| count(it.counters.store.misses)),
-    ("RAM", Screen, |it| human_bytes(it.memory_bytes)),
+    ("STORE", Screen, |shard| shard.store.clone()),
+    ("DEVICE", Screen, |shard| shard.device.to_string()),
+    ("STATE", Screen, |shard| shard.state.clone()),
+    ("BLOCKS", Screen, |shard| format!("{} of {}", shard.blocks, shard.blocks_max)),
+    ("HITS", Screen, |shard| count(shard.counters.store.hits)),
+    ("MISSES", Screen, |shard| count(shard.counters.store.misses)),
+    ("RAM", Screen, |shard| human_bytes(shard.memory_bytes)),
 ];
 
 const DEVICES: [Column<DeviceReport>; 19] = [
-    ("DEVICE", Screen, |it| it.index.to_string()),
-    ("NAME", Screen, |it| it.name.clone()),
-    ("MODE", Screen, |it| match it.state {
-        DeviceState::Serving => it.mode.clone(),
+    ("DEVICE", Screen, |device| device.index.to_string()),
+    ("NAME", Screen, |device| device.name.clone()),
+    ("MODE", Screen, |device| match device.state {
+        DeviceState::Serving => device.mode.clone(),
         DeviceState::Gone => "gone".into(),
     }),
-    ("I/O", Verbose, |it| it.io.clone()),
-    ("DEPTH", Verbose, |it| it.depth.to_string()),
-    ("BYTES", Verbose, |it| human_bytes(it.in_flight_bytes)),
-    ("WRITES UP TO", Verbose, |it| human_bytes(it.write_bytes)),
-    ("NOW", Screen, |it| it.in_flight.to_string()),
-    ("WAIT", Screen, |it| it.waiting.to_string()),
-    ("READS", Verbose, |it| it.reads.operations.to_string()),
-    ("READ", Screen, |it| human_bytes(it.reads.bytes)),
-    ("WRITES", Verbose, |it| it.writes.operations.to_string()),
-    ("WRITTEN", Screen, |it| human_bytes(it.writes.bytes)),
-    ("P50", Verbose, |it| duration(it.device_latency.p50_ns)),
-    ("P99", Screen, |it| duration(it.device_latency.p99_ns)),
-    ("P99.9", Verbose, |it| duration(it.device_latency.p999_ns)),
-    ("QUEUED P99", Verbose, |it| duration(it.queue_latency.p99_ns)),
-    ("ERRORS", Screen, |it| it.errors.to_string()),
-    ("LATE", Verbose, |it| it.late.to_string()),
+    ("I/O", Verbose, |device| device.io.clone()),
+    ("DEPTH", Verbose, |device| device.depth.to_string()),
+    ("BYTES", Verbose, |device| human_bytes(device.in_flight_bytes)),
+    ("WRITES UP TO", Verbose, |device| human_bytes(device.write_bytes)),
+    ("NOW", Screen, |device| device.in_flight.to_string()),
+    ("WAIT", Screen, |device| device.waiting.to_string()),
+    ("READS", Verbose, |device| device.reads.operations.to_string()),
+    ("READ", Screen, |device| human_bytes(device.reads.bytes)),
+    ("WRITES", Verbose, |device| device.writes.operations.to_string()),
+    ("WRITTEN", Screen, |device| human_bytes(device.writes.bytes)),
+    ("P50", Verbose, |device| duration(device.device_latency.p50_ns)),
+    ("P99", Screen, |device| duration(device.device_latency.p99_ns)),
+    ("P99.9", Verbose, |device| duration(device.device_latency.p999_ns)),
+    ("QUEUED P99", Verbose, |device| duration(device.queue_latency.p99_ns)),
+    ("ERRORS", Screen, |device| device.errors.to_string()),
+    ("LATE", Verbose, |device| device.late.to_string()),
 ];
 
 /// Devices that do not answer.
@@ -366,21 +373,21 @@ pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
 }
 
 const GPUS: [Column<GpuReport>; 12] = [
-    ("GPU", Screen, |it| it.gpu.index.to_string()),
-    ("UUID", Verbose, |it| it.gpu.uuid.clone()),
-    ("STATE", Screen, |it| match it.state {
+    ("GPU", Screen, |gpu| gpu.gpu.index.to_string()),
+    ("UUID", Verbose, |gpu| gpu.gpu.uuid.clone()),
+    ("STATE", Screen, |gpu| match gpu.state {
         GpuState::Serving => "serving".into(),
         GpuState::Failed => "failed".into(),
     }),
-    ("CPU", Screen, |it| cpu(it.cpu)),
-    ("REGIONS", Screen, |it| format!("{} ({})", it.regions, human_bytes(it.region_bytes))),
-    ("SLOTS", Screen, |it| format!("{} of {}", it.staging.taken, it.staging.slots)),
-    ("LAUNCHES", Verbose, |it| it.launches.to_string()),
-    ("MOVES", Verbose, |it| it.moves.to_string()),
-    ("TO GPU", Screen, |it| human_bytes(it.scattered_bytes)),
-    ("FROM GPU", Screen, |it| human_bytes(it.gathered_bytes)),
-    ("DIRECT", Screen, |it| human_bytes(it.direct_bytes)),
-    ("FAILED", Screen, |it| it.failed.to_string()),
+    ("CPU", Screen, |gpu| cpu(gpu.cpu)),
+    ("REGIONS", Screen, |gpu| format!("{} ({})", gpu.regions, human_bytes(gpu.region_bytes))),
+    ("SLOTS", Screen, |gpu| format!("{} of {}", gpu.staging.taken, gpu.staging.slots)),
+    ("LAUNCHES", Verbose, |gpu| gpu.launches.to_string()),
+    ("MOVES", Verbose, |gpu| gpu.moves.to_string()),
+    ("TO GPU", Screen, |gpu| human_bytes(gpu.scattered_bytes)),
+    ("FROM GPU", Screen, |gpu| human_bytes(gpu.gathered_bytes)),
+    ("DIRECT", Screen, |gpu| human_bytes(gpu.direct_bytes)),
+    ("FAILED", Screen, |gpu| gpu.failed.to_string()),
 ];
 
 /// The GPUs, why one failed, and how each volume's bytes get there.
@@ -399,17 +406,17 @@ pub(crate) fn gpus(report: &StatusReport, detail: Detail) -> String {
 }
 
 const POLLERS: [Column<PollerReport>; 8] = [
-    ("POLLER", Screen, |it| it.index.to_string()),
-    ("CPU", Screen, |it| cpu(it.cpu)),
-    ("BUSY", Screen, |it| format!("{:.1} %", it.busy_share * 100.0)),
-    ("SLEEPS", Verbose, |it| count(it.counters.sleeps)),
-    ("DOORBELLS", Verbose, |it| count(it.counters.doorbells)),
-    ("LANES", Screen, |it| it.lanes.to_string()),
-    ("BEAT", Screen, |it| match &it.stalled {
-        None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
+    ("POLLER", Screen, |poller| poller.index.to_string()),
+    ("CPU", Screen, |poller| cpu(poller.cpu)),
+    ("BUSY", Screen, |poller| format!("{:.1} %", poller.busy_share * 100.0)),
+    ("SLEEPS", Verbose, |poller| count(poller.counters.sleeps)),
+    ("DOORBELLS", Verbose, |poller| count(poller.counters.doorbells)),
+    ("LANES", Screen, |poller| poller.lanes.to_string()),
+    ("BEAT", Screen, |poller| match &poller.stalled {
+        None => format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
         Some(stall) => format!("STALLED {} s", stall.for_s),
     }),
-    ("DEVICES", Screen, |it| ranges(&it.devices)),
+    ("DEVICES", Screen, |poller| ranges(&poller.devices)),
 ];
 
 /// A counter; a dash where the sidecar sends none.
@@ -456,20 +463,22 @@ pub(crate) fn stalls(report: &StatusReport) -> String {
 }
 
 const SESSIONS: [Column<SessionReport>; 14] = [
-    ("SESSION", Screen, |it| it.id.to_string()),
-    ("PID", Screen, |it| it.pid.to_string()),
-    ("UID", Verbose, |it| it.uid.to_string()),
-    ("NAME", Screen, |it| it.name.clone()),
-    ("STATE", Screen, |it| it.state.clone()),
-    ("FOR", Verbose, |it| format!("{} s", it.since_s)),
-    ("QUEUES", Verbose, |it| it.queues.to_string()),
-    ("WOKEN BY", Verbose, |it| waker(it.woken_by).to_owned()),
-    ("ARENAS", Screen, |it| human_bytes(it.arena_bytes)),
-    ("GPU REGIONS", Verbose, |it| format!("{} ({})", it.gpu_regions, human_bytes(it.gpu_bytes))),
-    ("ACCEPTED", Verbose, |it| it.accepted.to_string()),
-    ("COMPLETED", Verbose, |it| it.completed.to_string()),
-    ("FAILED", Screen, |it| it.failed.to_string()),
-    ("MOVED", Screen, |it| human_bytes(it.bytes)),
+    ("SESSION", Screen, |session| session.id.to_string()),
+    ("PID", Screen, |session| session.pid.to_string()),
+    ("UID", Verbose, |session| session.uid.to_string()),
+    ("NAME", Screen, |session| session.name.clone()),
+    ("STATE", Screen, |session| session.state.clone()),
+    ("FOR", Verbose, |session| format!("{} s", session.since_s)),
+    ("QUEUES", Verbose, |session| session.queues.to_string()),
+    ("WOKEN BY", Verbose, |session| waker(session.woken_by).to_owned()),
+    ("ARENAS", Screen, |session| human_bytes(session.arena_bytes)),
+    ("GPU REGIONS", Verbose, |session| {
+        format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes))
+    }),
+    ("ACCEPTED", Verbose, |session| session.accepted.to_string()),
+    ("COMPLETED", Verbose, |session| session.completed.to_string()),
+    ("FAILED", Screen, |session| session.failed.to_string()),
+    ("MOVED", Screen, |session| human_bytes(session.bytes)),
 ];
 
 /// Where a thread runs.
@@ -489,7 +498,7 @@ pub(crate) fn notes(report: &StatusReport) -> String {
     report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A length of time in the unit that people would say it in.
+/// A length of time in its usual unit.
 pub(crate) fn duration(ns: u64) -> String {
     let (unit_ns, unit) = match ns {
         0 => return "-".to_owned(),
@@ -560,7 +569,7 @@ mod tests {
     }
 
     fn lines_and_width(shown: &str) -> (usize, usize) {
-        (shown.lines().count(), shown.lines().map(|it| it.chars().count()).max().unwrap_or(0))
+        (shown.lines().count(), shown.lines().map(|line| line.chars().count()).max().unwrap_or(0))
     }
 
     #[test]
@@ -569,7 +578,7 @@ mod tests {
             let shown = screen(&report(), area);
             let (lines, width) = lines_and_width(&shown);
             assert!(lines <= area.1 && width <= area.0, "{area:?}: {lines} {width}\n{shown}");
-            // Who is on its way out is named, then those that moved most.
+            // Sessions that are ending come first, then those that moved most.
             for word in ["reclaiming", "4000059", "more: kvrail status", "/dev/nvme0n1", "1.9 ms"] {
                 assert!(shown.contains(word), "no {word:?} in\n{shown}");
             }
@@ -584,7 +593,7 @@ mod tests {
     #[test]
     fn a_watch_keeps_its_head() {
         let mut report = report();
-        report.notes = (0..40).map(|it| format!("{it} {}", "wide ".repeat(40))).collect();
+        report.notes = (0..40).map(|number| format!("{number} {}", "wide ".repeat(40))).collect();
         for text in [screen(&report, (80, 23)), verbose(&report)] {
             let shown = head(&text, (80, 23));
             let (lines, width) = lines_and_width(&shown);

@@ -44,7 +44,7 @@ struct Erased {
 /// Erases.
 pub(super) fn run(args: &EraseArgs, context: &Context) -> Result<(), Failure> {
     let paths = members(&args.name, &args.members, context)?;
-    // Claimed until the end: nobody serves it meanwhile.
+    // Claimed until the end: no sidecar serves it meanwhile.
     let volume = kvrail_volume::open(&paths, Some(&args.name), DirectIo::Optional)?;
     let name = volume.name.to_string();
     let what = format!("all blocks and namespaces of store {name} are lost");

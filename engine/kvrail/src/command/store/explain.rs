@@ -81,8 +81,8 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
     let namespace = session.namespace(store, &args.namespace)?;
     let report = session.ask(|_| namespace.explain(key))?;
     let devices = session.ask(kvrail_client::Client::status)?.devices;
-    let path = devices.into_iter().find(|it| it.index == report.device);
-    let path = path.map_or_else(|| "?".to_owned(), |it| it.name);
+    let path = devices.into_iter().find(|device| device.index == report.device);
+    let path = path.map_or_else(|| "?".to_owned(), |device| device.name);
     if context.format == Format::Json {
         let (store, namespace, key) = (store.name(), args.namespace.as_str(), key.to_string());
         return print_json(&Shown { store, namespace, key, path, report: &report });

@@ -27,7 +27,7 @@ pub(crate) struct ListArgs {
     namespace: String,
     #[command(flatten)]
     target: TargetArgs,
-    /// List so many blocks at most; 0 lists all
+    /// List at most this number of blocks; 0 lists all
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
     /// Show what was put with each block

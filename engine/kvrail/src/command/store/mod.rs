@@ -42,7 +42,7 @@ pub(crate) enum StoreCommand {
     Pools(pools::PoolsArgs),
     /// List the blocks of a namespace: key, length, depth, age, place, metadata
     List(list::ListArgs),
-    /// Say what is known of a key: where its block is, what becomes of it, or how it went
+    /// Explain a key: where its block is, what will evict it, or how it was lost
     Explain(explain::ExplainArgs),
     /// Read and check all blocks while serving, within a share of the drives
     Verify(verify::VerifyArgs),
@@ -54,7 +54,7 @@ pub(crate) enum StoreCommand {
     Erase(erase::EraseArgs),
     /// Run the store's own code over a trace of requests: hits and writes by size and policy
     Replay(replay::ReplayArgs),
-    /// Say which drives, and how much memory, a model's sessions or a trace take
+    /// Compute the drives and the memory that a model's sessions or a trace take
     Size(size::SizeArgs),
 }
 

@@ -42,12 +42,12 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
     if context.format == Format::Json {
         return print_json(&all);
     }
-    if all.iter().all(|it| it.namespaces.is_empty()) {
+    if all.iter().all(|store| store.namespaces.is_empty()) {
         return print_text("no namespaces");
     }
     let mut table = table(&["STORE", "NAMESPACE", "BLOCKS", "BYTES", "IDENTITY"]);
     for (store, space) in
-        all.iter().flat_map(|it| it.namespaces.iter().map(move |s| (&it.store, s)))
+        all.iter().flat_map(|store| store.namespaces.iter().map(move |s| (&store.store, s)))
     {
         table.add_row([
             store.clone(),

@@ -42,7 +42,7 @@ struct Shown {
 pub(super) fn run(args: &PoolsArgs, context: &Context) -> Result<(), Failure> {
     let session = args.target.attach(context)?;
     let stores = session.stores(args.target.store())?;
-    let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();
+    let names: Vec<_> = stores.iter().map(|store| store.name().to_owned()).collect();
     let report = session.ask(kvrail_client::Client::status)?;
     let shown = names.into_iter().map(|store| {
         let own = report.shards.iter().filter(|shard| shard.store == store);
@@ -148,7 +148,7 @@ mod tests {
         let member = |pools: Vec<PoolReport>| ShardReport { pools, ..ShardReport::default() };
         let members = [member(vec![pool("default", 5), pool("a", 6)]), member(vec![pool("a", 2)])];
         let all = together(members.iter());
-        assert_eq!(all.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["default", "a"]);
+        assert_eq!(all.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["default", "a"]);
         let cells = [
             "kv",
             "a",

@@ -59,7 +59,7 @@ pub(crate) struct ReplayArgs {
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
     members: u16,
-    /// Who caches
+    /// The policies to compare
     #[arg(
         long,
         value_enum,
@@ -140,7 +140,7 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
         let words = format!("--block-bytes {}: a block has 1 byte to 128MiB", args.block_bytes);
         Failure::new(Exit::Usage, words)
     })?;
-    let policies = once(args.policy.iter().map(|it| it.policy(args.budget)));
+    let policies = once(args.policy.iter().map(|choice| choice.policy(args.budget)));
     let sizes = once(args.sizes.iter().copied());
     let (members, placement) = (args.members, Placement::Hash);
     Ok(Plan { sizes, policies, block_bytes, members, placement })
@@ -189,7 +189,7 @@ fn show(report: &Report) -> Result<(), Failure> {
     print_text(&format!("blocks of {}\n", human_bytes(report.block_bytes.into())))?;
     print_table(&ratios(report))?;
     print_text("hits inside unbroken prefixes / bytes written, of those asked for")?;
-    if report.streams.iter().flat_map(|it| &it.runs).any(|run| run.store.is_some()) {
+    if report.streams.iter().flat_map(|stream| &stream.runs).any(|run| run.store.is_some()) {
         print_text("")?;
         print_table(&counts(report))?;
     }
@@ -221,7 +221,7 @@ fn facts(report: &Report) -> comfy_table::Table {
 
 /// A line for each policy over each stream, a column for each size.
 fn ratios(report: &Report) -> comfy_table::Table {
-    let runs = || report.streams.iter().flat_map(|it| &it.runs);
+    let runs = || report.streams.iter().flat_map(|stream| &stream.runs);
     let sizes = once(runs().map(|run| run.size.as_str()));
     let policies = once(runs().map(|run| run.policy.as_str()));
     let mut rows = table(&[&["TRACE", "POLICY"], sizes.as_slice()].concat());

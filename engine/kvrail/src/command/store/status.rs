@@ -65,7 +65,7 @@ struct Member {
 pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
     let session = args.target.attach(context)?;
     let stores = session.stores(args.target.store())?;
-    let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();
+    let names: Vec<_> = stores.iter().map(|store| store.name().to_owned()).collect();
     let report = session.ask(kvrail_client::Client::status)?;
     let shown: Vec<Shown> = names.into_iter().map(|name| shown(name, &report)).collect();
     if context.format == Format::Json {
@@ -88,8 +88,9 @@ pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
 /// by 24, and how many more there are.
 fn pools(all: &[Shown]) -> (Table, usize) {
     let own = |it: &Shown| it.total.pools.len() > 1;
-    let all = all.iter().filter(|it| own(it));
-    let all = all.flat_map(|it| it.total.pools.iter().map(|pool| (it.store.clone(), pool)));
+    let all = all.iter().filter(|store| own(store));
+    let all =
+        all.flat_map(|store| store.total.pools.iter().map(|pool| (store.store.clone(), pool)));
     let mut table = table(&["STORE", "POOL", "MINIMUM", "MAXIMUM", "HAS", "BLOCKS"]);
     table.add_rows(all.clone().take(POOLS_SHOWN).map(|(store, pool)| {
         [
@@ -107,12 +108,12 @@ fn pools(all: &[Shown]) -> (Table, usize) {
 fn shown(store: String, report: &StatusReport) -> Shown {
     let own = report.shards.iter().filter(|shard| shard.store == store);
     let member = |report_of: &ShardReport| {
-        let device = report.devices.iter().find(|it| it.index == report_of.device);
-        let path = device.map_or_else(|| "?".to_owned(), |it| it.name.clone());
+        let device = report.devices.iter().find(|device| device.index == report_of.device);
+        let path = device.map_or_else(|| "?".to_owned(), |device| device.name.clone());
         Member { path, report: report_of.clone() }
     };
     let members: Vec<Member> = own.map(member).collect();
-    let total = total(&store, members.iter().map(|it| &it.report));
+    let total = total(&store, members.iter().map(|member| &member.report));
     let missing = report.missing_members().filter(|(volume, _)| *volume == store);
     let missing = missing.map(|(_, member)| member.to_owned()).collect();
     Shown { store, members, missing, total }
@@ -121,7 +122,7 @@ fn shown(store: String, report: &StatusReport) -> Shown {
 /// All members together; the state is that of the one furthest from serving.
 fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> ShardReport {
     let order = ["serving", "warming", "starting"];
-    let rank = |state: &str| order.iter().position(|it| *it == state).unwrap_or(order.len());
+    let rank = |state: &str| order.iter().position(|known| *known == state).unwrap_or(order.len());
     let mut all = ShardReport { state: "serving".into(), ..ShardReport::default() };
     all.store = store.to_owned();
     let members: Vec<&ShardReport> = members.collect();

@@ -74,8 +74,8 @@ impl Session {
     pub(super) fn namespace(&self, store: &Volume, name: &str) -> Result<Namespace, Failure> {
         self.ask(|client| {
             let store = client.store(store.name())?;
-            let known = store.namespaces()?.into_iter().find(|it| it.name == name);
-            let identity = known.map_or_else(|| UNKNOWN.to_owned(), |it| it.identity);
+            let known = store.namespaces()?.into_iter().find(|space| space.name == name);
+            let identity = known.map_or_else(|| UNKNOWN.to_owned(), |space| space.identity);
             store.open(name, &Identity::parse(&identity)?, Absent::Fail)
         })
     }
@@ -86,15 +86,15 @@ impl Session {
     /// `Failure` with status 2 when there is none of that name, or none at all.
     pub(super) fn stores(&self, named: Option<&str>) -> Result<Vec<&Volume>, Failure> {
         let served = self.client.volumes().iter();
-        let stores: Vec<&Volume> = served.filter(|it| it.is_store()).collect();
+        let stores: Vec<&Volume> = served.filter(|store| store.is_store()).collect();
         if stores.is_empty() {
             let what = format!("the sidecar at {} serves no store", self.socket.display());
             return Err(Failure::new(Exit::Usage, what)
                 .with_remedy("make one with `kvrail volume create --kind store`, and serve it"));
         }
         let Some(named) = named else { return Ok(stores) };
-        let names: Vec<_> = stores.iter().map(|it| it.name().to_owned()).collect();
-        let found: Vec<_> = stores.into_iter().filter(|it| it.name() == named).collect();
+        let names: Vec<_> = stores.iter().map(|store| store.name().to_owned()).collect();
+        let found: Vec<_> = stores.into_iter().filter(|store| store.name() == named).collect();
         if found.is_empty() {
             let what = format!("--store {named}: the sidecar serves no store of that name");
             let remedy = format!("name one of {}", names.join(", "));
@@ -111,7 +111,7 @@ impl Session {
         match self.stores(named)?[..] {
             [one] => Ok(one),
             ref several => {
-                let names: Vec<_> = several.iter().map(|it| it.name()).collect();
+                let names: Vec<_> = several.iter().map(|store| store.name()).collect();
                 let what = format!("the sidecar serves {} stores", names.len());
                 let remedy = format!("name one with --store: {}", names.join(", "));
                 Err(Failure::new(Exit::Usage, what).with_remedy(remedy))
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-/// Has the name said again: by `--yes`, or by who sits at the terminal.
+/// Has the name repeated: by `--yes`, or at the terminal.
 ///
 /// # Errors
 /// `Failure` with status 2 when it was not, or differs.

@@ -54,7 +54,7 @@ pub(crate) struct VerifyArgs {
 /// A share of at most 1.
 fn share(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>();
-    let percent = number.ok().filter(|it| *it > 0.0 && *it <= 100.0);
+    let percent = number.ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
     let percent = percent.ok_or("give percent above 0 and up to 100, such as 10%")?;
     Ok(percent / 100.0)
 }
@@ -97,12 +97,12 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     let mut reports = Vec::new();
     for store in session.stores(args.target.store())? {
         let known = session.ask(|client| client.store(store.name())?.namespaces())?;
-        let wanted = |name: &str| args.namespace.as_deref().is_none_or(|it| it == name);
-        let known: Vec<_> = known.into_iter().filter(|it| wanted(&it.name)).collect();
+        let wanted = |name: &str| args.namespace.as_deref().is_none_or(|asked| asked == name);
+        let known: Vec<_> = known.into_iter().filter(|space| wanted(&space.name)).collect();
         let bar = bar(context, BAR, None);
-        bar.set_length(known.iter().map(|it| it.bytes).sum());
+        bar.set_length(known.iter().map(|space| space.bytes).sum());
         let mut namespaces = Vec::new();
-        for name in known.iter().map(|it| it.name.as_str()) {
+        for name in known.iter().map(|space| space.name.as_str()) {
             let space = session.namespace(store, name)?;
             namespaces.push(reader.run(&session, &space, (&stop, &bar))?);
         }
@@ -111,7 +111,7 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         reports.push(Report { store: store.name().to_owned(), seconds, namespaces });
     }
     if let Some(name) = &args.namespace
-        && reports.iter().all(|it| it.namespaces.is_empty())
+        && reports.iter().all(|report| report.namespaces.is_empty())
     {
         // The sidecar's own words.
         session.namespace(session.store(args.target.store())?, name)?;
@@ -156,7 +156,7 @@ impl Reader {
                 let begun = Instant::now();
                 let (batch, later) = rest.split_at(Self::batch(rest));
                 session.ask(|client| self.read((client, space), batch, &mut verified))?;
-                bar.inc(batch.iter().map(|it| u64::from(it.length)).sum());
+                bar.inc(batch.iter().map(|block| u64::from(block.length)).sum());
                 self.pause(begun.elapsed(), stop)?;
                 rest = later;
             }
@@ -174,8 +174,8 @@ impl Reader {
     fn batch(blocks: &[ListedBlock]) -> usize {
         let unit = |it: &ListedBlock| (it.length as usize).next_multiple_of(64 << 10);
         let mut bytes = 0;
-        let fits = blocks.iter().take(BATCH_BLOCKS).take_while(|it| {
-            bytes += unit(it);
+        let fits = blocks.iter().take(BATCH_BLOCKS).take_while(|block| {
+            bytes += unit(block);
             bytes <= BATCH_BYTES
         });
         fits.count().max(1)
@@ -253,12 +253,13 @@ fn print(reports: &[Report], context: &Context) -> Result<(), Failure> {
     if context.format == Format::Json {
         return print_json(&reports);
     }
-    if reports.iter().all(|it| it.namespaces.is_empty()) {
+    if reports.iter().all(|report| report.namespaces.is_empty()) {
         return print_text("no namespaces");
     }
     let mut table = table(&["STORE", "NAMESPACE", "RIGHT", "BYTES", "WRONG", "GONE", "FAILED"]);
-    for (store, it) in
-        reports.iter().flat_map(|it| it.namespaces.iter().map(|space| (&it.store, space)))
+    for (store, it) in reports
+        .iter()
+        .flat_map(|report| report.namespaces.iter().map(|space| (&report.store, space)))
     {
         table.add_row([
             store.clone(),
@@ -275,20 +276,20 @@ fn print(reports: &[Report], context: &Context) -> Result<(), Failure> {
 
 /// The exit status.
 fn judge(reports: &[Report]) -> Result<(), Failure> {
-    let all = || reports.iter().flat_map(|it| &it.namespaces);
-    let wrong: u64 = all().map(|it| it.wrong).sum();
+    let all = || reports.iter().flat_map(|report| &report.namespaces);
+    let wrong: u64 = all().map(|space| space.wrong).sum();
     if wrong > 0 {
-        let keys: Vec<_> = all().flat_map(|it| &it.wrong_keys).take(8).cloned().collect();
+        let keys: Vec<_> = all().flat_map(|space| &space.wrong_keys).take(8).cloned().collect();
         let what = format!("{wrong} blocks were wrong, such as {}", keys.join(", "));
         return Err(Failure::new(Exit::WrongData, what).with_remedy(
             "they are misses now and their places are in the sidecar's log: see dmesg and the \
              drive's SMART log",
         ));
     }
-    let failed: u64 = all().map(|it| it.failed).sum();
-    let pages: u32 = all().map(|it| it.unreadable_pages).sum();
+    let failed: u64 = all().map(|space| space.failed).sum();
+    let pages: u32 = all().map(|space| space.unreadable_pages).sum();
     if failed > 0 || pages > 0 {
-        let why = all().find_map(|it| it.failure.clone()).unwrap_or_default();
+        let why = all().find_map(|space| space.failure.clone()).unwrap_or_default();
         let what = format!("{failed} blocks and {pages} pages of records could not be read: {why}");
         let failure = Failure::new(Exit::Failed, what);
         return Err(failure.with_remedy("see `kvrail status --verbose` and dmesg"));

@@ -36,7 +36,7 @@ It holds the configuration with who set what, status, metrics, checks, devices, 
 and the end of the log. Keys and the paths of key files are left out; names of hosts, users and
 processes are not. Only its owner may read the file.";
 
-/// Longest wait for a part; what takes longer is left out, and that is said in its place.
+/// Longest wait for a part; a slower part is left out, with a note in its place.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Most bytes of a part: its end is kept.
@@ -171,7 +171,7 @@ fn log(file: Option<&Path>) -> Part {
     }
 }
 
-/// What a command says, on both its outputs; it ends, or is ended.
+/// A command's standard output and standard error; the command ends, or is killed.
 fn said(file: &'static str, command: &mut Command) -> Part {
     match listen(command) {
         Ok(text) => part(file, text),
@@ -209,7 +209,8 @@ fn tail(mut file: File) -> io::Result<String> {
 
 /// Writes beside the file first, so that there is the whole of it or nothing.
 fn write(file: &Path, parts: &[Part], seconds: u64) -> io::Result<()> {
-    let folder = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut half = NamedTempFile::new_in(folder)?;
     let mut bundle = Builder::new(GzEncoder::new(half.as_file_mut(), Compression::default()));
     for part in parts {

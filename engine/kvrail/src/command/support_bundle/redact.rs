@@ -41,14 +41,14 @@ impl Redactor {
         }
         while let Some(at) = line.find(KEY) {
             let is_key = |it: char| it.is_ascii_alphanumeric() || "+/=:-".contains(it);
-            let length = line[at..].find(|it| !is_key(it)).unwrap_or(line.len() - at);
+            let length = line[at..].find(|letter| !is_key(letter)).unwrap_or(line.len() - at);
             line.replace_range(at..at + length, REDACTED);
         }
         line
     }
 }
 
-/// A line without what stands in quotes, which may be a path that no configuration tells us.
+/// A line without its quoted text, which may be a path that no configuration has.
 fn unquoted(line: &str) -> String {
     let parts = line.split('"').enumerate();
     let parts = parts

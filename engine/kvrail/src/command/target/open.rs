@@ -25,7 +25,7 @@ fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
     let place = "/proc/sys/kernel/random/boot_id";
     let boot = std::fs::read_to_string(place)
         .map_err(|error| Failure::new(Exit::Failed, format!("{place}: {error}")))?;
-    // A record of one tree says nothing of another.
+    // A record describes one tree alone.
     let boot = format!("{} {}", boot.trim(), root.display());
     Ok(Target::open(Kernel::at(root), store, &boot)?)
 }

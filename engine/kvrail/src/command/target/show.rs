@@ -48,7 +48,7 @@ pub(super) enum Steps {
     Counted,
 }
 
-/// One line on who serves a subsystem.
+/// One line on the process that serves a subsystem.
 pub(crate) fn outcome(outcome: &Outcome) -> String {
     let serving = match &outcome.serving {
         Serving::Offloaded => "offloaded to the network card".to_owned(),

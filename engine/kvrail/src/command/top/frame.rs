@@ -85,7 +85,7 @@ pub(super) fn sections(
         rows(&SESSIONS, &sessions, view.detail),
         why,
     ];
-    all.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+    all.into_iter().filter(|part| !part.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
 fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> String {
@@ -100,9 +100,9 @@ fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> Strin
         it.uptime_s,
         report.sessions.len(),
         it.sessions_max,
-        human_bytes(of(|it| it.read_bytes)),
-        human_bytes(of(|it| it.written_bytes)),
-        of(|it| it.reads + it.writes),
+        human_bytes(of(|device| device.read_bytes)),
+        human_bytes(of(|device| device.written_bytes)),
+        of(|device| device.reads + device.writes),
     );
     let keys = happened.hits + happened.misses;
     if keys > 0 {
@@ -135,16 +135,16 @@ const DEVICES: [Column<DeviceRate>; 13] = [
 ];
 
 const POLLERS: [Column<PollerReport>; 7] = [
-    ("POLLER", Screen, |it| it.index.to_string()),
-    ("CPU", Screen, |it| cpu(it.cpu)),
-    ("BUSY", Screen, |it| format!("{:.1} %", it.busy_share * 100.0)),
-    ("BEAT", Screen, |it| match &it.stalled {
-        None => format!("{} ms ago", it.heartbeat_age_ns / 1_000_000),
+    ("POLLER", Screen, |poller| poller.index.to_string()),
+    ("CPU", Screen, |poller| cpu(poller.cpu)),
+    ("BUSY", Screen, |poller| format!("{:.1} %", poller.busy_share * 100.0)),
+    ("BEAT", Screen, |poller| match &poller.stalled {
+        None => format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
         Some(stall) => format!("STALLED {} s", stall.for_s),
     }),
-    ("LANES", Screen, |it| it.lanes.to_string()),
-    ("SLEEPS", Verbose, |it| count(it.counters.sleeps)),
-    ("DOORBELLS", Verbose, |it| count(it.counters.doorbells)),
+    ("LANES", Screen, |poller| poller.lanes.to_string()),
+    ("SLEEPS", Verbose, |poller| count(poller.counters.sleeps)),
+    ("DOORBELLS", Verbose, |poller| count(poller.counters.doorbells)),
 ];
 
 const SESSIONS: [Column<SessionRate>; 9] = [

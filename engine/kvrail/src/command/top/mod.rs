@@ -62,7 +62,7 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<(), Failure> {
             .with_remedy("add --once for one frame, or use `kvrail status --watch`"));
     }
     let first = looker.report()?;
-    let ended = Terminal::take().and_then(|it| live(&it, &mut looker, every, first));
+    let ended = Terminal::take().and_then(|terminal| live(&terminal, &mut looker, every, first));
     ended.map_err(|error| Failure::output(&error))
 }
 

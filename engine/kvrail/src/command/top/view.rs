@@ -69,7 +69,7 @@ impl Default for View {
 }
 
 impl View {
-    /// Does what a key says; false when it says to end.
+    /// Executes a key's command; false for the command to end.
     pub(super) fn take(&mut self, key: Key) -> bool {
         match key {
             Key::Char('q') | Key::End => return false,
@@ -137,7 +137,7 @@ pub(super) struct Happened {
 }
 
 impl Happened {
-    /// By the sidecar's own clock, so that nobody who sets one is seen here.
+    /// By the sidecar's monotonic clock, so that a changed system clock does not show here.
     pub(super) fn between(before: &StatusReport, now: &StatusReport) -> Self {
         // A sidecar that was started anew counts anew.
         let same = before.sidecar.epoch == now.sidecar.epoch;
@@ -150,10 +150,10 @@ impl Happened {
             let was = before.devices.iter().find(|was| was.index == it.index);
             let rate = |of: fn(&DeviceReport) -> u64| per(of(it), was.map(of));
             DeviceRate {
-                reads: rate(|it| it.reads.operations),
-                read_bytes: rate(|it| it.reads.bytes),
-                writes: rate(|it| it.writes.operations),
-                written_bytes: rate(|it| it.writes.bytes),
+                reads: rate(|device| device.reads.operations),
+                read_bytes: rate(|device| device.reads.bytes),
+                writes: rate(|device| device.writes.operations),
+                written_bytes: rate(|device| device.writes.bytes),
                 it: it.clone(),
             }
         };
@@ -166,8 +166,8 @@ impl Happened {
         Self {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
-            hits: gets(|it| it.hits),
-            misses: gets(|it| it.misses) + gets(|it| it.lookup_misses),
+            hits: gets(|counters| counters.hits),
+            misses: gets(|counters| counters.misses) + gets(|counters| counters.lookup_misses),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
     members: Vec<Selector>,
 }
 
-/// A volume as its labels tell.
+/// A volume according to its labels.
 #[derive(Debug, Serialize)]
 struct Found {
     name: String,
@@ -53,7 +53,7 @@ struct FoundMember {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
-    /// All members are here, nobody uses them.
+    /// All members are here and unused.
     Ready,
     /// Somebody uses a member: a sidecar, as a rule.
     InUse,
@@ -156,7 +156,7 @@ fn found(seen: Vec<Inspection>) -> Found {
     let mut members: Vec<FoundMember> = seen
         .iter()
         .filter_map(|one| {
-            whole_or_surviving(one).filter(|it| is_named(label, it)).map(|label| FoundMember {
+            whole_or_surviving(one).filter(|own| is_named(label, own)).map(|label| FoundMember {
                 index: label.member_index,
                 path: one.path.clone(),
                 used: !one.holders.is_empty(),

@@ -48,14 +48,14 @@ pub(crate) struct SizeArgs {
     #[arg(long, value_name = "TOKENS", value_parser = positive,
           required_unless_present = "trace", conflicts_with = "trace")]
     context: Option<f64>,
-    /// Sessions that are live at a time; all unless it is said
+    /// Sessions that are live at a time; by default all
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "trace")]
     live: Option<f64>,
-    /// Turns of a live session in a minute, each of which reads the context again; unless it is
-    /// said, a session reads 4032 tokens a second
+    /// Turns of a live session in a minute, each of which reads the context again; by default a
+    /// session reads 4032 tokens a second
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "trace")]
     turns: Option<f64>,
-    /// Tokens that are new at each turn; unless it is said, a session makes 153 a second
+    /// New tokens at each turn; by default a session makes 153 a second
     #[arg(long, value_name = "TOKENS", value_parser = positive, requires = "turns")]
     made: Option<f64>,
     /// Bytes written for each byte put: moves and records
@@ -78,7 +78,7 @@ pub(crate) struct SizeArgs {
     /// Memory tier above the store, as large
     #[arg(long, value_name = "SIZE", requires = "trace", conflicts_with = "sessions")]
     below: Option<Share>,
-    /// So many such traces at once
+    /// Number of such traces at once
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive,
           requires = "trace", conflicts_with = "sessions")]
     times: f64,

@@ -36,8 +36,8 @@ pub(super) struct ModelArgs {
         conflicts_with_all = ["layers", "kv_heads", "head_size", "mla_rank", "dtype"]
     )]
     token_bytes: Option<u64>,
-    /// Tokens of a block, as the engine's connector puts them; a trace's own where it says it, else
-    /// 256
+    /// Tokens of a block, as the engine's connector puts them; by default the trace's own number,
+    /// else 256
     #[arg(long, value_name = "N")]
     block_tokens: Option<u64>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Model {
     pub(super) words: String,
 }
 
-/// Tokens of a block where neither an option nor the trace says it.
+/// Tokens of a block where neither an option nor the trace has the number.
 const BLOCK_TOKENS: u64 = 256;
 
 impl ModelArgs {
@@ -110,7 +110,9 @@ impl ModelArgs {
             ("--head-size", self.head_size),
             ("--mla-rank", self.mla_rank),
         ];
-        for (name, value) in numbers.iter().filter_map(|(name, it)| it.map(|it| (name, it))) {
+        for (name, value) in
+            numbers.iter().filter_map(|(name, value)| value.map(|value| (name, value)))
+        {
             in_range(name, value, SHAPE_MAX)?;
         }
         let kind = format!("{:?}", self.dtype).to_lowercase();
