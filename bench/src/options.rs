@@ -96,7 +96,8 @@ pub struct BenchOptions {
     /// Client threads, 1 to 64
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub clients: Vec<u32>,
-    /// Open loop at this number of operations per second, or percent of the slowest arm's maximum (80%)
+    /// Open loop at this number of operations per second, or percent of the slowest arm's maximum
+    /// (80%)
     #[arg(long, value_parser = parse_rate, value_delimiter = ',', value_name = "RATE")]
     pub open: Vec<Rate>,
     /// Spacing of the planned starts of an open loop
