@@ -1,5 +1,5 @@
-//! What the sidecar and its helper processes hold, to be compared with what they held before an
-//! abuser.
+//! Resources that the sidecar and its helper processes hold, compared with those before an abuser
+//! ran.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// How much resident memory may grow: the heap keeps what it once had, and gives back whole pages.
+/// How much resident memory may grow: the heap keeps freed memory and returns whole pages only.
 const RESIDENT_SLACK_KIB: u64 = 8 << 10;
 
-/// How long nothing may change until it is the state at rest.
+/// The state is at rest when nothing has changed for this time.
 const STILL: Duration = Duration::from_millis(500);
 
 /// Descriptors, threads, memory.
@@ -27,11 +27,11 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// Of this process and its children now.
+    /// Resources of this process and its children now.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let mut all = Self::of_one(pid)?;
         for child in children(pid)? {
-            // One that ends meanwhile has nothing.
+            // A child that ends meanwhile holds nothing.
             if let Ok(more) = Self::of(child) {
                 all = all.and(more);
             }
@@ -67,8 +67,8 @@ impl Belongings {
         }
     }
 
-    /// The same, once they have not changed for a moment: what it gives up after its
-    /// clients went is gone then.
+    /// The same, once the figures have not changed for a moment: by then the sidecar has freed the
+    /// resources of clients that are gone.
     pub(crate) fn settled(pid: u32) -> Result<Self> {
         let (mut last, mut since) = (Self::of(pid)?, Instant::now());
         while since.elapsed() < STILL {
@@ -81,7 +81,7 @@ impl Belongings {
         Ok(last)
     }
 
-    /// What is more than before.
+    /// Figures that exceed those of `before`.
     pub(crate) fn beyond(&self, before: &Self) -> Vec<String> {
         let exact = [
             ("descriptors", before.descriptors, self.descriptors),
@@ -99,8 +99,8 @@ impl Belongings {
     }
 }
 
-/// Processes that this one's threads have started, where the kernel lists them. The whole of /proc
-/// is not read: a process elsewhere that hangs in its end may keep whoever looks at it.
+/// Child processes of all threads of this process, where the kernel lists them. A scan of /proc
+/// could block on an unrelated process that hangs in exit.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -110,7 +110,7 @@ fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Whether a thread is the process's own: the kernel's workers of its rings come and go.
+/// Whether a thread belongs to the process: io_uring's kernel workers come and go.
 fn is_ours(task: &io::Result<DirEntry>) -> bool {
     let name = task.as_ref().map(|task| fs::read_to_string(task.path().join("comm")));
     !matches!(name, Ok(Ok(name)) if name.starts_with("iou-"))

@@ -1,11 +1,11 @@
-//! Every abuser: its name, what it does, and who it is.
+//! All abusers: name, action and user.
 
-/// Who an abuser is. All are other users than the quiet client's where this process may say so.
+/// The user id that an abuser runs under. As root, every abuser differs from the quiet client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum User {
     /// A user who may attach.
     Guest,
-    /// As `Guest`, and it harms whoever shares its user id, so it needs one of its own.
+    /// As `Guest`, with a user id of its own, because it harms other processes of its user.
     Apart,
     /// A user who may not attach.
     Stranger,
@@ -14,14 +14,14 @@ pub(crate) enum Who {
 /// One abuser.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abuser {
-    /// How the table and the command line name it.
+    /// Name in the table and on the command line.
     pub(crate) name: &'static str,
-    /// The attack of `kvrail-actor hostile`.
+    /// Argument of `kvrail-actor hostile` that selects the attack.
     pub(crate) kind: &'static str,
-    pub(crate) who: Who,
-    /// The volume that it uses.
+    pub(crate) user: User,
+    /// The volume that the abuser uses.
     pub(crate) volume: &'static str,
-    /// What it does, in a few words.
+    /// Its action, in a few words.
     pub(crate) what: &'static str,
 }
 
@@ -35,23 +35,23 @@ pub(crate) const FUSE: &str = "fuse-arena";
 pub(crate) const WIDE: &str = "wide";
 
 const fn guest(name: &'static str, what: &'static str) -> Abuser {
-    Abuser { name, kind: name, who: Who::Guest, volume: VOLUME, what }
+    Abuser { name, kind: name, user: User::Guest, volume: VOLUME, what }
 }
 
 const fn apart(name: &'static str, what: &'static str) -> Abuser {
-    Abuser { who: Who::Apart, ..guest(name, what) }
+    Abuser { user: User::Apart, ..guest(name, what) }
 }
 
 /// All of them, in the order in which they are tried.
 pub(crate) const ABUSERS: &[Abuser] = &[
     apart("linger-hello", "sends sockets whose close waits, before its hello"),
-    apart("linger-surplus", "sends them beside an ask that takes none"),
-    apart("linger-unread", "leaves them in a queue that nobody reads"),
+    apart("linger-surplus", "attaches them to a request that takes none"),
+    apart("linger-unread", "leaves them in a queue without a reader"),
     Abuser {
         name: "linger-stranger",
         kind: "linger-unread",
-        who: Who::Stranger,
-        ..guest("", "the same, of a user who may not attach")
+        user: User::Stranger,
+        ..guest("", "the same, from a user that may not attach")
     },
     apart("linger-arena", "brings them as memory for an arena"),
     guest(FUSE, "brings a file whose flush is not answered"),
@@ -71,9 +71,9 @@ pub(crate) const ABUSERS: &[Abuser] = &[
     guest("indices", "garbage in lane indices, a new session each time"),
     apart("scribble", "is thrown out for a wrong lap and comes back at once"),
     apart("sessions", "takes all sessions it can get"),
-    apart("connections", "connects and says nothing"),
+    apart("connections", "connects and sends nothing"),
     apart("noise", "garbage on the socket"),
-    guest("hoard", "asks for more than its quota"),
+    guest("hoard", "requests more than its quota"),
     guest("descriptors", "descriptors of wrong kinds and numbers"),
     guest("truncate", "shrinks and grows sealed memory"),
     guest("deaf", "never reads a completion"),

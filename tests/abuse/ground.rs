@@ -1,4 +1,4 @@
-//! What everything happens on: a folder, two volumes behind one poller, a sidecar.
+//! The setup of a run: a folder, two volumes behind one poller, a sidecar.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use crate::catalog::{VOLUME, WIDE};
 use crate::seats::{Seats, on};
 
-/// User and group ids of abusers: nobody's on most systems.
+/// User and group id of abusers: the user `nobody` on most systems.
 pub(crate) const GUEST: u32 = 65_534;
-/// Of one who may not attach.
+/// User and group id of the abuser that may not attach.
 pub(crate) const STRANGER: u32 = 65_533;
 
 /// How long a start may take.
@@ -25,7 +25,7 @@ const START: Duration = Duration::from_secs(30);
 /// Volumes with their stripes and sizes.
 const VOLUMES: [(&str, &str, &str); 2] = [(VOLUME, "1MiB", "258MiB"), (WIDE, "64MiB", "194MiB")];
 
-/// A running sidecar; killed, and its folders gone, at the end.
+/// A running sidecar; dropped, it is killed and its folders are removed.
 #[derive(Debug)]
 pub(crate) struct Ground {
     child: Child,
@@ -35,7 +35,7 @@ pub(crate) struct Ground {
     data: TempDir,
 }
 
-/// Whether this process may be other users.
+/// Whether this process may change its user id.
 pub(crate) fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
@@ -73,7 +73,7 @@ impl Ground {
         loop {
             let Err(error) = Client::attach(self.socket()) else { return Ok(()) };
             let waits = self.lives() && start.elapsed() < START;
-            ensure!(waits, "nobody can attach: {error}; the sidecar said: {}", self.said());
+            ensure!(waits, "no client can attach: {error}; the sidecar wrote: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -86,12 +86,12 @@ impl Ground {
         self.run.path().join("s")
     }
 
-    /// The helper program, where every user may start it.
+    /// The helper program, in a folder where every user may execute it.
     pub(crate) fn actor(&self) -> Command {
         Command::new(self.run.path().join("actor"))
     }
 
-    /// A new file for what a process says.
+    /// A new file for a process's standard error.
     pub(crate) fn transcript(&self, name: &str) -> Result<(PathBuf, File)> {
         let path = self.run.path().join(name);
         let file = File::create(&path)?;
@@ -106,7 +106,7 @@ impl Ground {
         let at = self.run.path().join("fuse");
         let ready = fs::create_dir_all(&at).and_then(|()| tempfile::tempfile());
         let fuse = Fuse::mount(&at, ready.map_err(|error| error.to_string())?)?;
-        fuse.drain_doorbell(FuseRequest::Flush);
+        fuse.withhold_answers(FuseRequest::Flush);
         Ok(fuse)
     }
 
@@ -118,23 +118,23 @@ impl Ground {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Everything it wrote to standard error.
-    pub(crate) fn said(&self) -> String {
+    /// The sidecar's standard error.
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.run.path().join("log")).unwrap_or_default()
     }
 
-    /// Asks it to drain; an error unless it ends well.
+    /// Sends SIGTERM and waits; an error unless the sidecar ends well.
     pub(crate) fn stop(mut self) -> Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let start = Instant::now();
         while self.lives() {
-            ensure!(start.elapsed() < START, "SIGTERM is not followed: {}", self.said());
+            ensure!(start.elapsed() < START, "SIGTERM is not followed: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (status, said) = (self.child.wait()?, self.said());
-        if !status.success() || said.contains("panicked") {
-            bail!("the sidecar ended with {status}: {said}");
+        let (status, stderr) = (self.child.wait()?, self.stderr());
+        if !status.success() || stderr.contains("panicked") {
+            bail!("the sidecar ended with {status}: {stderr}");
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ fn kvrail(programs: &Path) -> Command {
     command
 }
 
-/// One poller for both volumes, so that nobody is out of the others' way.
+/// One poller for both volumes, so every client shares it with the others.
 fn configuration(run: &Path, data: &Path, seats: &Seats) -> String {
     let mut text = format!("sidecar.socket = {:?}\n", run.join("s"));
     text += "sidecar.socket_mode = \"0666\"\n";

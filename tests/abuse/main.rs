@@ -1,9 +1,9 @@
-//! `scripts/dev abuse`: what a quiet client and a client of the control thread feel beside each
-//! abuser, one abuser after the other, against what they feel without it.
+//! `scripts/dev abuse`: measures a quiet client and a client of the control thread with and without
+//! each abuser, one abuser after the other.
 //!
-//! Starts a sidecar, two clients with manners and the abusers as processes of their own. Fails
-//! when a byte was wrong, when the sidecar died, or when it kept anything of an abuser; the aims
-//! for latencies are printed, and only `--strict` fails for them.
+//! Starts a sidecar, two well-behaved clients and the abusers as processes of their own. Fails when
+//! a byte was wrong, when the sidecar died, or when it kept a resource of an abuser; the aims for
+//! latencies are printed, and only `--strict` fails for them.
 #![forbid(unsafe_code)]
 
 mod belongings;
@@ -30,7 +30,7 @@ use crate::report::{Report, Trial};
 use crate::seats::Seats;
 use crate::trial::Scene;
 
-/// A quiet client beside each abuser.
+/// Measures a quiet client while each abuser runs.
 #[derive(Debug, Parser)]
 #[command(name = "scripts/dev abuse")]
 struct Options {
@@ -42,7 +42,7 @@ struct Options {
     /// Seconds of one round.
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
-    /// Rounds without each abuser, and as many beside it.
+    /// Rounds without each abuser, and the number of rounds with it.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// How the report is printed.
@@ -82,12 +82,14 @@ fn main() -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Those that were asked for, in the order of the table.
+/// The abusers on the command line, in the order of the table.
 fn chosen(names: &[String]) -> Result<Vec<&'static Abuser>> {
-    if let Some(name) = names.iter().find(|name| ABUSERS.iter().all(|it| it.name != **name)) {
+    if let Some(name) = names.iter().find(|name| ABUSERS.iter().all(|abuser| abuser.name != **name))
+    {
         bail!("no abuser {name:?}; `scripts/dev abuse --list` shows those there are");
     }
-    let wanted = |it: &&Abuser| names.is_empty() || names.iter().any(|name| name == it.name);
+    let wanted =
+        |abuser: &&Abuser| names.is_empty() || names.iter().any(|name| name == abuser.name);
     Ok(ABUSERS.iter().filter(wanted).collect())
 }
 
@@ -115,7 +117,7 @@ fn run(options: &Options) -> Result<Report> {
         let rounds = scene.trial(abuser, options.rounds)?;
         report.trials.push(Trial::new(abuser, rounds, &seats));
         if !scene.lives() {
-            break; // the trial says so
+            break; // the trial records the fault
         }
     }
     drop(scene);

@@ -13,22 +13,22 @@ use crate::catalog::Abuser;
 use crate::seats::Seats;
 use crate::trial::{Round, Rounds};
 
-/// How much slower 99 of 100 requests of the quiet client may be beside an abuser.
+/// Limit of the quiet client's p99 latency with an abuser, as a multiple of that without it.
 const P99_RATIO: f64 = 2.0;
 
-/// Longest control operation beside an abuser, in milliseconds.
+/// Limit of the longest control operation with an abuser, in milliseconds.
 const CONTROL_MS: f64 = 50.0;
 
 /// All trials of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Environment,
-    /// Ring mode of the volumes, and why.
+    /// Ring mode of the volumes, and the reason for it.
     pub(crate) mode: String,
-    /// Who ran on which core.
+    /// Which processes ran on which cores.
     pub(crate) cores: String,
     pub(crate) trials: Vec<Trial>,
-    /// The end of the sidecar, if it was not a good one.
+    /// Why the sidecar's end was a failure, if it was one.
     pub(crate) fault: Option<String>,
 }
 
@@ -37,18 +37,18 @@ pub(crate) struct Report {
 pub(crate) struct Trial {
     pub(crate) name: String,
     pub(crate) what: String,
-    /// Why it was not tried.
+    /// Why the abuser was not tried.
     pub(crate) skipped: Option<String>,
     pub(crate) without: Side,
     pub(crate) beside: Side,
-    /// Of the quiet client's latencies, beside the abuser and without it.
+    /// The quiet client's latencies with the abuser, divided by those without it.
     pub(crate) ratio: Ratio,
     pub(crate) aims: Vec<Aim>,
-    /// Wrong bytes, what was left behind, deaths: empty, or the run has failed.
+    /// Wrong bytes, leaked resources, deaths: empty, or the run has failed.
     pub(crate) faults: Vec<String>,
 }
 
-/// What was felt without the abuser, or beside it.
+/// Figures of the rounds without the abuser, or of those with it.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Side {
     /// Requests of the quiet client.
@@ -117,13 +117,13 @@ impl Side {
         Self { operations, latency_ns, control, wrong_sectors }
     }
 
-    /// The kind of the longest control operation, and how long it took, in nanoseconds.
+    /// The kind of the longest control operation, and its duration in nanoseconds.
     pub(crate) fn slowest(&self) -> (&str, f64) {
         let slowest = self.control.iter().max_by_key(|(_, operation)| operation.worst_ns);
         slowest.map_or(("-", 0.0), |(name, operation)| (name, operation.worst_ns as f64))
     }
 
-    /// Control operations that were refused or not answered, and all.
+    /// Control operations that were refused or not answered, and the number of all.
     pub(crate) fn failed(&self) -> (u64, u64) {
         self.control.values().fold((0, 0), |(failed, all), operation| {
             (failed + operation.failed, all + operation.count)
@@ -144,7 +144,8 @@ fn quotient(this: f64, other: f64) -> Option<f64> {
     (this > 0.0 && other > 0.0).then(|| this / other)
 }
 
-/// The ratio is an aim only where nobody must share a core with the abuser.
+/// The ratio is an aim only where the quiet client and the poller need not share a core with the
+/// abuser.
 fn aims(beside: &Side, ratio: Ratio, seats: &Seats) -> Vec<Aim> {
     let p99 = match seats {
         Seats::Shared => None,

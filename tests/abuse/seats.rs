@@ -1,17 +1,17 @@
-//! Who runs on which core.
+//! Which processes run on which cores.
 
 use kvrail_bench::cpu::usable_cores;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Cores from which on everybody gets one.
+/// With this number of cores, each process gets one of its own.
 const ENOUGH: usize = 4;
 
 /// The places of a run.
 #[derive(Debug)]
 pub(crate) enum Seats {
-    /// Few cores: the scheduler places everybody.
+    /// Few cores: the scheduler places all processes.
     Shared,
-    /// A core each; what is left goes to the sidecar's control thread and who asks it.
+    /// A core each; the rest is for the sidecar's control thread and the control client.
     Apart { poller: u32, quiet: u32, abuser: u32, rest: Vec<u32> },
 }
 

@@ -23,7 +23,7 @@ operations within 50 ms, none failed.
 
 ";
 
-/// The machine, one line for each abuser, and what is to be said besides.
+/// The machine, one line for each abuser, then faults and skipped abusers.
 pub(crate) fn table(report: &Report) -> String {
     let mut text = machine(report);
     let (tried, skipped): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! One abuser: rounds without it and beside it in turns, and what it leaves behind.
+//! One abuser: rounds with and without it in turns, then the resources that the sidecar keeps.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,21 @@ use anyhow::{Context, Result, ensure};
 use kvrail_tests::{ControlRound, QuietRound};
 
 use crate::belongings::Belongings;
-use crate::catalog::{Abuser, VOLUME, Who};
+use crate::catalog::{Abuser, User, VOLUME};
 use crate::ground::{Ground, is_root};
 use crate::seats::Seats;
 use crate::worker::{Attack, Start, Worker};
 
-/// How much longer than a round its figures may take, before the abuser is killed for it.
+/// How much longer than a round its figures may take before the abuser is killed.
 const LATE: Duration = Duration::from_secs(20);
 
-/// And how much longer than that.
+/// How much longer than that they may take before the trial fails.
 const TOO_LATE: Duration = Duration::from_secs(90);
 
-/// How long the sidecar may take to give up what a dead abuser had.
+/// How long the sidecar may take to free the resources of a dead abuser.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// What both clients felt in one round.
+/// Figures of both clients for one round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Round {
     pub(crate) quiet: QuietRound,
@@ -32,9 +32,9 @@ pub(crate) struct Round {
 pub(crate) struct Rounds {
     pub(crate) alone: Vec<Round>,
     pub(crate) beside: Vec<Round>,
-    /// What must not be, in words.
+    /// Faults, in words.
     pub(crate) faults: Vec<String>,
-    /// Why there was none.
+    /// Why there were no rounds.
     pub(crate) skipped: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Starts both clients, lets them warm up, and looks what the sidecar holds.
+    /// Starts both clients, warms them up, and records the resources of the sidecar.
     pub(crate) fn set(ground: &'a mut Ground, seats: &'a Seats, time: Duration) -> Result<Self> {
         let quiet = Worker::start(&["quiet", VOLUME], &seats.quiet(), ground)?;
         let control = Worker::start(&["control"], &seats.control(), ground)?;
@@ -66,9 +66,9 @@ impl<'a> Scene<'a> {
         self.ground.lives()
     }
 
-    /// An abuser, so many times.
+    /// This number of rounds with one abuser.
     pub(crate) fn trial(&mut self, abuser: &Abuser, rounds: u32) -> Result<Rounds> {
-        let mut all = Rounds { skipped: unavailable(abuser.who), ..Rounds::default() };
+        let mut all = Rounds { skipped: unavailable(abuser.user), ..Rounds::default() };
         for _ in 0..rounds {
             if all.skipped.is_some() || !all.faults.is_empty() {
                 break;
@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
         let ended = attack.as_mut().map_or(Ok(()), Attack::look);
         drop(attack);
         if !self.lives() {
-            all.faults.push(format!("the sidecar died: {}", self.ground.said()));
+            all.faults.push(format!("the sidecar died: {}", self.ground.stderr()));
             return Ok(());
         }
         all.beside.push(round?);
@@ -100,7 +100,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// One round of both clients. An attack that keeps one of them from answering is ended.
+    /// One round of both clients. An attack that keeps a client from answering is ended.
     fn round(&mut self, attack: &mut Option<Attack>) -> Result<Round> {
         self.quiet.begin(self.time)?;
         self.control.begin(self.time)?;
@@ -122,11 +122,11 @@ impl<'a> Scene<'a> {
         Ok(Round { quiet, control })
     }
 
-    /// Waits until the sidecar holds what it held at the start; what it keeps.
+    /// Waits until the sidecar holds the resources of the start; returns the surplus.
     fn left_behind(&mut self) -> Result<Vec<String>> {
         let start = Instant::now();
         loop {
-            // A round of no time: the control client attaches again if it was thrown out.
+            // An empty round: the control client attaches again if its session has ended.
             self.control.begin(Duration::ZERO)?;
             let answered = self.control.figures::<ControlRound>(TOO_LATE)?;
             ensure!(answered.is_some(), "the control client hangs without an abuser");
@@ -140,12 +140,12 @@ impl<'a> Scene<'a> {
 }
 
 /// Why this process cannot start an abuser.
-fn unavailable(who: Who) -> Option<String> {
-    let why = match who {
+fn unavailable(user: User) -> Option<String> {
+    let why = match user {
         _ if is_root() => return None,
-        Who::Guest => return None,
-        Who::Apart => "it needs a user id of its own: run as root",
-        Who::Stranger => "it needs a user who may not attach: run as root",
+        User::Guest => return None,
+        User::Apart => "it needs a user id of its own: run as root",
+        User::Stranger => "it needs a user that may not attach: run as root",
     };
     Some(why.to_owned())
 }

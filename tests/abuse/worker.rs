@@ -12,14 +12,14 @@ use kvrail_tests::Fuse;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 
-use crate::catalog::{Abuser, FUSE, Who};
+use crate::catalog::{Abuser, FUSE, User};
 use crate::ground::{GUEST, Ground, STRANGER, is_root};
 use crate::seats::on;
 
 /// How long a process may take until it is at work.
 const START: Duration = Duration::from_secs(60);
 
-/// Longest attack: who is not killed ends by itself.
+/// Longest attack: an abuser that is not killed ends by itself.
 const ATTACK_SECONDS: &str = "300";
 
 /// A process of the helper program, killed at the end.
@@ -39,7 +39,7 @@ impl Process {
         Ok(Self { child, output, complaints })
     }
 
-    /// Its next line, unless none comes in time.
+    /// The next line of its standard output, or `None` after the timeout.
     fn line(&mut self, patience: Duration) -> Result<Option<String>> {
         let mut ready = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
         if poll(&mut ready, Some(&Timespec::try_from(patience)?))? == 0 {
@@ -51,10 +51,10 @@ impl Process {
         Ok(Some(line.trim().to_owned()))
     }
 
-    /// What it wrote to standard error.
+    /// Its standard error, without notes.
     fn complaint(&self) -> String {
-        let said = fs::read_to_string(&self.complaints).unwrap_or_default();
-        let lines: Vec<_> = said.lines().filter(|line| !line.starts_with("note:")).collect();
+        let stderr = fs::read_to_string(&self.complaints).unwrap_or_default();
+        let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("note:")).collect();
         lines.join(" ")
     }
 }
@@ -66,7 +66,7 @@ impl Drop for Process {
     }
 }
 
-/// A client with manners, which does a round when it is told to.
+/// A well-behaved client, which runs a round for each line that it reads.
 #[derive(Debug)]
 pub(crate) struct Worker {
     process: Process,
@@ -91,7 +91,7 @@ impl Worker {
         Ok(writeln!(self.input, "{}", round.as_secs_f64())?)
     }
 
-    /// Its figures, unless they do not come in time.
+    /// Its figures, or `None` after the timeout.
     pub(crate) fn figures<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>> {
         let Some(line) = self.process.line(patience)? else { return Ok(None) };
         serde_json::from_str(&line).map(Some).with_context(|| line)
@@ -101,17 +101,17 @@ impl Worker {
 /// An abuser at work, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Attack {
-    /// Dropped first: its end answers whatever the abuser, too, may be waiting for.
+    /// Dropped first: its end answers every request that the abuser may wait for.
     _files: Option<Fuse>,
     process: Process,
 }
 
-/// What came of the start of an attack.
+/// Outcome of the start of an attack.
 #[derive(Debug)]
 pub(crate) enum Start {
-    /// It is at work.
+    /// The abuser runs.
     Running(Attack),
-    /// This machine has not what it needs.
+    /// This machine lacks something that the abuser needs.
     Skipped(String),
 }
 
@@ -129,9 +129,9 @@ impl Attack {
             _ => None,
         };
         command.args(files.as_ref().map(Fuse::file));
-        let user = match abuser.who {
-            Who::Guest | Who::Apart => GUEST,
-            Who::Stranger => STRANGER,
+        let user = match abuser.user {
+            User::Guest | User::Apart => GUEST,
+            User::Stranger => STRANGER,
         };
         if is_root() {
             command.uid(user).gid(user);
@@ -141,7 +141,7 @@ impl Attack {
         Ok(Start::Running(Self { _files: files, process }))
     }
 
-    /// An error when it has ended although nobody told it to.
+    /// An error when the abuser has ended by itself.
     pub(crate) fn look(&mut self) -> Result<()> {
         match self.process.child.try_wait()? {
             None => Ok(()),
@@ -150,7 +150,7 @@ impl Attack {
     }
 }
 
-/// Where the programs of this build are: beside this one.
+/// The programs of this build lie in the folder of this one.
 pub(crate) fn programs() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.parent().map(Path::to_owned).context("a program lies in a folder")?;

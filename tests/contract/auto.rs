@@ -25,7 +25,7 @@ fn open() -> Option<Subject<AnyDevice>> {
 conformance!(open);
 
 #[test]
-fn auto_says_what_it_chose_and_why() {
+fn auto_reports_its_choice_and_the_reason() {
     let subject = open().expect("never skipped");
     let description = subject.device.description();
     println!("{description:?}");
@@ -41,7 +41,7 @@ fn auto_says_what_it_chose_and_why() {
 }
 
 #[test]
-fn a_fixed_mode_is_what_was_asked_for() {
+fn a_fixed_mode_is_used() {
     let subject = open_as(ModeChoice::Fixed(ModeName::Interrupt)).expect("never skipped");
     let description = subject.device.description();
     assert_eq!(
@@ -51,7 +51,7 @@ fn a_fixed_mode_is_what_was_asked_for() {
     assert!(description.features.iter().any(|text| text.contains("DEFER_TASKRUN")));
 }
 
-/// Tells as what devices were handed over, and how many.
+/// Mechanism type that records the number and the names of devices it got.
 struct Type;
 
 impl Driver for Type {

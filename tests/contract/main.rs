@@ -1,8 +1,7 @@
-//! The device contract, held against every device there is: one suite, many subjects.
+//! The device contract: one suite, run against every device.
 //!
-//! `suite` is the contract as cases, generic over the device; `rig` drives a device the way a
-//! poller does and keeps the accounts; the other files name the subjects and what is special to
-//! them.
+//! `suite` is the contract as cases, generic over the device; `rig` drives a device as a poller
+//! does and keeps the accounts; the other files declare the devices and their special cases.
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -1,5 +1,5 @@
-//! Modes that need a real disk: the whole contract on the device named, else a refusal that says
-//! what is missing. They have a second ring for flush and discard.
+//! Modes that need a real disk: the whole contract on the named device, else the refusal, which
+//! names what is missing. They have a second ring for flush and discard.
 
 use kvrail_device::{
     Device, DeviceError, DirectIo, Mode, ModeName, Uring, UringOptions, open_path,
@@ -16,7 +16,7 @@ fn on_device<M: Mode>(depth: u32) -> Result<Subject<Uring<M>>, DeviceError> {
     Ok(Subject { device, bytes: Bytes::Kept, keep })
 }
 
-/// What the named device lacks: queues to poll, or a character device.
+/// Whether the named device lacks queues to poll, or a character device.
 fn lacks(what: &str) -> bool {
     let Some(name) = named_device() else { return true };
     let path = std::fs::canonicalize(&name).expect("the named device is there");
@@ -31,8 +31,8 @@ fn lacks(what: &str) -> bool {
     }
 }
 
-/// The subject, or `None` after the refusal was checked: it names what is missing, and that is
-/// true.
+/// The subject, or `None` after a check of the refusal: it must name the missing part, and the part
+/// must be missing.
 fn or_refused<M: Mode>() -> Option<Subject<Uring<M>>> {
     of_depth(128)
 }
@@ -51,8 +51,8 @@ fn of_depth<M: Mode>(depth: u32) -> Option<Subject<Uring<M>>> {
     None
 }
 
-/// Four times as many requests as an NVMe queue has tags (1,023): what the kernel hands back with
-/// EAGAIN is handed over again, unchanged, until all of it is done.
+/// Four times the requests that an NVMe queue has tags for (1,023): requests that the kernel
+/// returns with EAGAIN are submitted again, unchanged, until all are done.
 fn more_than_there_are_tags<M: Mode>() {
     const DEPTH: u32 = 4096;
     let Some(subject) = of_depth::<M>(DEPTH) else { return };

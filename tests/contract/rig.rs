@@ -9,7 +9,7 @@ use kvrail_device::{BufferIndex, Device, Durability, Event, Events, Finished, Op
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_ring::{Opcode, Status};
 
-/// Nothing on a healthy machine takes as long.
+/// No operation on a healthy machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a device gives back what was written.
@@ -17,11 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) enum Bytes {
     /// It stores them.
     Kept,
-    /// It only pretends to; data are not compared.
+    /// It drops them; the data are not compared.
     Ignored,
 }
 
-/// A device under test, with what must outlive it.
+/// A device under test, with the resources that must outlive it.
 pub(crate) struct Subject<D> {
     pub(crate) device: D,
     pub(crate) bytes: Bytes,
@@ -75,7 +75,8 @@ impl<D: Device> Rig<D> {
         }
     }
 
-    /// Prepares; says whether the device took it. What it does not take it gives back unchanged.
+    /// Prepares an operation; true when the device took it. A refused operation comes back
+    /// unchanged.
     pub(crate) fn offer(&mut self, operation: Operation) -> bool {
         let before = self.device.in_flight();
         match self.device.prepare(operation) {
@@ -125,7 +126,8 @@ impl<D: Device> Rig<D> {
         }
     }
 
-    /// Does all operations, as many at once as the device takes; how each ended, in their order.
+    /// Runs all operations, with the largest number in flight that the device takes; returns their
+    /// results in order.
     pub(crate) fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
         let already = self.finished.len();
         let mut waiting = operations.iter().copied().peekable();
@@ -168,7 +170,7 @@ impl<D: Device> Rig<D> {
         seen == pattern(offset, length, version)
     }
 
-    /// Overwrites a part of the region, so that a read that moves nothing shows.
+    /// Overwrites a part of the region, so that a later read that moves no bytes is found.
     pub(crate) fn wipe(&self, buffer_offset: usize, length: usize) {
         store(&*self.region, buffer_offset, &vec![0xee; length]);
     }
@@ -190,7 +192,7 @@ impl<D: Device> Rig<D> {
         assert!(self.holds(buffer_offset, offset, length, version), "{length} bytes at {offset}");
     }
 
-    /// Sleeps as the device says until there may be something to reap.
+    /// Sleeps with the device's own kind of wait until there may be something to reap.
     pub(crate) fn sleep(&self) {
         match self.device.wait() {
             Wait::Poll | Wait::ThreadWaker => std::thread::yield_now(),
@@ -204,7 +206,7 @@ impl<D: Device> Rig<D> {
     }
 }
 
-/// Bytes that tell where they belong and which write they came from.
+/// Bytes that identify their offset and the write that they came from.
 fn pattern(offset: u64, length: usize, version: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     let mut at = offset;

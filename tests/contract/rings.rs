@@ -1,4 +1,4 @@
-//! What is special to rings: threads, system calls, removal, limits, refusals.
+//! Cases of io_uring alone: threads, system calls, removal, limits, refusals.
 
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ fn attached_here_and_driven_there() {
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
-/// A thread registers 16 rings at most; the rest work all the same and say so.
+/// A thread registers 16 rings at most; the others work without, and their description names the
+/// reason.
 #[test]
 fn more_rings_than_a_thread_can_register() {
     let path = file();
@@ -101,8 +102,8 @@ fn an_interrupt_ring_makes_one_call_to_submit_and_at_most_one_to_collect() {
     assert!(rig.device.system_calls() <= 200, "{} calls", rig.device.system_calls());
 }
 
-/// What a surprise removal looks like: the device has no bytes any more, reads bring 0 of them
-/// without an error, writes say ENOSPC. Neither may pass for anything but device gone.
+/// A surprise removal: the device has no bytes any more, reads return 0 bytes without an error,
+/// writes return ENOSPC. Both must end as `DEVICE_GONE`.
 #[test]
 fn a_device_that_shrinks_to_nothing_is_gone() {
     let Some(block) = Loop::new() else { return };
@@ -134,7 +135,7 @@ fn a_truncated_file_is_gone() {
         .open(&path)
         .and_then(|file| file.set_len(4096))
         .expect("our own file");
-    // What is read is there; the write ends well at the kernel, and makes it grow again.
+    // The read finds its bytes; the write succeeds in the kernel, and makes the file grow again.
     let whole = rig.operation(Opcode::Read, 0, 4096, 0);
     let behind = rig.operation(Opcode::Read, 0, 65_536, 0);
     let write = rig.operation(Opcode::Write, FILE_BYTES - 8192, 4096, 0);
@@ -179,7 +180,7 @@ fn a_refused_registration_leaves_nothing_behind() {
     rig.device.attach(last, small).expect("free");
 }
 
-/// A device that comes back: the ring, its memory and its tables stay, only the file is another.
+/// A device that comes back: ring, memory and tables stay, only the file is a new one.
 #[test]
 fn a_ring_goes_on_with_what_came_back() {
     let Some(subject) = on_file::<Interrupt>(|_| ()) else { return };

@@ -231,8 +231,8 @@ fn the_seed_decides() {
 }
 
 proptest! {
-    /// Any mix of faults: every operation ends once, what is OK is right unless the fault is one
-    /// that lies, and nothing hangs once released.
+    /// Any mix of faults: every operation ends once, an OK one has the right data unless the fault
+    /// corrupts them silently, and nothing hangs once released.
     #[test]
     fn every_operation_ends_under_any_plan(
         seed: u64,

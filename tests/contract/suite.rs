@@ -15,8 +15,8 @@ const KV_BLOCK: usize = 1_124_352;
 
 const MIB: usize = 1 << 20;
 
-/// Declares every case of the suite for one factory `fn() -> Option<Subject<_>>`; the factory says
-/// why when it returns `None`.
+/// Declares every case of the suite for one factory `fn() -> Option<Subject<_>>`; a factory that
+/// returns `None` prints the reason.
 macro_rules! conformance {
     ($factory:path) => {
         conformance!(@cases $factory:
@@ -64,7 +64,7 @@ pub(crate) fn beyond_transfer_max<D: Device>(subject: Subject<D>) {
     let length = (2 * most + 3 * block).min(room - room % block).min(24 * MIB);
     let mut rig = Rig::new(subject, length + 2 * block);
     rig.round_trip(block as u64, length, block, 1);
-    // Two such at once, and small ones that must not get lost between.
+    // Two of these at once, and small ones that must not get lost between them.
     rig.fill(0, 0, length, 2);
     let mut operations = Vec::new();
     for nth in 0..8 {
@@ -249,8 +249,8 @@ pub(crate) fn blocking_wakes_up<D: Device>(subject: Subject<D>) {
     const LONG: Duration = Duration::from_secs(100);
     let mut rig = Rig::new(subject, MIB);
     let bell = Doorbell::eventfd().expect("descriptors are left");
-    let heard = bell.as_fd().try_clone_to_owned().expect("descriptors are left");
-    if rig.device.watch(heard).is_err() {
+    let watched = bell.as_fd().try_clone_to_owned().expect("descriptors are left");
+    if rig.device.watch(watched).is_err() {
         assert_ne!(rig.device.description().mode, "interrupt");
         return;
     }

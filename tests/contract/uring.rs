@@ -32,7 +32,7 @@ pub(crate) fn named_device() -> Option<String> {
     std::env::var("KVRAIL_CONTRACT_DEVICE").ok()
 }
 
-/// The named block device, else a fresh file, with what must be kept while it is used.
+/// The named block device, else a fresh file, with the guard that keeps it.
 pub(crate) fn place() -> (String, Box<dyn std::any::Any>) {
     match named_device() {
         Some(name) => (name, Box::new(())),
@@ -43,7 +43,8 @@ pub(crate) fn place() -> (String, Box<dyn std::any::Any>) {
     }
 }
 
-/// A device on a fresh file; `None`, said why, where the file system has no O_DIRECT.
+/// A device on a fresh file; `None`, with the reason printed, where the file system has no
+/// O_DIRECT.
 pub(crate) fn on_file<M: Mode>(adjust: fn(&mut UringOptions)) -> Option<Subject<Uring<M>>> {
     let path = file();
     let name = path.to_str().expect("UTF-8 paths").to_owned();
@@ -94,7 +95,7 @@ mod interrupt_buffered {
     conformance!(open);
 }
 
-/// As where a process may pin nothing.
+/// The fallback for a process that may not pin memory.
 mod interrupt_by_address {
     use super::{Interrupt, Registering, Subject, Uring};
 

@@ -1,4 +1,4 @@
-//! `scripts/dev audit`: what a database of advisories has against the lock file is said.
+//! `scripts/dev audit` reports the advisories of a database that hit the lock file.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,14 +23,14 @@ fn database(package: &str, patched: &str) -> TempDir {
     folder
 }
 
-/// How it ends, and what it says, with those arguments and these folders for cargo.
+/// Exit status and output, with those arguments and these folders for cargo.
 fn run(arguments: &[&OsStr], folders: &[(&str, &Path)]) -> (Option<i32>, String) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new("scripts/dev");
     command.arg("audit").args(arguments).current_dir(repository);
     let output = command.envs(folders.iter().copied()).output().unwrap();
-    let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    (output.status.code(), said.concat())
+    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    (output.status.code(), texts.concat())
 }
 
 fn audit(database: &Path) -> (Option<i32>, String) {
@@ -38,15 +38,15 @@ fn audit(database: &Path) -> (Option<i32>, String) {
 }
 
 fn git(folder: &Path, arguments: &[&str]) {
-    let who = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
+    let author = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
     let mut command = Command::new("git");
-    let output = command.current_dir(folder).args(who).args(arguments).output().unwrap();
+    let output = command.current_dir(folder).args(author).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The clone of an earlier time, without history, is brought up to date.
 #[test]
-fn a_database_that_is_there_is_fetched_anew() {
+fn an_existing_database_is_updated() {
     if Command::new("git").arg("--version").output().is_err() {
         return println!("skipped: a database that is fetched: no git in PATH");
     }
@@ -65,30 +65,30 @@ fn a_database_that_is_there_is_fetched_anew() {
         fs::copy(later.path().join(file), source.path().join(file)).unwrap();
         commit();
     }
-    let (code, said) = run(&[], &[("CARGO_HOME", home.path())]);
-    if let Some(why) = said.lines().find(|line| line.starts_with("skipped:")) {
+    let (code, output) = run(&[], &[("CARGO_HOME", home.path())]);
+    if let Some(why) = output.lines().find(|line| line.starts_with("skipped:")) {
         return println!("{why}");
     }
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("RUSTSEC-2099-0001"), "{said}");
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("RUSTSEC-2099-0001"), "{output}");
 }
 
 #[test]
 fn an_advisory_against_what_is_locked_is_an_error() {
-    let (code, said) = audit(database("libc", "0.0.1").path());
-    if let Some(why) = said.lines().find(|line| line.starts_with("skipped:")) {
+    let (code, output) = audit(database("libc", "0.0.1").path());
+    if let Some(why) = output.lines().find(|line| line.starts_with("skipped:")) {
         return println!("{why}");
     }
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = audit(database("libc", "99.0.0").path());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("RUSTSEC-2099-0001") && said.contains("libc"), "{said}");
-    let (code, said) = audit(database("async-nats", "99.0.0").path());
-    assert_eq!(code, Some(0), "only KVBM has it: {said}");
-    assert!(said.contains("RUSTSEC-2099-0001") && said.contains("async-nats"), "{said}");
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = audit(database("libc", "99.0.0").path());
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("RUSTSEC-2099-0001") && output.contains("libc"), "{output}");
+    let (code, output) = audit(database("async-nats", "99.0.0").path());
+    assert_eq!(code, Some(0), "only KVBM has it: {output}");
+    assert!(output.contains("RUSTSEC-2099-0001") && output.contains("async-nats"), "{output}");
 }
 
-/// What one of them builds is there for the others: none meets a half of it.
+/// An audit builds into a shared folder: others find the whole result or none.
 #[test]
 fn several_at_once_on_a_machine_without_it() {
     let (database, target) = (database("libc", "0.0.1"), TempDir::new().unwrap());
@@ -102,17 +102,17 @@ fn several_at_once_on_a_machine_without_it() {
         let started = [0, 1, 2].map(|position| scope.spawn(move || one(position)));
         started.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    let skipped = |said: &str| said.lines().any(|line| line.starts_with("skipped:"));
-    if all.iter().all(|(_, said)| skipped(said)) {
+    let skipped = |output: &str| output.lines().any(|line| line.starts_with("skipped:"));
+    if all.iter().all(|(_, output)| skipped(output)) {
         return println!("skipped: several audits at once: {}", all[0].1);
     }
-    assert!(all.iter().all(|(code, said)| *code == Some(0) && !skipped(said)), "{all:?}");
+    assert!(all.iter().all(|(code, output)| *code == Some(0) && !skipped(output)), "{all:?}");
 }
 
-/// Who names a folder means it: one that is no database is refused, not skipped.
+/// A folder on the command line that is no database is refused, not skipped.
 #[test]
 fn a_folder_that_is_no_database_is_refused() {
-    let (code, said) = audit(Path::new("/nonexistent"));
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("/nonexistent is no checkout of"), "{said}");
+    let (code, output) = audit(Path::new("/nonexistent"));
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("/nonexistent is no checkout of"), "{output}");
 }

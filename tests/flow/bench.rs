@@ -64,7 +64,7 @@ fn clean(report: &Value) {
     for run in runs {
         assert_eq!((&run["errors"], &run["verify_failures"]), (&0.into(), &0.into()), "{run}");
     }
-    // In a moment on a busy disk a run may end before its first operation does; not all of them.
+    // A short run on a busy disk may end before its first operation does; not all of them.
     assert!(runs.iter().any(|run| run["operations"].as_u64().unwrap() > 0), "{report}");
 }
 
@@ -114,9 +114,9 @@ fn the_report_has_the_promised_keys_and_no_failures() {
     nothing_left(&folder);
 }
 
-/// Blocks of the store beside the volume's, those that no volume takes among them.
+/// Blocks of the store compared with those of the volume, with lengths that no volume takes.
 #[test]
-fn the_store_puts_gets_and_looks_up_beside_the_volume() {
+fn the_store_puts_gets_and_looks_up_next_to_the_volume() {
     let (_place, folder) = place_with_folder();
     let mut command = bench_of("kvrail,raw,store", "0.1");
     command.args(["--op", "read,write,lookup", "--block", "64KiB,640256B", "--depth", "2"]);
@@ -147,9 +147,10 @@ fn the_store_puts_gets_and_looks_up_beside_the_volume() {
     nothing_left(&folder);
 }
 
-/// A file for each block beside the store: the same cases, no wrong byte, and no file left.
+/// One file for each block, compared with the store: the same cases, no wrong byte, and no file
+/// left.
 #[test]
-fn files_put_and_get_beside_the_store() {
+fn files_put_and_get_next_to_the_store() {
     let (_place, folder) = place_with_folder();
     let mut command = bench_of("store,files", "0.1");
     command.args(["--op", "mixed", "--block", "64KiB,5000B", "--depth", "1,2", "--clients", "2"]);
@@ -160,7 +161,7 @@ fn files_put_and_get_beside_the_store() {
     let runs = report["runs"].as_array().unwrap();
     let of = |arm: &str| {
         let own = runs.iter().filter(|run| run["arm"] == arm);
-        own.map(|run| [&run["block_bytes"], &run["depth"]].map(|it| it.as_u64().unwrap()))
+        own.map(|run| [&run["block_bytes"], &run["depth"]].map(|value| value.as_u64().unwrap()))
             .collect::<Vec<_>>()
     };
     assert_eq!(of("files"), [[65_536, 1], [5000, 1]], "more than one at once takes more clients");
@@ -179,10 +180,10 @@ fn place_with_folder() -> (Place, PathBuf) {
 }
 
 #[test]
-fn its_sidecar_is_configured_as_asked() {
+fn its_sidecar_has_the_given_configuration() {
     let (place, folder) = place_with_folder();
     let file = place.path("kvrail.toml");
-    // Neither its volumes nor its socket: the benchmark brings its own.
+    // Neither its volumes nor its socket: the benchmark uses its own.
     let text = "[sidecar]\nsocket = \"/nowhere/kvrail.sock\"\n[device]\nmode = \"sqpoll\"\n\
                 [[volume]]\nname = \"kv\"\nmembers = [\"/nowhere/kv.img\"]\n";
     fs::write(&file, text).unwrap();
@@ -199,7 +200,7 @@ fn its_sidecar_is_configured_as_asked() {
     nothing_left(&folder);
 }
 
-/// As many threads as the help promises, under the default limits of a session.
+/// The number of threads in the help, under the default limits of a session.
 #[test]
 fn sixty_four_clients_have_room() {
     let (_place, folder) = place_with_folder();
@@ -223,21 +224,21 @@ fn no_key_is_taken_in_silence() {
     assert!(refused.stderr.contains(set) && refused.stderr.contains("--attach"));
 }
 
-/// Without a terminal: what is written is said before it is, then a line for each stage, and no
-/// bar. The report ends with what it comes to.
+/// Without a terminal: the files to be written are named first, then a line for each stage, and no
+/// bar. The report ends with the result.
 #[test]
-fn it_says_what_it_does_while_it_runs_and_what_came_of_it() {
+fn it_prints_its_stages_and_the_result() {
     let (_place, folder) = place_with_folder();
     let small = ["--op", "read", "--block", "4KiB,64KiB", "--depth", "1"];
     let outcome = run(bench().args(small).arg("--dir").arg(&folder));
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said: Vec<&str> = outcome.stderr.lines().collect();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let named = ["writes", "for a volume", folder.to_str().unwrap(), "removes them at the end"];
-    let intention = said.iter().position(|line| named.iter().all(|words| line.contains(words)));
-    let begun = said.iter().position(|line| line.contains("writing the pattern"));
+    let intention = lines.iter().position(|line| named.iter().all(|words| line.contains(words)));
+    let begun = lines.iter().position(|line| line.contains("writing the pattern"));
     assert!(intention.is_some() && intention < begun, "{}", outcome.stderr);
     for words in ["writing the pattern", "case 1 of 2: read 4KiB d1", "case 2 of 2", "comparing"] {
-        assert!(said.iter().any(|line| line.contains(words)), "no {words} in {}", outcome.stderr);
+        assert!(lines.iter().any(|line| line.contains(words)), "no {words} in {}", outcome.stderr);
     }
     assert!(!outcome.stderr.contains('\u{1b}'), "{}", outcome.stderr);
     let result = outcome.stdout.lines().any(|line| line.starts_with("Result: every byte"));
@@ -247,7 +248,7 @@ fn it_says_what_it_does_while_it_runs_and_what_came_of_it() {
     nothing_left(&folder);
 }
 
-/// Without a GPU, and with one of another number: one sentence says what is missing, status 1.
+/// Without a GPU, and with an absent GPU: one sentence names what is missing, status 1.
 #[test]
 fn a_gpu_that_is_not_there_is_one_sentence() {
     let mut command = kvrail();
@@ -258,7 +259,7 @@ fn a_gpu_that_is_not_there_is_one_sentence() {
     assert_eq!(done.stderr.trim().lines().count(), 1, "{}", done.stderr);
 }
 
-/// Before a volume is made and minutes are spent: what cannot be is said, with its status.
+/// An impossible case is refused, with its status, before a volume is made and minutes are spent.
 #[test]
 fn wrong_options_are_refused_at_once() {
     let place = Place::empty(0);
@@ -306,7 +307,7 @@ fn an_interrupt_leaves_nothing_behind() {
     let ignored = status.lines().find(|line| line.starts_with("SigIgn:")).unwrap();
     let hangup = ignored.ends_with(['0', '2', '4', '6', '8', 'a', 'c', 'e']);
     let signals = [Signal::INT, Signal::TERM].into_iter();
-    // Who is killed removes nothing; its sidecar does.
+    // A killed benchmark removes nothing; its sidecar does.
     for signal in signals.chain(hangup.then_some(Signal::HUP)).chain([Signal::KILL]) {
         let mut command = bench_for("60");
         command.args(["--op", "read", "--block", "4KiB", "--depth", "4"]);
@@ -356,8 +357,8 @@ fn an_attached_benchmark_leaves_the_sidecar_running() {
     sidecar.stop();
 }
 
-/// A file stands in for the device: what it held is refused or overwritten as asked, and no label
-/// is left.
+/// A file stands in for the device: existing content is refused or overwritten as requested, and no
+/// label is left.
 #[test]
 fn members_of_ones_own_carry_no_label_afterwards() {
     let place = Place::empty(0);
@@ -377,7 +378,7 @@ fn members_of_ones_own_carry_no_label_afterwards() {
     assert_eq!(seen[0]["content"]["state"], "blank", "{seen}");
 }
 
-/// Requests of an engine, with real bytes: what was not there is put, what was put is got.
+/// Requests of an engine, with real bytes: absent blocks are put, present ones are got.
 #[test]
 fn requests_of_an_engine_are_played_against_the_store() {
     let (place, folder) = place_with_folder();
@@ -408,16 +409,17 @@ fn requests_of_an_engine_are_played_against_the_store() {
     for (name, times) in [("get", count("hits")), ("put", count("stored"))] {
         assert!(times > 0 && report["latency_ns"][name]["p99"].as_f64().unwrap() > 0.0);
     }
-    let told = play(&["--requests", "3"]);
-    told.expect(0, &[]);
+    let outcome = play(&["--requests", "3"]);
+    outcome.expect(0, &[]);
     for words in ["3 requests in", "0 errors, 0 wrong sectors", "hits inside prefixes"] {
-        assert!(told.stdout.contains(words), "no {words:?} in {}", told.stdout);
+        assert!(outcome.stdout.contains(words), "no {words:?} in {}", outcome.stdout);
     }
     // Before anything is played.
-    let at = |words: &str| told.stderr.find(words).unwrap_or_else(|| panic!("{}", told.stderr));
+    let at =
+        |words: &str| outcome.stderr.find(words).unwrap_or_else(|| panic!("{}", outcome.stderr));
     let expected = at("3 requests for 6 blocks, ");
-    assert!(told.stderr[expected..].contains("about "), "{}", told.stderr);
-    assert!(expected < at("playing the requests"), "{}", told.stderr);
+    assert!(outcome.stderr[expected..].contains("about "), "{}", outcome.stderr);
+    assert!(expected < at("playing the requests"), "{}", outcome.stderr);
     play(&["--depth", "1,2"]).expect(2, &["--depth", "one value"]);
     play(&["--depth", "200"]).expect(2, &["--depth 200", "128"]);
     play(&["--arms", "kvrail,files"]).expect(2, &["--arms", "leave --arms out"]);
@@ -429,19 +431,20 @@ fn requests_of_an_engine_are_played_against_the_store() {
     nothing_left(&folder);
 }
 
-/// A store that has room for a third of the blocks. How near its hits are to those of the replay
-/// beside depends on the machine's pace: docs/hits.md has the figures.
+/// A store with room for a third of the blocks. The difference between its hits and those of the
+/// replay depends on the machine's pace: docs/hits.md has the figures.
 #[test]
-fn hits_with_bytes_stand_beside_those_of_the_replay() {
+fn hits_with_bytes_are_compared_with_those_of_the_replay() {
     let (place, folder) = place_with_folder();
     let trace = place.path("sessions.jsonl");
-    // Twenty-four sessions of eight turns; some come back sooner than others.
+    // Twenty-four sessions of eight turns; some return sooner than others.
     let mut random = fastrand::Rng::with_seed(36);
     let mut turns = [0_u64; 24];
     let lines = (0..192_u64).map(|at| {
         let session = random.usize(..24).min(random.usize(..24));
         turns[session] += 1;
-        let ids: Vec<_> = (0..2 * turns[session]).map(|it| session as u64 * 1000 + it).collect();
+        let ids: Vec<_> =
+            (0..2 * turns[session]).map(|block| session as u64 * 1000 + block).collect();
         format!("{{\"timestamp\": {}, \"hash_ids\": {ids:?}}}\n", at * 1000)
     });
     fs::write(&trace, lines.collect::<String>()).unwrap();

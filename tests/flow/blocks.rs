@@ -10,7 +10,7 @@ use kvrail_counters::MemberCounters;
 
 use crate::rig::{LONG, Place, Sidecar, eventually};
 
-/// A client with everything it needs for one namespace.
+/// A client with all that it needs for one namespace.
 struct Cache {
     client: Client,
     arena: Arena,
@@ -67,7 +67,7 @@ fn key(number: u64) -> BlockKey {
     BlockKey::of(&number.to_le_bytes())
 }
 
-/// What the block of a key holds: no two blocks, and no two places in one, are alike.
+/// Content of the block of a key: no two blocks, and no two places in one, are alike.
 fn fill(key: BlockKey, bytes: &mut [u8]) {
     let mut state = u64::try_from(key.bits() >> 64).expect("half of it") | 1;
     for piece in bytes.chunks_mut(8) {
@@ -80,7 +80,7 @@ fn fill(key: BlockKey, bytes: &mut [u8]) {
 const LENGTHS: [usize; 12] =
     [1, 7, 511, 512, 513, 4095, 4096, 4097, 65_536, 640_256, 1_124_352, 769_088];
 
-/// Hits and misses of a cache are those of lookups: engines get only what is there.
+/// A cache's hits and misses are those of lookups: engines get only blocks that are there.
 #[test]
 fn a_lookup_is_one_request_and_its_keys_are_counted() {
     let place = Place::with_store(2, 64 << 20);
@@ -177,14 +177,14 @@ fn drops_and_clears_are_seen_by_everybody() {
     assert_eq!(other.put(key(3), 5000).note, BlockNote::None);
     assert_eq!(one.get(key(3), 5000).status, Status::Ok);
 
-    // Another opening of the same client knows what this one did.
+    // Another opening of the same client knows the blocks of the first one.
     let twin = one.client.store("kv").unwrap().open("shared", one.space.identity(), Absent::Fail);
     let twin = std::mem::replace(&mut one.space, twin.unwrap());
     twin.clear().unwrap();
     assert_eq!(one.put(key(9), 5000).note, BlockNote::None);
     other.space.refresh().unwrap();
-    for (cache, who) in [(&mut one, "the one that put"), (&mut other, "another")] {
-        assert_eq!(cache.get(key(9), 5000).status, Status::Ok, "{who}");
+    for (cache, name) in [(&mut one, "the client that put"), (&mut other, "another")] {
+        assert_eq!(cache.get(key(9), 5000).status, Status::Ok, "{name}");
     }
     assert_eq!(one.client.store("kv").unwrap().namespaces().unwrap().len(), 1);
     drop((one, other));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, run};
 
-/// What watches a program while it runs.
+/// The checker that a program runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     /// AddressSanitizer with its leak check, and UndefinedBehaviorSanitizer.
@@ -17,7 +17,7 @@ enum Watch {
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Whether a program is installed; says so when it is not.
+/// Whether a program is installed; prints a line when it is not.
 fn have(program: &str) -> bool {
     let known = Command::new(program).arg("--version").stdout(Stdio::null()).status();
     let have = known.is_ok_and(|status| status.success());
@@ -27,12 +27,12 @@ fn have(program: &str) -> bool {
     have
 }
 
-/// Compiles and links a program with the built library; nothing may be said.
+/// Compiles and links a program with the built library; the compiler must print nothing.
 fn compile(source: &str, watch: Watch, place: &Place) -> PathBuf {
     let source = Path::new(REPOSITORY).join(source);
     let library = actor_program().parent().expect("a folder");
     let program = place.path(&format!("{watch:?}"));
-    let cpp = source.extension().is_some_and(|it| it == "cpp");
+    let cpp = source.extension().is_some_and(|extension| extension == "cpp");
     let mut command = Command::new(if cpp { "c++" } else { "cc" });
     command.args([if cpp { "-std=c++17" } else { "-std=c11" }, "-Wall", "-Wextra", "-Werror"]);
     command.args(["-Wpedantic", "-g", "-O1"]);
@@ -42,8 +42,8 @@ fn compile(source: &str, watch: Watch, place: &Place) -> PathBuf {
     command.arg("-I").arg(Path::new(REPOSITORY).join("ffi/c/include"));
     command.arg(&source).arg("-o").arg(&program).arg("-pthread");
     command.arg("-L").arg(library).arg("-lkvrail").arg(rpath(library));
-    let said = run(&mut command);
-    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{command:?}");
+    let outcome = run(&mut command);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{command:?}");
     program
 }
 
@@ -76,7 +76,7 @@ fn passes(source: &str, words: &str) {
     passes_at(&Place::with_volume(2, 16 << 20), source, words);
 }
 
-/// As `passes`, beside host memory that plays a GPU's.
+/// As `passes`, with the stand-in for a GPU.
 fn passes_with_gpu(source: &str, words: &str) {
     let mut place = Place::with_volume(2, 16 << 20);
     place.configure("gpu.devices = [\"stand-in:0\"]");
@@ -100,9 +100,9 @@ fn passes_at(place: &Place, source: &str, words: &str) {
             continue;
         }
         let program = compile(source, watch, place);
-        let said = run(&mut watched(&program, watch, &sidecar));
-        assert_eq!(said.code, Some(0), "{watch:?}: {said:#?}");
-        assert!(said.stdout.contains(words), "{watch:?}: {said:#?}");
+        let outcome = run(&mut watched(&program, watch, &sidecar));
+        assert_eq!(outcome.code, Some(0), "{watch:?}: {outcome:#?}");
+        assert!(outcome.stdout.contains(words), "{watch:?}: {outcome:#?}");
     }
     sidecar.wait_for_belongings(&before);
     sidecar.stop();
@@ -164,9 +164,9 @@ fn a_c_program_survives_its_sidecar() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("waiting") && said.contains("came back"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("waiting") && text.contains("came back"), "{text}");
 }
 
 #[test]
@@ -180,24 +180,24 @@ fn a_c_program_goes_on_over_upgrades() {
     let mut command = watched(&program, Watch::Sanitizers, &sidecar);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let mut hear = |life: u32| {
+    let mut expect_life = |life: u32| {
         let line = lines.next().map(|line| line.expect("its output"));
         assert_eq!(line.as_deref(), Some(format!("right in life {life}").as_str()));
     };
-    hear(1);
+    expect_life(1);
     sidecar.stop();
     sidecar = Sidecar::start(&place);
-    hear(2);
-    // What a stop made durable outlives a crash, too.
+    expect_life(2);
+    // Blocks that a stop made durable outlive a crash, too.
     sidecar.kill();
     sidecar = Sidecar::start(&place);
-    hear(3);
+    expect_life(3);
     assert!(child.wait().expect("it ends").success());
     sidecar.stop();
 }
 
 #[test]
-fn the_static_library_links_as_the_package_file_says() {
+fn the_static_library_links_with_the_flags_of_the_package_file() {
     if !have("cc") {
         return;
     }
@@ -213,7 +213,7 @@ fn the_static_library_links_as_the_package_file_says() {
     command.args(private.expect("its libraries").split(' '));
     run(&mut command).expect(0, &[]);
     let sidecar = Sidecar::start(&place);
-    let said = run(Command::new(&program).arg(sidecar.socket()).arg(VOLUME));
-    assert_eq!(said.code, Some(0), "{said:#?}");
+    let outcome = run(Command::new(&program).arg(sidecar.socket()).arg(VOLUME));
+    assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     sidecar.stop();
 }

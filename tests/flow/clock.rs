@@ -1,4 +1,4 @@
-//! The clock is set, by years and back, under a client of a store.
+//! The clock is set, by years and back, while a client of a store works.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use kvrail_tests::SteadyTally;
 
-use crate::rig::{Place, Sidecar, StoreShape, Told, VOLUME, run};
+use crate::rig::{Place, Sidecar, StoreShape, VOLUME, Worker, run};
 
 /// Steps, in seconds from the true time.
 const STEPS: [i64; 4] = [315_360_000, -630_720_000, 3600, 0];
 const BETWEEN: Duration = Duration::from_millis(400);
 
-/// Adds what a file says to the time of day, and to no other clock.
+/// Adds the number in a file to the time of day, and to no other clock.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -37,14 +37,14 @@ int clock_gettime(clockid_t clock, struct timespec *at) {
 }
 "#;
 
-/// A clock that can be set, of the processes that are started with it.
+/// A clock that can be set, for the processes that are started with it.
 struct Clock {
     library: PathBuf,
     step: PathBuf,
 }
 
 impl Clock {
-    /// Says so where there is no C compiler.
+    /// `None`, with a line printed, where there is no C compiler.
     fn make(place: &Place) -> Option<Self> {
         let (source, library) = (place.path("clock.c"), place.path("clock.so"));
         fs::write(&source, SHIM).unwrap();
@@ -77,7 +77,7 @@ impl Clock {
 }
 
 #[test]
-fn a_clock_that_is_set_disturbs_nobody() {
+fn a_clock_that_is_set_disturbs_no_client() {
     let shape =
         StoreShape { member_bytes: 256 << 20, segment_bytes: 8 << 20, block_mean: 16 << 10 };
     let place = Place::with_shaped_store(1, &shape);
@@ -88,7 +88,7 @@ fn a_clock_that_is_set_disturbs_nobody() {
     let now = run(Command::new("date").arg("+%s")).stdout.trim().parse::<u64>().unwrap();
     assert!(begun > now + 300_000_000, "the clock is not set: {begun} {now}");
     let socket = place.socket();
-    let mut client = Told::start(&["steady", socket.to_str().unwrap(), VOLUME, "a"]);
+    let mut client = Worker::start(&["steady", socket.to_str().unwrap(), VOLUME, "a"]);
     client.expect("running");
     let mut uptime_ms = 0;
     for step in STEPS {
@@ -98,10 +98,14 @@ fn a_clock_that_is_set_disturbs_nobody() {
         assert!(report.sidecar.uptime_ms >= uptime_ms, "time went back");
         uptime_ms = report.sidecar.uptime_ms;
         assert!(uptime_ms < 600_000, "{uptime_ms}: time jumped");
-        assert!(report.pollers.iter().all(|it| it.stalled.is_none()), "{:?}", report.pollers);
-        assert!(report.devices.iter().all(|it| it.overdue == 0 && it.late == 0));
+        assert!(
+            report.pollers.iter().all(|poller| poller.stalled.is_none()),
+            "{:?}",
+            report.pollers
+        );
+        assert!(report.devices.iter().all(|device| device.overdue == 0 && device.late == 0));
     }
-    // The next start finds records of the future, and a time that is before the first one's.
+    // The next start finds records from the future, and a time before the first one's.
     clock.set(STEPS[1]);
     sidecar.stop();
     let sidecar = clock.start(&place);

@@ -27,12 +27,12 @@ fn a_drain_under_load_answers_everything_ten_times() {
         std::thread::sleep(Duration::from_millis(dice.u64(..50)));
         sidecar.signal(if round % 2 == 0 { Signal::TERM } else { Signal::INT });
         let status = sidecar.wait();
-        assert!(status.success(), "round {round}: {status}: {}", sidecar.said());
+        assert!(status.success(), "round {round}: {status}: {}", sidecar.stderr());
         let mut all = Tally::default();
         for actor in actors {
             let tally = actor.tally();
             tally.assert_right();
-            // Accepted ones were finished, later ones sent back; nothing is in doubt.
+            // Accepted requests were finished, later ones refused; none is in doubt.
             assert_eq!(tally.count("RESTARTED"), 0, "round {round}: {:?}", tally.statuses);
             all.add(tally);
         }
@@ -51,8 +51,8 @@ fn an_idle_sidecar_stops_on_either_signal() {
         let visitor = sidecar.attach();
         sidecar.signal(signal);
         let status = sidecar.wait();
-        assert!(status.success(), "{status}: {}", sidecar.said());
-        assert!(sidecar.said().contains("drained and stopped"), "{}", sidecar.said());
+        assert!(status.success(), "{status}: {}", sidecar.stderr());
+        assert!(sidecar.stderr().contains("drained and stopped"), "{}", sidecar.stderr());
         drop(visitor);
     }
 }
@@ -66,7 +66,7 @@ fn two_signals_at_once_are_one() {
             let mut sidecar = Sidecar::start(&place);
             signals.into_iter().for_each(|signal| sidecar.signal(signal));
             let status = sidecar.wait();
-            assert!(status.success(), "{status}: {}", sidecar.said());
+            assert!(status.success(), "{status}: {}", sidecar.stderr());
         }
     }
 }
@@ -82,11 +82,11 @@ fn a_second_signal_stops_at_once() {
         std::thread::sleep(Duration::from_millis(600));
         sidecar.signal(Signal::INT);
         let status = sidecar.wait();
-        // Which of them came first decides how it ends; it does end, and says how.
-        let said = sidecar.said();
-        let drained = status.success() && said.contains("drained and stopped");
-        let forced = status.code() == Some(1) && said.contains("stopped with work left");
-        assert!(drained || forced, "{status}: {said}");
+        // The first of the two signals decides how the sidecar ends; it does end, and logs how.
+        let stderr = sidecar.stderr();
+        let drained = status.success() && stderr.contains("drained and stopped");
+        let forced = status.code() == Some(1) && stderr.contains("stopped with work left");
+        assert!(drained || forced, "{status}: {stderr}");
         let tally = actor.tally();
         tally.assert_right();
     }
@@ -97,12 +97,12 @@ fn a_hangup_changes_nothing_and_is_explained() {
     let place = Place::with_volume(1, 4 << 20);
     let sidecar = Sidecar::start(&place);
     sidecar.signal(Signal::HUP);
-    crate::rig::eventually("it says why", || sidecar.said().contains("SIGHUP"));
+    crate::rig::eventually("the log names the signal", || sidecar.stderr().contains("SIGHUP"));
     assert_eq!(sidecar.status().sessions.len(), 1);
     sidecar.stop();
 }
 
-/// The kernel takes rings apart after a process has ended; nobody has to wait for that.
+/// The kernel takes rings apart after a process has ended; the next start need not wait.
 #[test]
 fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
     let place = Place::with_volume(2, span_bytes(THREADS));
@@ -121,7 +121,7 @@ fn a_sidecar_starts_again_the_moment_the_old_one_is_gone() {
     }
 }
 
-/// The kernel tells a process of the end of the thread that started it.
+/// The kernel signals a process when the thread that started it ends.
 #[test]
 fn a_sidecar_outlives_the_thread_that_started_it() {
     let place = Place::with_volume(1, 4 << 20);
@@ -134,7 +134,7 @@ fn a_sidecar_outlives_the_thread_that_started_it() {
     sidecar.stop();
 }
 
-/// A named pipe as its configuration holds the sidecar up between its first step and the moment at
+/// A named pipe as its configuration stops the sidecar between its first step and the moment from
 /// which it can be stopped.
 #[test]
 fn a_parent_that_is_killed_during_the_start_is_noticed_after_it() {

@@ -1,5 +1,5 @@
 //! Blocks between GPU memory of client processes and a volume. The GPU is a stand-in: host memory
-//! that is handed over, gathered and scattered as a GPU's is.
+//! that is exported, gathered and scattered as a GPU's is.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::rig::{Actor, Place, Sidecar, eventually, hostile, kvrail, run, soak_s
 /// Blocks of the volume that one process has.
 const BLOCKS: u32 = 24;
 
-/// Where traffic to host memory has its blocks: before those of the GPUs.
+/// Threads with host memory: their blocks lie before those of the GPUs.
 const HOST_THREADS: u32 = 4;
 
 fn gpu_offset(process: u64) -> u64 {
@@ -48,7 +48,7 @@ fn assert_all_right(tally: &Tally) {
     assert!(tally.verified > u64::from(BLOCKS), "only {} reads compared", tally.verified);
 }
 
-/// Two processes with caches, by descriptor and by handle, beside one with host memory.
+/// Two processes with caches, by descriptor and by handle, together with one with host memory.
 fn every_byte_comes_back(mechanism: &str) {
     let place = place(mechanism);
     let sidecar = Sidecar::start(&place);
@@ -61,7 +61,7 @@ fn every_byte_comes_back(mechanism: &str) {
         let tally = actor.tally();
         assert_all_right(&tally);
         println!("{mechanism}: {} requests, {} verified", tally.ended, tally.verified);
-        // Host memory sees what was written from the GPU.
+        // Reads to host memory see the bytes that were written from the GPU.
         kvrail_tests::verify(&client, "kv", &tally.acknowledged).unwrap().assert_right();
     }
     host.tally().assert_right();
@@ -125,7 +125,7 @@ fn clients_killed_at_random_leave_whole_blocks_and_nothing_else() {
             victim.kill();
             killed += 1;
         }
-        // What they had asked is finished before others write their blocks.
+        // The requests of the dead are finished before others write their blocks.
         eventually("the dead are reclaimed", || {
             let report = watcher.status().expect("the sidecar answers");
             !report.sessions.iter().any(|session| pids.contains(&session.pid))
@@ -145,7 +145,7 @@ fn clients_killed_at_random_leave_whole_blocks_and_nothing_else() {
     sidecar.stop();
 }
 
-/// Attackers beside good traffic of either kind.
+/// Attackers together with verified traffic of either kind.
 fn beside_good_traffic(kind: &str) {
     let place = place("auto");
     let mut sidecar = Sidecar::start(&place);
@@ -159,8 +159,8 @@ fn beside_good_traffic(kind: &str) {
     assert_all_right(&good.tally());
     host.tally().assert_right();
     sidecar.wait_for_belongings(&before);
-    let said = sidecar.stop();
-    assert!(!said.contains("panicked"), "{said}");
+    let stderr = sidecar.stop();
+    assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn hanging_up_with_blocks_under_way() {
 }
 
 #[test]
-fn start_report_and_status_say_what_was_chosen_and_why() {
+fn start_report_and_status_show_the_route_and_its_reason() {
     let place = place("auto");
     let sidecar = Sidecar::start(&place);
-    let said = sidecar.said();
+    let stderr = sidecar.stderr();
     let uuid = "GPU-5d5d5d5d-5d5d-5d5d-5d5d-5d5d00000000";
     for word in [uuid, "64 staging slots of 64.00 KiB", "volume kv: staged (auto: "] {
-        assert!(said.contains(word), "no {word:?} in {said}");
+        assert!(stderr.contains(word), "no {word:?} in {stderr}");
     }
     let words = run(kvrail().args(["status", "-v", "--socket"]).arg(place.socket()));
     for word in [uuid, "serving", "0 of 64", "volume kv is staged: auto: "] {
@@ -211,7 +211,7 @@ fn a_sidecar_that_cannot_serve_its_gpus_does_not_start() {
     refused(&["gpu.devices=[\"99\"]"], &["GPU 99"]);
     let uuid = "gpu.devices=[\"GPU-00000000-0000-0000-0000-000000000001\"]";
     refused(&[uuid], &["GPU-00000000-0000-0000-0000-000000000001"]);
-    // Nothing was left claimed.
+    // No block was left claimed.
     let mut command = place.serve();
     command.args(["--set", "gpu.mechanism=staged"]);
     Sidecar::start_as(&place, command).stop();

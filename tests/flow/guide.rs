@@ -80,8 +80,12 @@ fn is_the_guides_and_runs(title: &str, source: &str, program: &str, made: [&str;
     let without_head = source.split_once("\n\n").expect("a head").1;
     assert_eq!(without_head, snippet(title), "guide/{title} is not the guide's snippet");
     let (folder, _serving) = serving(made);
-    let said = run(Command::new(program).current_dir(folder.path()));
-    assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
+    let outcome = run(Command::new(program).current_dir(folder.path()));
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(0), "the same bytes\n"),
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -113,23 +117,27 @@ fn is_installed_compiled_and_runs(name: &str, compile: &str, made: [&str; 2]) {
     let source = format!("{name}.c");
     fs::write(folder.path().join(&source), snippet(&source)).expect("our folder");
     let script = snippet("prefix") + &snippet(compile);
-    let said = run(shell(&script, folder.path()).env("PREFIX", &prefix));
-    assert_eq!((said.code, said.stdout.as_str()), (Some(0), "the same bytes\n"), "{said:?}");
+    let outcome = run(shell(&script, folder.path()).env("PREFIX", &prefix));
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(0), "the same bytes\n"),
+        "{outcome:?}"
+    );
 }
 
-/// What the guide says to look at while it serves is answered as it is written.
+/// The guide's commands for a running sidecar print what the guide shows.
 #[test]
 fn what_is_looked_at_is_answered() {
     let (folder, _serving) = serving(["create-store", "serve"]);
-    let said = run(&mut shell(&snippet("look"), folder.path()));
-    said.expect(0, &[]);
+    let outcome = run(&mut shell(&snippet("look"), folder.path()));
+    outcome.expect(0, &[]);
     for words in ["Serving", "STORE"] {
-        assert!(said.stdout.contains(words), "no {words:?} in {}", said.stdout);
+        assert!(outcome.stdout.contains(words), "no {words:?} in {}", outcome.stdout);
     }
 }
 
 #[test]
-fn the_crates_are_where_the_guide_says() {
+fn the_crates_are_at_the_paths_of_the_guide() {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let manifest = snippet("Cargo.toml");
     let paths =
@@ -175,6 +183,6 @@ fn every_snippet_has_a_test() {
     let fences = GUIDE.lines().filter(|line| line.starts_with("```") && line.len() > 3);
     for fence in fences {
         let title = fence.split_once(" title=").map_or("", |(_, title)| title);
-        assert!(known.contains(&title), "nobody runs {fence:?}");
+        assert!(known.contains(&title), "no test runs {fence:?}");
     }
 }

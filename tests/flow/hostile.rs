@@ -1,4 +1,5 @@
-//! One hostile process and one with manners: the sidecar lives, and the good one's data is right.
+//! Hostile processes together with a well-behaved one: the sidecar lives, and the good one's data
+//! is right.
 
 use kvrail_tests::span_bytes;
 
@@ -9,9 +10,9 @@ const THREADS: u32 = 4;
 /// How long an attack lasts.
 const SECONDS: f64 = 1.5;
 
-/// Two attackers of one kind beside verified traffic.
+/// Two attackers of one kind together with verified traffic.
 fn beside_good_traffic(kind: &str) {
-    // The last stripe is the attackers': those that write do so there.
+    // The last stripe is the attackers': they write there only.
     let place = Place::with_volume(1, span_bytes(THREADS) + (1 << 20));
     let mut sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -29,8 +30,8 @@ fn beside_good_traffic(kind: &str) {
     kvrail_tests::verify(&client, "kv", &tally.acknowledged).unwrap().assert_right();
     drop(client);
     sidecar.wait_for_belongings(&before);
-    let said = sidecar.stop();
-    assert!(!said.contains("panicked"), "{said}");
+    let stderr = sidecar.stop();
+    assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use kvrail_protocol::PollerReport;
 
 use crate::rig::{LONG, Place, Sidecar};
 
-/// Looks at an idle poller; and what it may do between two of them: wake for its heartbeat, for
-/// the question itself, and for what was left to do.
+/// Looks at an idle poller; and its wake-ups between two of them: for its heartbeat, for the status
+/// request, and for work that was left.
 const LOOKS: u64 = 20;
 
 #[test]
@@ -35,7 +35,7 @@ fn an_idle_sidecar_sleeps_and_wakes() {
     // A poller that spun would tick a million times in this second.
     assert!(ticks(&after) - ticks(&before) < 50 * LOOKS, "{before:?} {after:?}");
     assert_eq!(after.lanes, 1);
-    // It sleeps while a client is attached, and hears the next request.
+    // It sleeps while a client is attached, and takes the next request.
     let asleep = look().counters.sleeps;
     for _ in 0..10 {
         round();

@@ -1,4 +1,4 @@
-//! What is there, what is gone, and what is known of a key, as clients are told.
+//! Listings, the feed of changes and explanations of keys, as clients get them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +38,7 @@ impl Writer {
         Self { client, arena, queue, space }
     }
 
-    /// Puts until the store has room for it.
+    /// Puts until the store has room for the block.
     fn put(&mut self, number: u64, bytes: usize) {
         let begun = Instant::now();
         loop {
@@ -86,7 +86,7 @@ fn metadata(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(usize::try_from(number % 20).unwrap())
 }
 
-/// The number in each key, as metadata and length say too.
+/// The numbers of the listed keys, which metadata and length must match.
 fn listed(space: &Namespace, names: &BTreeMap<BlockKey, u64>) -> Vec<u64> {
     let number = |block: kvrail_client::ListedBlock| {
         let number = names[&block.key];
@@ -107,7 +107,7 @@ fn a_listing_has_every_block_with_its_metadata() {
     let place = place();
     let sidecar = Sidecar::start(&place);
     let (mut one, mut other) = (Writer::open(&sidecar, "one"), Writer::open(&sidecar, "other"));
-    let names: BTreeMap<BlockKey, u64> = (0..700).map(|it| (key(it), it)).collect();
+    let names: BTreeMap<BlockKey, u64> = (0..700).map(|number| (key(number), number)).collect();
     assert!(listed(&one.space, &names).is_empty());
     (0..700).for_each(|number| one.put(number, 600));
     (0..3).for_each(|number| other.put(number, 900));
@@ -124,7 +124,7 @@ fn a_listing_has_every_block_with_its_metadata() {
     let sidecar = Sidecar::start(&place);
     let mut one = Writer::open(&sidecar, "one");
     assert_eq!(sorted(listed(&one.space, &names)), (10..700).collect::<Vec<_>>());
-    // Cleared while it is listed: the rest of the listing has nothing to say.
+    // Cleared while it is listed: the rest of the listing is empty.
     let mut pages = one.space.list();
     assert!(pages.next_page().unwrap().is_some());
     one.space.clear().unwrap();
@@ -135,57 +135,60 @@ fn a_listing_has_every_block_with_its_metadata() {
     sidecar.stop();
 }
 
-/// Puts less the feed are what a listing says, and two consumers hear the same.
+/// Puts less the feed's removals are the content of a listing, and two consumers get the same
+/// events.
 #[test]
-fn the_feed_tells_what_is_evicted_dropped_and_cleared() {
+fn the_feed_has_evictions_drops_and_clears() {
     let place = place();
     let sidecar = Sidecar::start(&place);
     let mut writer = Writer::open(&sidecar, "main");
     let mut feeds = [writer.events(), writer.events()];
-    let mut heard = [Vec::new(), Vec::new()];
-    let mut gather = |heard: &mut [Vec<_>; 2]| {
-        for (feed, heard) in feeds.iter_mut().zip(heard) {
+    let mut events = [Vec::new(), Vec::new()];
+    let mut gather = |events: &mut [Vec<_>; 2]| {
+        for (feed, events) in feeds.iter_mut().zip(events) {
             loop {
                 let batch = feed.poll().unwrap();
-                assert_eq!(batch.lost, 0, "nobody is that fast here");
-                heard.extend(batch.events);
+                assert_eq!(batch.lost, 0, "this test makes too few events to lose one");
+                events.extend(batch.events);
                 if !batch.more {
                     break;
                 }
             }
         }
     };
-    let names: BTreeMap<BlockKey, u64> = (0..6000).map(|it| (key(it), it)).collect();
+    let names: BTreeMap<BlockKey, u64> = (0..6000).map(|number| (key(number), number)).collect();
     for number in 0..6000 {
         writer.put(number, 8000);
         if number % 100 == 99 {
             writer.drop_block(number);
-            gather(&mut heard);
+            gather(&mut events);
         }
     }
-    let mut there = |writer: &Writer, heard: &mut [Vec<kvrail_client::Event>; 2]| {
-        gather(heard);
-        let gone: BTreeMap<_, _> = heard[0].iter().map(|it| (it.key, it)).collect();
-        let left: Vec<u64> = (0..6000).filter(|it| !gone.contains_key(&key(*it))).collect();
+    let mut there = |writer: &Writer, events: &mut [Vec<kvrail_client::Event>; 2]| {
+        gather(events);
+        let gone: BTreeMap<_, _> = events[0].iter().map(|event| (event.key, event)).collect();
+        let left: Vec<u64> = (0..6000).filter(|number| !gone.contains_key(&key(*number))).collect();
         left == sorted(listed(&writer.space, &names))
     };
-    eventually("the books agree", || there(&writer, &mut heard));
-    let evicted: Vec<_> = heard[0].iter().filter(|it| it.kind == EventKind::Evicted).collect();
+    eventually("the books agree", || there(&writer, &mut events));
+    let evicted: Vec<_> =
+        events[0].iter().filter(|event| event.kind == EventKind::Evicted).collect();
     assert!(evicted.len() > 2000, "{} of 6000 were evicted", evicted.len());
     for event in evicted {
         let number = names[&event.key];
         assert_eq!((event.length, event.uid), (8000, writer.space.uid()));
         assert_eq!(event.metadata, metadata(number));
     }
-    let dropped = heard[0].iter().filter(|it| it.kind == EventKind::Dropped).count();
+    let dropped = events[0].iter().filter(|event| event.kind == EventKind::Dropped).count();
     assert_eq!(dropped, 60);
     let uid = writer.space.uid();
     writer.space.clear().unwrap();
-    eventually("the clear is told", || {
-        heard = [Vec::new(), Vec::new()];
-        gather(&mut heard);
-        let told = |it: &kvrail_client::Event| (it.kind, it.uid) == (EventKind::Cleared, uid);
-        heard[0].iter().any(told)
+    eventually("the feed has the clear", || {
+        events = [Vec::new(), Vec::new()];
+        gather(&mut events);
+        let cleared =
+            |event: &kvrail_client::Event| (event.kind, event.uid) == (EventKind::Cleared, uid);
+        events[0].iter().any(cleared)
     });
     sidecar.stop();
 }
@@ -215,19 +218,19 @@ fn a_key_is_explained_from_its_put_to_its_end() {
     assert!(block.held_ms.is_some_and(|left| (10_000..=20_000).contains(&left)), "{block:?}");
     assert_eq!(block.next, KeyFate::Moved);
     writer.drop_block(1);
-    eventually("the drop is told", || {
+    eventually("the answer explains the drop", || {
         let dropped = writer.space.explain(key(1)).unwrap();
         assert_eq!(dropped.state, KeyState::Absent);
         dropped.event.is_some_and(|(event, _)| event.kind == EventKind::Dropped)
     });
     writer.put(3, 8000);
-    // No further than to its end: what became of a key is remembered for seconds.
+    // No further than to its end: the fate of a key is remembered for seconds.
     let mut next = 10;
     while writer.space.explain(key(3)).unwrap().state != KeyState::Absent {
         (next..next + 50).for_each(|number| writer.put(number, 8000));
         next += 50;
     }
-    eventually("the eviction is told", || {
+    eventually("the answer explains the eviction", || {
         let evicted = writer.space.explain(key(3)).unwrap();
         assert_eq!(evicted.state, KeyState::Absent);
         evicted.event.is_some_and(|(event, _)| event.kind == EventKind::Evicted)
@@ -243,7 +246,7 @@ fn listings_in_a_loop_take_turns() {
     let mut writer = Writer::open(&sidecar, "main");
     (0..2000).for_each(|number| writer.put(number, 600));
     let (until, opened) = (Instant::now() + Duration::from_secs(2), AtomicU64::new(0));
-    // Relaxed: it only counts; who lists waits for nothing else of it.
+    // Relaxed: it only counts and orders nothing.
     let goes_on = || Instant::now() < until || opened.load(Ordering::Relaxed) < 3;
     let pages = |sidecar: &Sidecar| {
         let client = sidecar.attach();
@@ -264,7 +267,7 @@ fn listings_in_a_loop_take_turns() {
             Writer::open(&sidecar, "main");
             opened.fetch_add(1, Ordering::Relaxed);
         }
-        loops.into_iter().map(|it| it.join().unwrap()).collect()
+        loops.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let opened = opened.into_inner();
     println!("pages {counts:?}, sessions opened meanwhile {opened}");
@@ -295,7 +298,7 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
     let blocks = listed["blocks"].as_array().expect("an array");
     assert_eq!((blocks.len(), &listed["more"]), (300, &Value::Bool(false)));
     let text = key(7).to_string();
-    let seven = blocks.iter().find(|it| it["key"] == text).expect("it is there").clone();
+    let seven = blocks.iter().find(|block| block["key"] == text).expect("it is there").clone();
     assert_eq!(seven["length"], 5007);
     assert_eq!(seven["metadata"], hex::encode(metadata(7)));
     let few = store(&place, &["list", "main", "--limit", "5"]);
@@ -303,7 +306,7 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
     assert_eq!(few.stdout.lines().count(), 6, "{}", few.stdout);
     store(&place, &["list", "other"]).expect(1, &["no namespace \"other\""]);
 
-    // What a check reads is no hit.
+    // A block that a check reads is no hit.
     let verified = store(&place, &["verify", "--share", "100%", "--format", "json"]);
     verified.expect(0, &[]);
     assert_eq!(json(&verified)[0]["namespaces"][0]["right"], 300);
@@ -311,10 +314,13 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
     let explained = store(&place, &["explain", "main", "--bytes", &hex, "--format", "json"]);
     let there = &json(&explained)["state"]["there"];
     assert_eq!((&there["length"], &there["worth"]), (&Value::from(5007), &Value::from("normal")));
-    let said = store(&place, &["explain", "main", &text]).stdout;
-    assert!(said.contains("is there") && said.contains("worth    as that of others"), "{said}");
-    let said = store(&place, &["explain", "main", "--text", "nobody"]).stdout;
-    assert!(said.contains("never put"), "{said}");
+    let stdout = store(&place, &["explain", "main", &text]).stdout;
+    assert!(
+        stdout.contains("is there") && stdout.contains("worth    as that of others"),
+        "{stdout}"
+    );
+    let stdout = store(&place, &["explain", "main", "--text", "unknown"]).stdout;
+    assert!(stdout.contains("never put"), "{stdout}");
     store(&place, &["explain", "main", "77"]).expect(2, &["32 hexadecimal digits"]);
 
     // One byte of one block is changed on the drive.
@@ -326,8 +332,8 @@ fn the_commands_list_explain_and_verify_while_it_serves() {
     let space = &json(&verified)[0]["namespaces"][0];
     assert_eq!((&space["right"], &space["wrong"]), (&Value::from(299), &Value::from(1)));
     eventually("the sidecar has looked", || {
-        let said = store(&place, &["explain", "main", &text]).stdout;
-        said.contains("dropped")
+        let stdout = store(&place, &["explain", "main", &text]).stdout;
+        stdout.contains("dropped")
     });
     store(&place, &["verify", "main", "--share", "50%"]).expect(0, &[]);
 

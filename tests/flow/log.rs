@@ -1,5 +1,5 @@
-//! The log as the journal and collectors take it. Its reader stops reading: clients and operators
-//! see nothing of it.
+//! The log for the journal and for collectors. When its reader stops reading, clients and operators
+//! notice nothing.
 
 use std::fs::{self, File};
 use std::io::pipe;
@@ -28,12 +28,12 @@ fn a_log_in_json_has_no_other_line() {
     let sidecar = Sidecar::start_as(&place, json());
     drop(sidecar.attach());
     let refused = run(json().args(["--set", "memory.node=4095"]));
-    let said = sidecar.stop();
-    for line in said.lines().chain(refused.stderr.lines()) {
+    let log = sidecar.stop();
+    for line in log.lines().chain(refused.stderr.lines()) {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(value.is_object(), "{line}");
     }
-    assert!(said.contains("drained and stopped") && said.contains("kv"), "{said}");
+    assert!(log.contains("drained and stopped") && log.contains("kv"), "{log}");
     assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{refused:?}");
 }
 
@@ -51,23 +51,23 @@ fn the_journal_gets_priorities_and_no_time() {
     drop(sidecar.attach());
     fs::write(place.path("kvrail.toml"), "[[[\n").unwrap();
     sidecar.signal(Signal::HUP);
-    eventually("an error", || sidecar.said().contains("<3>"));
-    let said = sidecar.stop();
-    let logged: Vec<_> = said.lines().filter(|line| line.contains("kvrail_session")).collect();
-    assert!(!logged.is_empty() && logged.iter().all(|line| line.starts_with("<6>")), "{said}");
-    let error = said.lines().find(|line| line.contains("in force stays")).unwrap();
+    eventually("an error", || sidecar.stderr().contains("<3>"));
+    let log = sidecar.stop();
+    let logged: Vec<_> = log.lines().filter(|line| line.contains("kvrail_session")).collect();
+    assert!(!logged.is_empty() && logged.iter().all(|line| line.starts_with("<6>")), "{log}");
+    let error = log.lines().find(|line| line.contains("in force stays")).unwrap();
     assert!(error.starts_with("<3>"), "{error}");
     let dated = |line: &str| line.starts_with("20") || line.starts_with("<6>20");
-    assert!(!said.lines().any(dated), "the journal has the time: {said}");
-    // Elsewhere there are no priorities: the stream is another one's.
+    assert!(!log.lines().any(dated), "the journal has the time: {log}");
+    // Elsewhere there are no priorities: only the journal reads them.
     let mut other = place.serve();
     other.env("JOURNAL_STREAM", "1:1");
-    let said = Sidecar::start_as(&place, other).stop();
-    assert!(!said.lines().last().unwrap().starts_with('<'), "{said}");
+    let log = Sidecar::start_as(&place, other).stop();
+    assert!(!log.lines().last().unwrap().starts_with('<'), "{log}");
 }
 
 #[test]
-fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+fn a_log_without_a_reader_blocks_no_client() {
     let place = Place::with_volume(1, 4 << 20);
     let (reader, writer) = pipe().unwrap();
     let mut command = place.serve();
@@ -76,7 +76,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
     let mut sidecar = command.spawn().unwrap();
     drop(command);
     eventually("it serves", || Client::attach(place.socket()).is_ok());
-    // Nobody reads, until the pipe is full and long after.
+    // The pipe stays unread, until it is full and long after.
     let start = Instant::now();
     for _ in 0..SESSIONS {
         let client = Client::attach(place.socket()).expect("it answers");

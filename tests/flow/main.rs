@@ -1,4 +1,4 @@
-//! Flows between real processes: the built `kvrail`, clients that behave, clients that do not.
+//! Flows between real processes: the built `kvrail` with well-behaved and with hostile clients.
 
 mod abuse;
 mod audit;

@@ -1,4 +1,4 @@
-//! The HTTP endpoint of a running sidecar, beside clients that move blocks.
+//! The HTTP endpoint of a running sidecar, while clients move blocks.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use kvrail_client::{Pages, Request, StatusReport};
 
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
-/// Asks for one path; status and body.
+/// Requests one path; returns status and body.
 fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();
@@ -65,7 +65,7 @@ fn what_clients_do_is_counted() {
     assert_eq!(writes, 4.0);
     assert_eq!((get(&socket, "/healthz").0, get(&socket, "/readyz").0), (200, 200));
     let report: StatusReport = serde_json::from_str(&get(&socket, "/status").1).unwrap();
-    assert_eq!(report.sessions.len(), 1, "who scrapes is no session");
+    assert_eq!(report.sessions.len(), 1, "a scraper is no session");
 
     drop((queue, arena, client));
     sidecar.stop();
@@ -91,7 +91,7 @@ fn a_port_in_use_is_a_trouble_until_it_is_free() {
     let address = other.local_addr().unwrap();
     let sidecar = Sidecar::start_as(&place, serve(&place, &address.to_string()));
     let words = format!("metrics.listen = \"{address}\": Address already in use");
-    assert!(sidecar.said().contains(&words), "{}", sidecar.said());
+    assert!(sidecar.stderr().contains(&words), "{}", sidecar.stderr());
     let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     status.expect(9, &[&words]);
     assert!(status.stdout.contains("metrics_not_listening"), "{}", status.stdout);
@@ -103,7 +103,7 @@ fn a_port_in_use_is_a_trouble_until_it_is_free() {
     assert!(!text.contains("metrics_not_listening"), "{text}");
     let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     status.expect(0, &[]);
-    assert!(sidecar.said().contains(&format!("metrics and page: http://{address}/")));
+    assert!(sidecar.stderr().contains(&format!("metrics and page: http://{address}/")));
     sidecar.stop();
 }
 
@@ -114,7 +114,7 @@ fn a_socket_in_use_is_taken_once_it_is_free() {
     let socket = place.path("metrics");
     let other = UnixListener::bind(&socket).unwrap();
     let sidecar = Sidecar::start_as(&place, serve(&place, &format!("unix:{}", socket.display())));
-    assert!(sidecar.said().contains("already in use"), "{}", sidecar.said());
+    assert!(sidecar.stderr().contains("already in use"), "{}", sidecar.stderr());
     drop(other);
     eventually("it listens", || UnixStream::connect(&socket).is_ok());
     assert_eq!(get(&socket, "/healthz").0, 200);
@@ -122,7 +122,7 @@ fn a_socket_in_use_is_taken_once_it_is_free() {
     assert!(!socket.exists(), "it goes with its sidecar");
 }
 
-/// What another process listens at stays when a sidecar ends that never got there.
+/// The socket of another process stays when a sidecar that could not bind it ends.
 #[test]
 fn a_socket_of_somebody_else_is_left() {
     let place = Place::with_volume(1, 4 << 20);
@@ -133,7 +133,7 @@ fn a_socket_of_somebody_else_is_left() {
 }
 
 #[test]
-fn the_start_report_says_where_it_is() {
+fn the_start_report_has_the_address() {
     let place = Place::with_volume(1, 4 << 20);
     let (sidecar, address) = Sidecar::start_with_metrics(&place);
     assert_eq!(exchange(TcpStream::connect(address).unwrap(), "/healthz"), (200, "ok\n".into()));

@@ -15,7 +15,7 @@ use crate::rig::{Outcome, Place, Sidecar, eventually, kvrail, run};
 /// Where a member's two supers begin: behind its label of 1 MiB.
 const SUPERS: [u64; 2] = [1 << 20, (1 << 20) + (32 << 10)];
 
-/// A client that knows the session socket only.
+/// A client that uses the session socket only.
 struct Plain {
     channel: Channel,
     seq: u64,
@@ -36,17 +36,17 @@ impl Plain {
         self.seq += 1;
         let message = ClientMessage { seq: self.seq, ask };
         self.channel.send(&message, &[]).expect("the sidecar reads");
-        let mut heard = None;
+        let mut received = None;
         eventually("an answer", || {
             let mut buffer = PacketBuffer::default();
             match self.channel.receive::<SidecarMessage>(&mut buffer, FDS_MAX).and_then(unspill) {
-                Ok(packet) => heard = Some(packet.message),
+                Ok(packet) => received = Some(packet.message),
                 Err(ChannelError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
                 Err(error) => panic!("{error}"),
             }
-            heard.is_some()
+            received.is_some()
         });
-        match heard {
+        match received {
             Some(SidecarMessage::Reply { answer, .. }) => answer,
             other => panic!("{other:?}"),
         }

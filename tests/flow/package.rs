@@ -18,8 +18,8 @@ fn words(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
 
-/// What a program said that ended well.
-fn said(command: &mut Command) -> String {
+/// Standard output of a program that must succeed.
+fn stdout_of(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", words(&output));
     words(&output)
@@ -39,7 +39,7 @@ fn build(folder: &Path) -> Option<PathBuf> {
     build.arg(kvrail_program()).arg(folder).env("SOURCE_DATE_EPOCH", "1750000000");
     // Packing takes most of the time.
     build.env("DPKG_DEB_COMPRESSOR_TYPE", "none");
-    Some(PathBuf::from(said(&mut build).trim()))
+    Some(PathBuf::from(stdout_of(&mut build).trim()))
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn the_package_has_its_parts_and_two_builds_are_the_same() {
     let Some(package) = build(folder.path()) else { return };
     let again = build(&folder.path().join("again")).unwrap();
     assert_eq!(fs::read(&package).unwrap(), fs::read(again).unwrap(), "builds differ");
-    let control = said(Command::new("dpkg-deb").arg("--info").arg(&package));
+    let control = stdout_of(Command::new("dpkg-deb").arg("--info").arg(&package));
     for word in ["Package: kvrail", "libc6 (>= 2.", "postinst", "conffiles"] {
         assert!(control.contains(word), "no {word:?} in {control}");
     }
     let tree = folder.path().join("tree");
-    said(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree));
+    stdout_of(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree));
     for file in [
         "usr/bin/kvrail",
         "usr/lib/systemd/system/kvrail.service",
@@ -70,12 +70,12 @@ fn the_package_has_its_parts_and_two_builds_are_the_same() {
         assert!(bytes > 0, "no {file}");
     }
     let page = tree.join("usr/share/man/man1/kvrail-serve.1.gz");
-    let page = said(Command::new("gzip").arg("-dc").arg(page));
+    let page = stdout_of(Command::new("gzip").arg("-dc").arg(page));
     assert!(page.starts_with(".ie") && page.contains("Examples:"), "{page}");
-    // The default configuration is one that the packaged binary takes.
+    // The packaged binary accepts the default configuration.
     let program = tree.join("usr/bin/kvrail");
     let file = tree.join("etc/kvrail/kvrail.toml");
-    said(Command::new(program).args(["config", "check", "--config"]).arg(file));
+    stdout_of(Command::new(program).args(["config", "check", "--config"]).arg(file));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn units_are_ones_that_systemd_takes() {
         return println!("skipped: no systemd-analyze");
     }
     let tree = folder.path().join("tree");
-    said(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree));
+    stdout_of(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree));
     let unit = tree.join("usr/lib/systemd/system/kvrail.service");
     // The path that is checked is this machine's.
     let text = fs::read_to_string(&unit).unwrap();
@@ -102,7 +102,8 @@ fn units_are_ones_that_systemd_takes() {
     assert!(output.status.success() && ours.count() == 0, "{words}");
 }
 
-/// A start limit would leave it failed for good, and a reload that cannot fail says nothing.
+/// A start limit would leave the unit failed for good, and a reload without a way to fail reports
+/// nothing.
 #[test]
 fn the_unit_tries_again_without_end_and_reloads_with_a_verdict() {
     let unit = repository().join("config/systemd/kvrail.service");
@@ -119,15 +120,15 @@ fn the_unit_tries_again_without_end_and_reloads_with_a_verdict() {
     let (first, last) = (seconds("RestartSec"), seconds("RestartMaxDelaySec"));
     assert!((1..=5).contains(&first) && first < last, "{first} {last}");
     assert!(value("RestartSteps").parse::<u32>().unwrap() > 1);
-    // The command of the unit is one that this program has.
+    // This program has the command of the unit.
     let reload = value("ExecReload");
     let words: Vec<_> = reload.split(' ').skip(1).collect();
     assert_eq!(words, ["reload", "--config", "/etc/kvrail/kvrail.toml"]);
-    let help = said(Command::new(kvrail_program()).args([words[0], "--help"]));
+    let help = stdout_of(Command::new(kvrail_program()).args([words[0], "--help"]));
     assert!(help.contains("the exit status is 1"), "{help}");
 }
 
-/// A copy of this machine's file system that goes with the shell that runs in it.
+/// A copy of this machine's file system that ends with the shell that runs in it.
 const COPY: &str = r#"
 set -eu
 mount -t tmpfs copy "$1"
@@ -136,7 +137,7 @@ mount -t overlay copy -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root
 cp "$2" "$1/root/kvrail.deb"
 "#;
 
-/// What is done in it.
+/// Commands for that shell.
 const LIFE: &str = r#"
 set -eu
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive

@@ -12,10 +12,10 @@ use kvrail_protocol::{DeviceState, troubles};
 
 use crate::rig::{LONG, Place, Sidecar};
 
-/// Its clock runs ahead whenever it has nothing to do; so many of its milliseconds it looks.
+/// Milliseconds of the browser's clock, which runs ahead whenever the browser is idle.
 const LOOKS: &str = "--virtual-time-budget=60000";
 
-/// Reads and writes until it is told to stop.
+/// Reads and writes until `stop` is set.
 fn traffic(client: &Client, stop: &AtomicBool) {
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
@@ -35,15 +35,15 @@ fn browse(address: &str, picture: &Path) -> Option<String> {
     browser("--dump-dom", LOOKS, address)
 }
 
-/// What a browser says when it has looked for so long; says so where there is none.
-fn browser(wanted: &str, looks: &str, address: &str) -> Option<String> {
+/// The browser's output after this time; `None`, with a line printed, where there is no browser.
+fn browser(output: &str, looks: &str, address: &str) -> Option<String> {
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", looks]);
-    let Ok(said) = browser.args(["--window-size=1400,1000", wanted, address]).output() else {
+    let Ok(done) = browser.args(["--window-size=1400,1000", output, address]).output() else {
         println!("skipped: no chromium in PATH (Debian package chromium)");
         return None;
     };
-    Some(String::from_utf8_lossy(&said.stdout).into_owned())
+    Some(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 /// A sidecar, and where its page is.
@@ -63,7 +63,7 @@ fn a_browser_shows_what_happens() {
         let mut shown = browse(&address, &picture);
         // On a busy machine nothing may have moved in the second that is shown.
         for _ in 0..2 {
-            if shown.as_ref().is_some_and(|it| it.contains("<b>0 B/s</b>")) {
+            if shown.as_ref().is_some_and(|text| text.contains("<b>0 B/s</b>")) {
                 shown = browse(&address, &picture);
             }
         }
@@ -80,20 +80,20 @@ fn a_browser_shows_what_happens() {
     {
         assert!(shown.contains(word), "no {word:?} in {shown}");
     }
-    // A line that was drawn, and numbers that are not all nothing.
+    // A drawn line, and numbers that are not all zero.
     let moved = shown.split("<b>").nth(2).and_then(|rest| rest.split('<').next());
-    assert!(moved.is_some_and(|it| it.ends_with("iB/s")), "{moved:?} in {shown}");
+    assert!(moved.is_some_and(|rate| rate.ends_with("iB/s")), "{moved:?} in {shown}");
     assert!(std::fs::metadata(&picture).unwrap().len() > 20_000);
 }
 
-/// Answers for the page in the sidecar's place, as fast as it asks: a second passes from one to the
-/// next, now and then there is none, and twice it is another life of the sidecar.
+/// Answers for the page in the sidecar's place, as fast as it requests them: a second passes
+/// between two, now and then one fails, and twice the sidecar's epoch changes.
 const ANSWERS: &str = r#"<script>
 let asked = 0;
 window.fetch = async (what) => {
   asked += 1;
   document.body.dataset.asked = asked;
-  if (asked % 500 < 3) throw new Error("nobody is there");
+  if (asked % 500 < 3) throw new Error("no answer");
   const report = structuredClone(REPORT);
   report.sidecar.uptime_ms += 1000 * asked;
   report.sidecar.epoch += Math.floor(asked / 3000);
@@ -102,7 +102,7 @@ window.fetch = async (what) => {
 };
 </script>"#;
 
-/// Answers three times, then takes questions and says nothing, as a sidecar that is stopped.
+/// Answers three times, then accepts requests without an answer, as a stopped sidecar does.
 const SILENCE: &str = r#"<script>
 let asked = 0;
 window.fetch = (what, options = {}) => {
@@ -118,7 +118,7 @@ window.fetch = (what, options = {}) => {
 /// Two hours of the browser's clock.
 const HOURS: &str = "--virtual-time-budget=7200000";
 
-/// Points of a chart, and elements of the page: what it keeps does not grow.
+/// Points of a chart, and elements of the page: their numbers must not grow.
 const POINTS_MAX: usize = 600;
 const ELEMENTS_MAX: usize = 400;
 
@@ -146,7 +146,7 @@ fn with_answers(
 }
 
 #[test]
-fn a_page_over_a_sidecar_that_is_stopped_says_so() {
+fn a_page_shows_that_its_sidecar_does_not_answer() {
     let place = Place::with_volume(2, 8 << 20);
     let Some(shown) = with_answers(&place, (SILENCE, LOOKS), |_| ()) else { return };
     let (shown, _) = shown.split_once("<script>").unwrap();
@@ -174,11 +174,12 @@ fn a_page_that_is_open_for_hours_stays_as_it_is() {
     let place = Place::with_volume(2, 8 << 20);
     let Some(shown) = with_answers(&place, (ANSWERS, HOURS), |_| ()) else { return };
     let asked = shown.split_once("data-asked=\"").map(|(_, rest)| rest.split('"').next().unwrap());
-    let asked: u64 = asked.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{shown}"));
-    assert!(asked > 3600, "it asked {asked} times");
+    let asked: u64 =
+        asked.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{shown}"));
+    assert!(asked > 3600, "the page made {asked} requests");
     let (shown, _) = shown.split_once("<script>").unwrap();
     assert!(shown.contains("● serving") && shown.contains("1.0 MiB/s"), "{shown}");
-    let lines = shown.split("<path d=\"").skip(1).map(|it| it.split('"').next().unwrap());
+    let lines = shown.split("<path d=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let points = lines.map(|line| line.matches(',').count()).max().expect("charts");
     assert!((100..=POINTS_MAX).contains(&points), "{points} points");
     let elements = shown.matches("</").count();

@@ -13,14 +13,14 @@ use crate::rig::{LONG, Place, Sidecar, eventually, is_root, run, under};
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
-/// More than this test takes: others that run meanwhile may take some.
+/// More than this test uses, because other tests may take some meanwhile.
 const PAGES: u64 = 16;
 
 fn number(path: &str) -> u64 {
     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Pages reserved for one test, given back at its end.
+/// Pages reserved for one test, freed at its end.
 struct Reserved {
     before: u64,
 }
@@ -40,13 +40,14 @@ impl Drop for Reserved {
     }
 }
 
-/// Whether the kernel makes 2 MiB pages of ordinary ones.
+/// Whether the kernel collapses ordinary pages to pages of 2 MiB.
 fn can_gather() -> bool {
     let made = Region::create("can gather", 2 << 20, PageSize::Transparent2MiB);
     made.inspect_err(|why| println!("{why}")).is_ok()
 }
 
-/// A sidecar without hugepages: its arenas get other ones, and it says so and the remedy once.
+/// A sidecar without hugepages: its arenas get smaller pages, and the log names this and the remedy
+/// once.
 fn misses_aloud_once(sidecar: Sidecar, page_bytes: u64, what: &str) {
     let client = sidecar.attach();
     let arenas = [0; 3].map(|_| client.create_arena(1 << 20, Pages::Auto).unwrap());
@@ -64,11 +65,12 @@ fn misses_aloud_once(sidecar: Sidecar, page_bytes: u64, what: &str) {
     let refused = client.create_arena(1 << 20, Pages::Huge2MiB).unwrap_err();
     assert!(refused.to_string().contains("vm.nr_hugepages"), "{refused}");
     drop((arenas, client));
-    let said = sidecar.stop();
-    assert_eq!(said.matches(what).count(), 1, "{said}");
+    let log = sidecar.stop();
+    assert_eq!(log.matches(what).count(), 1, "{log}");
 }
 
-/// Who demands what the host has not is told at once, not by the first client.
+/// A missing page size that the configuration requires is refused at the start, not at the first
+/// client.
 fn required_pages_are_missed_at_the_start() {
     let mut place = Place::with_volume(1, 8 << 20);
     let missing = ["memory.pages = \"2MiB\"", "0 are free", "vm.nr_hugepages", "other pages"];
@@ -77,13 +79,13 @@ fn required_pages_are_missed_at_the_start() {
     place.configure("memory.pages = \"2MiB\"");
     place.configuration();
     sidecar.signal(Signal::HUP);
-    eventually("a refusal", || sidecar.said().contains("the configuration in force stays"));
-    assert!(sidecar.said().contains(missing[2]), "{}", sidecar.said());
+    eventually("a refusal", || sidecar.stderr().contains("the configuration in force stays"));
+    assert!(sidecar.stderr().contains(missing[2]), "{}", sidecar.stderr());
     sidecar.attach().create_arena(1 << 20, Pages::Auto).unwrap();
     sidecar.stop();
 }
 
-/// One test, because the pool is one for all tests.
+/// One test, because all tests share the pool.
 #[test]
 fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
     let place = Place::with_volume(1, 8 << 20);
@@ -127,7 +129,7 @@ fn hugepages_are_used_where_there_are_some_and_missed_aloud_once() {
     sidecar.stop();
 }
 
-/// The NUMA nodes of this machine; none where its kernel knows none.
+/// The NUMA nodes of this machine; none where its kernel has no NUMA.
 fn nodes() -> Vec<u32> {
     let entries = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! Presence tables: lookups that ask nobody, by clients that can only read.
+//! Presence tables: lookups without a request, by clients that can only read.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -73,7 +73,7 @@ impl User {
         assert_eq!(answer, presence, "block {number}");
     }
 
-    /// Those of so many that the store has, by asking it.
+    /// The keys below this number that the store has, by lookups.
     fn there(&mut self, numbers: u64) -> BTreeSet<u64> {
         let keys: Vec<_> = (0..numbers).map(key).collect();
         let how = Lookup { extent: LookupExtent::All, ..Lookup::default() };
@@ -92,7 +92,7 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     let sidecar = Sidecar::start(&place);
     let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
     reader.sees(0, Presence::Absent);
-    // Three times what fits: the ring goes round, and blocks that are read move.
+    // Three times the capacity: the ring wraps, and blocks that are read move.
     for number in 0..12_000 {
         writer.put(number);
         assert_ne!(reader.probe(number), Presence::Absent, "{number} was acknowledged");
@@ -119,7 +119,7 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     let found = reader.queue.lookup(&reader.space, &chain, &Lookup::default()).unwrap();
     assert!(found.prefix <= 7, "{found:?}");
 
-    // Cleared by somebody else: nobody knows, until the namespace is opened anew.
+    // Cleared by another client: every answer is `Maybe`, until the namespace is opened again.
     writer.space.clear().unwrap();
     assert_eq!(reader.probe(12_001), Presence::Maybe);
     writer.put(1);
@@ -128,7 +128,7 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     reader.sees(1, Presence::Present);
     reader.sees(2, Presence::Absent);
 
-    // A sidecar that is gone says nothing, and the next one knows what it found.
+    // Without a sidecar answers are `Maybe`, and the next one publishes the blocks that it found.
     std::thread::sleep(Duration::from_secs(1)); // ten times what the store promises
     sidecar.kill();
     eventually("the end is seen", || reader.probe(1) == Presence::Maybe);
@@ -140,7 +140,7 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     sidecar.stop();
 }
 
-/// The memory files of the tables, as a client gets them that keeps to no library.
+/// The memory files of the tables, as a client without the library gets them.
 fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
     let channel = Channel::connect(sidecar.socket()).expect("the sidecar listens");
     let (protocol, lane_version) = (Version::CURRENT, LANE_VERSION);
@@ -180,7 +180,7 @@ fn tables(sidecar: &Sidecar) -> Vec<(OwnedFd, u64)> {
     last.0.into_iter().zip(last.1).collect()
 }
 
-/// Whatever a client does with a table's file, nobody else sees a change.
+/// Whatever a client does with a table's file, no other client sees a change.
 #[test]
 fn a_table_can_only_be_read() {
     let place = place();
@@ -206,7 +206,7 @@ fn a_table_can_only_be_read() {
                 let touched = rustix::fs::fallocate(file, how, 0, *bytes);
                 assert!(touched.is_err() || how.is_empty(), "{how:?}");
             }
-            rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("sealed anew");
+            rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("sealed once more");
         }
         View::open(copy(), *bytes).expect("mapped for reading");
     }

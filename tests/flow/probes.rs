@@ -1,4 +1,5 @@
-//! Probes for bpftrace: those of the documentation are in the program, and say what they promise.
+//! Probes for bpftrace: those of the documentation are in the program, with the documented
+//! arguments.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -12,14 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail_program};
 
-/// Writes of so many bytes.
+/// Number of writes.
 const WRITES: u64 = 5;
 const WRITE_BYTES: u64 = 8192;
 
-/// Bytes of the writes before, until all that is listened for was heard once.
+/// Bytes of the first writes, which repeat until each probe has fired once.
 const FIRST_BYTES: u64 = 4096;
 
-/// Prints each new session, and what is taken and ended: writes, which are opcode 2.
+/// Prints each new session, and the writes that are taken and ended (opcode 2).
 const SCRIPT: &str = r#"
 usdt:PROGRAM:kvrail:session_attached { printf("session %d %d\n", arg0, arg1); }
 usdt:PROGRAM:kvrail:requests_taken { printf("taken %d\n", arg2); }
@@ -36,7 +37,7 @@ fn documented() -> BTreeMap<String, usize> {
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
     let of_row = |cells: Vec<&str>| {
-        let arguments = cells[2].split(',').filter(|it| !it.trim().is_empty());
+        let arguments = cells[2].split(',').filter(|argument| !argument.trim().is_empty());
         (cells[1].trim_matches('`').to_owned(), arguments.count())
     };
     cells.map(of_row).collect()
@@ -53,7 +54,7 @@ fn the_program_has_the_probes_of_the_documentation() {
             let (_, rest) = note.split_once(name).unwrap_or_else(|| panic!("no {name}: {note}"));
             rest.lines().next().unwrap().trim()
         };
-        // A semaphore: where nobody listens, arguments are not made.
+        // A semaphore: without a listener, arguments are not computed.
         assert!(!field("Semaphore:").trim_start_matches("0x").trim_matches('0').is_empty());
         let arguments = field("Arguments:").split_whitespace().count();
         let before = found.insert(field("Name:").to_owned(), arguments);
@@ -63,15 +64,15 @@ fn the_program_has_the_probes_of_the_documentation() {
     assert_eq!(found, documented(), "docs/metrics.md lists them");
 }
 
-/// A bpftrace with the script, and what it has said so far.
+/// A bpftrace with the script, and its output until now.
 struct Listener {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<String>>>,
     reader: JoinHandle<()>,
 }
 
 impl Listener {
-    /// Says so where there is none.
+    /// `None`, with a line printed, where bpftrace is missing.
     fn start(sidecar: &Sidecar) -> Option<Self> {
         let program = kvrail_program().display().to_string();
         let script = SCRIPT.replace("PROGRAM", &program);
@@ -82,36 +83,38 @@ impl Listener {
             println!("skipped: no bpftrace in PATH (Debian package bpftrace)");
             return None;
         };
-        let (said, output) = (Arc::default(), BufReader::new(child.stdout.take().expect("piped")));
-        let lines: Arc<Mutex<Vec<String>>> = Arc::clone(&said);
+        let (shared, output) =
+            (Arc::default(), BufReader::new(child.stdout.take().expect("piped")));
+        let lines: Arc<Mutex<Vec<String>>> = Arc::clone(&shared);
         let reader = std::thread::spawn(move || {
             output.lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line));
         });
-        Some(Self { child, said, reader })
+        Some(Self { child, lines: shared, reader })
     }
 
     /// The numbers of all lines of a kind.
     fn of(&self, kind: &str) -> Vec<Vec<u64>> {
-        let said = self.said.lock().unwrap();
-        let own = said.iter().filter_map(|line| line.strip_prefix(kind));
-        own.map(|rest| rest.split_whitespace().map(|it| it.parse().unwrap()).collect()).collect()
+        let lines = self.lines.lock().unwrap();
+        let own = lines.iter().filter_map(|line| line.strip_prefix(kind));
+        own.map(|rest| rest.split_whitespace().map(|number| number.parse().unwrap()).collect())
+            .collect()
     }
 
-    /// Whether this kernel lets nobody listen: it has ended.
+    /// Whether bpftrace has ended, because this kernel forbids it.
     fn is_refused(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// All that it has to say.
+    /// Its whole output.
     fn end(mut self) -> Arc<Mutex<Vec<String>>> {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
         self.child.wait().unwrap();
         self.reader.join().unwrap();
-        self.said
+        self.lines
     }
 }
 
-/// Writes so many blocks of this size with a client of its own, whose session it returns.
+/// Makes this number of writes of this size with a client of its own, and returns its session.
 fn write(sidecar: &Sidecar, count: u64, bytes: u64) -> u64 {
     let client = sidecar.attach();
     let volume = client.volume("kv").unwrap();
@@ -126,13 +129,13 @@ fn write(sidecar: &Sidecar, count: u64, bytes: u64) -> u64 {
 }
 
 #[test]
-fn bpftrace_hears_what_happens() {
+fn bpftrace_prints_each_probe() {
     let place = Place::with_volume(1, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let Some(mut listener) = Listener::start(&sidecar) else { return drop(sidecar.stop()) };
-    // Its probes are set one after the other.
+    // bpftrace attaches its probes one after the other.
     let mut refused = false;
-    eventually("it hears each kind", || {
+    eventually("each probe has fired", || {
         write(&sidecar, 1, FIRST_BYTES);
         refused = listener.is_refused();
         refused || ["session", "taken", "batch"].iter().all(|kind| !listener.of(kind).is_empty())
@@ -141,17 +144,17 @@ fn bpftrace_hears_what_happens() {
         println!("skipped: bpftrace cannot listen here (its privileges, or this kernel)");
         return drop(sidecar.stop());
     }
-    let before: u64 = listener.of("taken").iter().map(|it| it[0]).sum();
+    let before: u64 = listener.of("taken").iter().map(|line| line[0]).sum();
     let session = write(&sidecar, WRITES, WRITE_BYTES);
     let ours = |it: &Vec<u64>| it[3] == WRITE_BYTES;
-    eventually("it has heard all", || {
-        listener.of("batch").iter().filter(|it| ours(it)).count() as u64 == WRITES
+    eventually("all writes are printed", || {
+        listener.of("batch").iter().filter(|line| ours(line)).count() as u64 == WRITES
     });
     let pid = u64::from(std::process::id());
     assert!(listener.of("session").contains(&vec![session, pid]));
-    let taken: u64 = listener.of("taken").iter().map(|it| it[0]).sum();
+    let taken: u64 = listener.of("taken").iter().map(|line| line[0]).sum();
     assert!(taken >= before + WRITES, "{before} {taken}");
-    // Of device 0, all OK, one request each, and all their bytes.
+    // Batches of device 0, all OK, one request each, with all bytes of the writes.
     let batches: Vec<_> = listener.of("batch").into_iter().filter(ours).collect();
     assert_eq!(batches, vec![vec![0, 0, 1, WRITE_BYTES]; 5]);
     assert!(!listener.end().lock().unwrap().is_empty());

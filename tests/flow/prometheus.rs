@@ -1,5 +1,5 @@
 //! A real Prometheus (Debian package `prometheus`) with the scrape configuration of the
-//! documentation and the alert rules that are shipped.
+//! documentation and the shipped alert rules.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 use crate::rig::{Place, Sidecar, eventually};
 
-/// So often it scrapes and looks at its rules.
+/// Intervals between two scrapes and between two evaluations of the rules.
 const GLOBAL: &str = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n";
 
-/// What the documentation's configuration scrapes.
+/// The address in the documentation's configuration.
 const DOCUMENTED: &str = "127.0.0.1:9464";
 
-/// Once it says so, there is its address.
+/// The log line that names its address.
 const LISTENS: &str = "\"Listening on\" address=";
 
 fn repository() -> PathBuf {
@@ -34,7 +34,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// One that scrapes this address; says so where there is none.
+    /// Starts one that scrapes this address; `None`, with a line printed, where it is missing.
     fn start(target: &str) -> Option<Self> {
         let folder = TempDir::new().unwrap();
         let page = fs::read_to_string(repository().join("docs/metrics.md")).unwrap();
@@ -56,14 +56,14 @@ impl Prometheus {
             return None;
         };
         let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let (mut said, mut address) = (String::new(), None);
-        while address.is_none() && log.read_line(&mut said).unwrap() > 0 {
-            let found = said.split_once(LISTENS).and_then(|(_, rest)| rest.lines().next());
+        let (mut text, mut address) = (String::new(), None);
+        while address.is_none() && log.read_line(&mut text).unwrap() > 0 {
+            let found = text.split_once(LISTENS).and_then(|(_, rest)| rest.lines().next());
             address = found.map(str::to_owned);
         }
-        // It goes on talking, and must not wait for a reader.
+        // Prometheus keeps writing its log, and must not block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        let address = address.unwrap_or_else(|| panic!("it does not listen: {said}"));
+        let address = address.unwrap_or_else(|| panic!("it does not listen: {text}"));
         Some(Self { child, address, _folder: folder })
     }
 
@@ -83,7 +83,7 @@ impl Prometheus {
     fn query(&self, query: &str) -> Vec<f64> {
         let data = self.ask(&format!("query?query={query}"));
         let samples = data["result"].as_array().expect("a vector");
-        samples.iter().map(|it| it["value"][1].as_str().unwrap().parse().unwrap()).collect()
+        samples.iter().map(|sample| sample["value"][1].as_str().unwrap().parse().unwrap()).collect()
     }
 }
 
@@ -94,7 +94,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Names of samples in what a sidecar exposes.
+/// Names of the samples in a sidecar's exposition.
 fn names(exposed: &str) -> Vec<String> {
     let lines = exposed.lines().filter(|line| !line.starts_with('#'));
     let mut names: Vec<_> =
@@ -112,14 +112,15 @@ fn exposed(address: &str) -> String {
     text.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// What a live sidecar exposes is without a fault to promtool.
+/// promtool finds no fault in the exposition of a live sidecar.
 fn check_metrics(exposed: &str) {
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut promtool = promtool.stderr(Stdio::piped()).spawn().expect("it comes with prometheus");
     promtool.stdin.take().expect("piped").write_all(exposed.as_bytes()).unwrap();
-    let said = promtool.wait_with_output().unwrap();
-    assert!(said.status.success() && said.stdout.is_empty() && said.stderr.is_empty(), "{said:?}");
+    let checked = promtool.wait_with_output().unwrap();
+    assert!(checked.status.success() && checked.stdout.is_empty(), "{checked:?}");
+    assert!(checked.stderr.is_empty(), "{checked:?}");
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
     assert_eq!((&target_of["health"], &target_of["lastError"]), (&"up".into(), &"".into()));
     assert_eq!(target_of["labels"]["job"], "kvrail", "the job that alerts are for");
 
-    // All that is exposed has arrived, and its values are the sidecar's.
+    // All exposed samples have arrived, with the sidecar's values.
     let known = prometheus.ask("label/__name__/values");
     let known: Vec<&str> = known.as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for name in names(&exposed(&target)) {
@@ -146,7 +147,7 @@ fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
     let memory: u64 = report.shards.iter().map(|shard| shard.memory_bytes).sum();
     assert_eq!(written(), memory as f64);
 
-    // Every rule can be evaluated, and none fires for a sidecar that is well.
+    // Every rule can be evaluated, and none fires for a healthy sidecar.
     let rules = || prometheus.ask("rules")["groups"][0]["rules"].as_array().cloned().unwrap();
     let text =
         fs::read_to_string(repository().join("config/prometheus/kvrail-alerts.yaml")).unwrap();
@@ -159,7 +160,7 @@ fn prometheus_scrapes_a_sidecar_and_its_alerts_stand_watch() {
     assert!(!firing("KvrailDown"));
     assert_eq!(prometheus.ask("alerts")["alerts"], Value::Array(Vec::new()));
 
-    // A sidecar that ends is missed.
+    // An alert fires for a sidecar that ends.
     sidecar.stop();
     eventually("it is missed", || prometheus.query("up") == [0.0] && firing("KvrailDown"));
     kill_process(Pid::from_child(&prometheus.child), Signal::TERM).unwrap();

@@ -1,4 +1,4 @@
-//! What a sidecar refuses at its start: exit status, cause, remedy.
+//! A start that is refused: exit status, cause, remedy.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -23,7 +23,7 @@ fn a_volume_in_use_names_its_holder() {
     let other = place.path("other.sock");
     let set = format!("sidecar.socket={other:?}");
     run(place.serve().args(["--set", &set])).expect(3, &["member-0", "in use", &holder, "remedy"]);
-    // Nor may anybody wipe it meanwhile.
+    // Nor may another process wipe it meanwhile.
     run(kvrail().args(["volume", "wipe", "kv"]).args(&place.members)).expect(3, &[&holder]);
     sidecar.stop();
 }
@@ -168,7 +168,7 @@ fn bad_configurations_show_the_place_and_the_remedy() {
 }
 
 #[test]
-fn a_mode_that_does_not_work_here_says_why() {
+fn a_mode_that_does_not_work_here_is_refused_with_the_reason() {
     let place = Place::with_volume(1, 4 << 20);
     let contradiction = run(place.serve().args(["--set", "device.mode=\"iopoll\""]));
     contradiction.expect(2, &["device.mode", "O_DIRECT", "direct = \"required\""]);
@@ -184,13 +184,13 @@ fn a_mode_that_does_not_work_here_says_why() {
         println!("skipped: this disk can be polled");
         return;
     };
-    let said = sidecar.said();
-    if said.contains("cannot be opened with O_DIRECT") {
+    let log = sidecar.stderr();
+    if log.contains("cannot be opened with O_DIRECT") {
         println!("skipped: no O_DIRECT here");
         return;
     }
-    assert_eq!(status.code(), Some(3), "{said}");
-    assert!(said.contains("no queue that can be polled") && said.contains("poll_queues"), "{said}");
+    assert_eq!(status.code(), Some(3), "{log}");
+    assert!(log.contains("no queue that can be polled") && log.contains("poll_queues"), "{log}");
 }
 
 fn greet(place: &Place, protocol: Version, lane_version: u32) -> (RefusalCode, String) {
@@ -199,16 +199,16 @@ fn greet(place: &Place, protocol: Version, lane_version: u32) -> (RefusalCode, S
     let hello =
         ControlRequest::Hello(Hello { protocol, lane_version, name: "new".into(), library });
     channel.send(&ClientMessage { seq: 1, ask: hello }, &[]).unwrap();
-    let mut heard = None;
+    let mut received = None;
     eventually("an answer", || {
         match channel.receive::<SidecarMessage>(&mut PacketBuffer::default(), 0) {
-            Ok(packet) => heard = Some(packet.message),
+            Ok(packet) => received = Some(packet.message),
             Err(ChannelError::WouldBlock) => {}
             Err(error) => panic!("{error}"),
         }
-        heard.is_some()
+        received.is_some()
     });
-    match heard.unwrap() {
+    match received.unwrap() {
         SidecarMessage::Reply { answer: ControlReply::Refused { code, message }, .. } => {
             (code, message)
         }

@@ -1,4 +1,4 @@
-//! `kvrail reload` and SIGHUP: what a running sidecar takes over from a changed configuration.
+//! `kvrail reload` and SIGHUP: the parts of a changed configuration that a running sidecar applies.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::rig::{LONG, Outcome, Place, Sidecar, eventually, kvrail, run};
 
 #[test]
-fn a_reload_changes_limits_for_those_who_ask_next_and_names_what_waits() {
+fn a_reload_changes_limits_of_later_requests_and_names_keys_that_need_a_restart() {
     let mut place = Place::with_volume(1, 8 << 20);
     place.configure("limits.arena_bytes_per_session = \"1MiB\"");
     let sidecar = Sidecar::start(&place);
@@ -23,11 +23,11 @@ fn a_reload_changes_limits_for_those_who_ask_next_and_names_what_waits() {
     sidecar.signal(Signal::HUP);
     eventually("the new limit", || client.create_arena(2 << 20, Pages::Base).is_ok());
     let now_on = "now on: limits.arena_bytes_per_session, sidecar.log";
-    eventually("the log", || sidecar.said().contains(now_on));
-    let said = sidecar.said();
-    assert!(said.contains("restart only: pollers.heartbeat"), "{said}");
+    eventually("the log", || sidecar.stderr().contains(now_on));
+    let log = sidecar.stderr();
+    assert!(log.contains("restart only: pollers.heartbeat"), "{log}");
 
-    // What was there is served on.
+    // The volume is served all the time.
     let volume = client.volume("kv").unwrap();
     let mut queue = client.open_queue(8).unwrap();
     queue.submit(Request::write(&volume, 0, first.lease(4096).unwrap())).unwrap();
@@ -42,8 +42,8 @@ fn a_reload_of_a_broken_configuration_changes_nothing() {
     let mut sidecar = Sidecar::start(&place);
     fs::write(place.path("kvrail.toml"), "limits.sesions = 1\n").unwrap();
     sidecar.signal(Signal::HUP);
-    eventually("an error", || sidecar.said().contains("the configuration in force stays"));
-    assert!(sidecar.said().contains("sesions"), "{}", sidecar.said());
+    eventually("an error", || sidecar.stderr().contains("the configuration in force stays"));
+    assert!(sidecar.stderr().contains("sesions"), "{}", sidecar.stderr());
     sidecar.assert_alive();
     sidecar.attach();
     sidecar.stop();
@@ -90,7 +90,8 @@ fn a_reload_has_a_verdict() {
     status.expect(0, &[]);
     assert!(status.stdout.contains("restart pending for pollers.heartbeat"), "{}", status.stdout);
 
-    // What would not start is refused, whatever a reload would take over of it.
+    // A configuration that would not start is refused, also where its fault is in a part that a
+    // reload does not apply.
     let no_volume = renewed.split("[[volume]]").next().unwrap();
     let unknown = format!("limits.sesions = 1\n{renewed}");
     let no_cpu = format!("pollers.cpus = [8191]\n{renewed}");
@@ -113,7 +114,7 @@ fn a_reload_has_a_verdict() {
     sidecar.stop();
 }
 
-/// Nobody asked for a reload: the next start would be the first to find out.
+/// Without a reload, the next start would be the first to find the fault.
 #[test]
 fn a_file_that_would_not_start_is_a_trouble_before_the_restart() {
     let place = Place::with_volume(1, 8 << 20);
@@ -126,23 +127,23 @@ fn a_file_that_would_not_start_is_a_trouble_before_the_restart() {
     eventually("it is seen", || code() == Some("config_refused"));
     let report = sidecar.status();
     assert!(report.troubles[0].words.contains("would not start"), "{:?}", report.troubles);
-    assert_eq!(report.config.reload_refused, None, "nobody has asked");
+    assert_eq!(report.config.reload_refused, None, "no reload was requested");
     let words = "the configuration on the disk would not start";
-    eventually("the log names it", || sidecar.said().contains(words));
+    eventually("the log names it", || sidecar.stderr().contains(words));
 
     fs::write(&file, good.replace("metrics.listen", "limits.sessions = 5\nmetrics.listen"))
         .unwrap();
     eventually("it is well again", || code().is_none());
     let report = sidecar.status();
     assert_eq!(report.config.reload_pending, ["limits.sessions"]);
-    assert_ne!(report.sidecar.sessions_max, 5, "it is taken over when somebody asks");
+    assert_ne!(report.sidecar.sessions_max, 5, "it is applied by a reload alone");
 
     fs::remove_file(&file).unwrap();
     eventually("it is missed", || code() == Some("config_refused"));
     sidecar.stop();
 }
 
-/// The target's own thread says why it stays; the rest of the configuration is taken over.
+/// The target's own thread logs why the target stays; the rest of the configuration is applied.
 #[test]
 fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     let mut place = Place::with_volume(1, 8 << 20);
@@ -152,20 +153,20 @@ fn a_target_that_cannot_be_made_leaves_the_sidecar_as_it_is() {
     place.configure(&format!(
         "sidecar.log = \"debug\"\n[target]\nstate_dir = {state:?}\n\
          [[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\nallow_any_host = true\n\
-         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
+         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:absent/1\"\n\
          [[target.port]]\nid = 1\ntransport = \"loop\"\n\
          subsystems = [\"nqn.2026-01.org.example:kv0\"]"
     ));
     place.configuration();
     for times in 1..=2 {
         sidecar.signal(Signal::HUP);
-        let told = || sidecar.said().matches("the target in force stays").count() == times;
-        eventually("the reason", told);
+        let logged = || sidecar.stderr().matches("the target in force stays").count() == times;
+        eventually("the reason", logged);
     }
-    let said = sidecar.said();
-    assert!(said.contains("no NVMe namespace") && said.contains("serial:nobody/1"), "{said}");
-    assert!(said.contains("now on: sidecar.log, target.state_dir"), "{said}");
-    // Whoever comes next may have the target.
+    let log = sidecar.stderr();
+    assert!(log.contains("no NVMe namespace") && log.contains("serial:absent/1"), "{log}");
+    assert!(log.contains("now on: sidecar.log, target.state_dir"), "{log}");
+    // Another process may have the target now.
     let teardown = ["target", "teardown", "--config"];
     run(kvrail().args(teardown).arg(place.configuration())).expect(0, &[]);
     sidecar.assert_alive();

@@ -1,4 +1,4 @@
-//! The sidecar dies: every request is reported once, and what was acknowledged is there.
+//! The sidecar dies: every request is reported once, and acknowledged data are there.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
         assert!(client.epoch().0 > epoch, "a new life has a new number");
         let verified = verify(&client, "kv", &all.acknowledged).unwrap();
         verified.assert_right();
-        // And traffic goes on where it ended.
+        // Traffic continues with the next sidecar.
         drop(client);
         Actor::traffic(&sidecar, 0, 2 * THREADS, 0.5).tally().assert_right();
         sidecar.stop();
@@ -61,7 +61,7 @@ fn a_client_learns_of_the_death_once_and_can_attach_again() {
                 assert!(refused.to_string().contains("attach again"), "{refused}");
                 break;
             }
-            // Taken before the death was seen: it comes back, once.
+            // Submitted before the death was seen: it comes back, once.
             Ok(_) => {
                 let done = queue.wait(LONG).unwrap().unwrap();
                 assert_eq!(done.status, Status::Restarted);
@@ -72,7 +72,7 @@ fn a_client_learns_of_the_death_once_and_can_attach_again() {
     }
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
     assert!(matches!(Client::attach(place.socket()), Err(ClientError::NoSidecar { .. })));
-    // One that waits attaches as soon as there is one, and not for longer than it was told to.
+    // A client with a timeout attaches as soon as a sidecar runs, and waits no longer than that.
     let waits = |wait| AttachOptions { wait, ..AttachOptions::default() };
     let brief = Duration::from_millis(50);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A sidecar that may not have everything: memory to pin, io_uring, CPUs, root.
+//! A sidecar under restrictions: memory to pin, io_uring, CPUs, root.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,25 +17,25 @@ use crate::rig::{
     under,
 };
 
-/// A user without any right: `nobody`.
-const NOBODY: u32 = 65_534;
+/// A user without any right, `nobody` on most systems.
+const UNPRIVILEGED: u32 = 65_534;
 
-/// A place with a volume that is somebody else's; says so where that cannot be.
-fn of_nobody(bytes: u64, lines: &str) -> Option<Place> {
-    let mut place = place_of_nobody(|place| place.create(bytes, "256KiB").expect(0, &[]))?;
+/// A place with a volume of another user; `None`, with a line printed, where there can be none.
+fn of_unprivileged(bytes: u64, lines: &str) -> Option<Place> {
+    let mut place = place_of_unprivileged(|place| place.create(bytes, "256KiB").expect(0, &[]))?;
     place.configure(lines);
     Some(place)
 }
 
-/// A place with whatever is made there.
-fn place_of_nobody(make: impl FnOnce(&Place)) -> Option<Place> {
+/// A place of another user, with the content that `make` creates.
+fn place_of_unprivileged(make: impl FnOnce(&Place)) -> Option<Place> {
     if !is_root() {
         println!("skipped: a sidecar of another user: only root becomes somebody else");
         return None;
     }
     let place = Place::open_to_all(1)?;
     make(&place);
-    give(&place, NOBODY);
+    give(&place, UNPRIVILEGED);
     Some(place)
 }
 
@@ -47,9 +47,10 @@ fn give(place: &Place, user: u32) {
     }
 }
 
-/// The sidecar as `nobody`, with more restrictions, by copies of the programs that he can reach.
-fn as_nobody(place: &Place, restrictions: &[&str]) -> Command {
-    as_user(NOBODY, place, restrictions)
+/// The sidecar as that user, with more restrictions, by copies of the programs that the user can
+/// execute.
+fn as_unprivileged(place: &Place, restrictions: &[&str]) -> Command {
+    as_user(UNPRIVILEGED, place, restrictions)
 }
 
 fn as_user(user: u32, place: &Place, restrictions: &[&str]) -> Command {
@@ -67,17 +68,17 @@ fn as_user(user: u32, place: &Place, restrictions: &[&str]) -> Command {
     }
     let own = kvrail_program();
     let copy = copies.kvrail.into_os_string();
-    command.args(template.get_args().map(|it| if it == own { copy.as_os_str() } else { it }));
+    command.args(template.get_args().map(|word| if word == own { copy.as_os_str() } else { word }));
     command
 }
 
 #[test]
 fn a_sidecar_that_is_not_root_serves() {
     let limit = "limits.arena_bytes_per_session = \"1MiB\"";
-    let Some(place) = of_nobody(8 << 20, limit) else { return };
-    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &[]));
+    let Some(place) = of_unprivileged(8 << 20, limit) else { return };
+    let sidecar = Sidecar::start_as(&place, as_unprivileged(&place, &[]));
     let uid = fs::metadata(format!("/proc/{}", sidecar.pid())).unwrap();
-    assert_eq!(std::os::unix::fs::MetadataExt::uid(&uid), NOBODY);
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&uid), UNPRIVILEGED);
     let client = sidecar.attach();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     arena.detach().unwrap();
@@ -85,7 +86,7 @@ fn a_sidecar_that_is_not_root_serves() {
     sidecar.stop();
 }
 
-/// Bytes of arenas that rings have registered, and of those that they have not.
+/// Bytes of arenas that rings have registered, and of the other arenas.
 fn attached(client: &Client) -> (u64, u64) {
     let devices = client.status().unwrap().devices;
     let sum = |of: fn(&DeviceReport) -> u64| devices.iter().map(of).sum();
@@ -110,16 +111,16 @@ fn copies(client: &Client, from: &Arena, to: &Arena) {
 
 const NOT_REGISTERED: &str = "bytes are not registered with the rings";
 
-/// With the kernel's default limit: what fits is registered, everything works, and what is not
-/// registered is said once, and in the status, with the remedy.
+/// With the kernel's default limit: regions within it are registered, all requests work, and the
+/// log (once) and the status name the other regions and the remedy.
 #[test]
 fn memory_that_may_not_be_pinned_is_used_all_the_same() {
-    // Root may pin what it likes, so the limit is one of somebody else.
-    let Some(place) = of_nobody(8 << 20, "") else { return };
-    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"]));
-    let said = sidecar.said();
-    assert!(said.contains("8388608 bytes (RLIMIT_MEMLOCK)"), "{said}");
-    assert!(!said.contains(NOT_REGISTERED), "{said}");
+    // Root may pin without limit, so this is another user's sidecar.
+    let Some(place) = of_unprivileged(8 << 20, "") else { return };
+    let sidecar = Sidecar::start_as(&place, as_unprivileged(&place, &["memlock=8388608"]));
+    let log = sidecar.stderr();
+    assert!(log.contains("8388608 bytes (RLIMIT_MEMLOCK)"), "{log}");
+    assert!(!log.contains(NOT_REGISTERED), "{log}");
     let client = sidecar.attach();
     let small = client.create_arena(2 << 20, Pages::Base).unwrap();
     assert_eq!(attached(&client), (2 << 20, 0));
@@ -140,18 +141,18 @@ fn memory_that_may_not_be_pinned_is_used_all_the_same() {
     }
     assert_eq!((attached(&client), client.status().unwrap().regions.bytes), ((0, 0), 0));
     drop(client);
-    let said = sidecar.stop();
-    assert_eq!(said.matches(NOT_REGISTERED).count(), 1, "{said}");
+    let log = sidecar.stop();
+    assert_eq!(log.matches(NOT_REGISTERED).count(), 1, "{log}");
 }
 
-/// A user of one test alone: what a user's processes may pin, they may pin together.
+/// A user for one test alone: a limit on pinned memory holds for all processes of a user.
 const SOMEBODY: u32 = 65_531;
 
-/// The kernel counts what an ended sidecar had pinned until its rings are gone, a while after it.
+/// The kernel counts the pinned memory of an ended sidecar until its rings are gone, a while later.
 #[test]
 fn a_ring_waits_for_memory_that_others_of_its_user_still_have_pinned() {
-    let Some(first) = of_nobody(8 << 20, "") else { return };
-    let Some(next) = of_nobody(8 << 20, "") else { return };
+    let Some(first) = of_unprivileged(8 << 20, "") else { return };
+    let Some(next) = of_unprivileged(8 << 20, "") else { return };
     give(&first, SOMEBODY);
     give(&next, SOMEBODY);
     let start = |place: &Place| as_user(SOMEBODY, place, &["memlock=1048576"]);
@@ -168,7 +169,7 @@ fn a_ring_waits_for_memory_that_others_of_its_user_still_have_pinned() {
         }
     }
     let waiting = Sidecar::launch(&next, start(&next));
-    // Long enough for its first tries; a slower machine only has it wait less.
+    // Enough for its first tries; on a slower machine it waits less.
     std::thread::sleep(Duration::from_secs(1));
     drop((arenas, client));
     sidecar.stop();
@@ -184,15 +185,15 @@ fn a_region_is_registered_whole_or_not_at_all() {
     if most.is_some_and(|most| most < limit) {
         return println!("skipped: RLIMIT_MEMLOCK may be {most:?} at most, {limit} are needed");
     }
-    let Some(place) = of_nobody(8 << 20, "") else { return };
+    let Some(place) = of_unprivileged(8 << 20, "") else { return };
     let memlock = format!("memlock={limit}");
-    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &[&memlock]));
+    let sidecar = Sidecar::start_as(&place, as_unprivileged(&place, &[&memlock]));
     let client = sidecar.attach();
     for _ in 0..3 {
         let half = client.create_arena(128 << 20, Pages::Base).unwrap();
         assert_eq!(attached(&client), (0, 128 << 20));
         copies(&client, &half, &half);
-        // What was pinned of it is given back, and is there for others.
+        // The part that was pinned is unpinned, and others can use it.
         eventually("an arena is registered", || {
             let other = client.create_arena(90 << 20, Pages::Base).unwrap();
             let registered = attached(&client).0;
@@ -213,10 +214,10 @@ fn a_store_serves_where_nothing_may_be_pinned() {
     let (member_bytes, segment_bytes, block_mean) = (64 << 20, 4 << 20, 64 << 10);
     let shape = StoreShape { member_bytes, segment_bytes, block_mean };
     let make = |place: &Place| place.create_store(&shape).expect(0, &[]);
-    let Some(place) = place_of_nobody(make) else { return };
-    let sidecar = Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"]));
-    let said = sidecar.said();
-    assert!(said.contains(NOT_REGISTERED), "{said}");
+    let Some(place) = place_of_unprivileged(make) else { return };
+    let sidecar = Sidecar::start_as(&place, as_unprivileged(&place, &["memlock=8388608"]));
+    let log = sidecar.stderr();
+    assert!(log.contains(NOT_REGISTERED), "{log}");
     let client = sidecar.attach();
     let identity = Identity::new([("model", "test")]).unwrap();
     let space = client.store("kv").unwrap().namespace("unpinned", &identity).unwrap();
@@ -249,12 +250,13 @@ fn key(number: u8) -> BlockKey {
     BlockKey::from_bits(u128::from(number) + 1)
 }
 
-/// What the check passes, the sidecar does; what it fails, the sidecar refuses for the same reason.
+/// The sidecar starts where the check passes; where the check fails, the sidecar refuses for the
+/// same reason.
 #[test]
 fn what_a_check_passes_is_served() {
-    let Some(place) = of_nobody(8 << 20, "") else { return };
+    let Some(place) = of_unprivileged(8 << 20, "") else { return };
     let check = |restrictions: &[&str]| {
-        let command = as_nobody(&place, restrictions);
+        let command = as_unprivileged(&place, restrictions);
         let mut words: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
         let serve = words.iter().position(|word| word == "serve").expect("it serves");
         // And without `--exit-with-parent` behind it.
@@ -267,17 +269,17 @@ fn what_a_check_passes_is_served() {
     unpinned.expect(6, &["warnings, no failure"]);
     assert!(unpinned.stdout.contains("8388608 bytes may be pinned"), "{}", unpinned.stdout);
     assert!(!unpinned.stderr.contains("error"), "{}", unpinned.stderr);
-    Sidecar::start_as(&place, as_nobody(&place, &["memlock=8388608"])).stop();
+    Sidecar::start_as(&place, as_unprivileged(&place, &["memlock=8388608"])).stop();
     let too_little = ["memlock=65536"];
     let checked = check(&too_little);
     checked.expect(7, &["failures"]);
     assert!(checked.stdout.contains("RLIMIT_MEMLOCK"), "{}", checked.stdout);
-    run(&mut as_nobody(&place, &too_little)).expect(3, &["RLIMIT_MEMLOCK"]);
+    run(&mut as_unprivileged(&place, &too_little)).expect(3, &["RLIMIT_MEMLOCK"]);
     let forbidden = ["memlock=8388608", "no-io-uring=1"];
     let checked = check(&forbidden);
     checked.expect(7, &["failures"]);
     assert!(checked.stdout.contains("io_uring_setup"), "{}", checked.stdout);
-    run(&mut as_nobody(&place, &forbidden)).expect(3, &["io_uring_setup"]);
+    run(&mut as_unprivileged(&place, &forbidden)).expect(3, &["io_uring_setup"]);
 }
 
 #[test]
@@ -288,18 +290,18 @@ fn a_forbidden_io_uring_names_the_cause_and_the_remedy() {
         let refused = run(&mut under(&place, &[&forbid]));
         refused.expect(3, &["io_uring_setup failed", "seccomp", "allow io_uring_setup"]);
     }
-    // Nothing is left behind: it starts where it may.
+    // The refusals leave nothing behind: the sidecar starts without restrictions.
     Sidecar::start(&place).stop();
 }
 
 #[test]
-fn one_cpu_is_enough_to_serve_and_nobody_spins() {
+fn one_cpu_is_enough_to_serve_and_no_poller_spins() {
     let place = Place::with_volume(2, span_bytes(4));
     let sidecar = Sidecar::start_as(&place, under(&place, &["one-cpu"]));
-    let said = sidecar.said();
-    assert!(said.contains("unpinned"), "a pinned poller would crowd others out: {said}");
-    assert!(said.contains("2 devices share 1 poller(s)"), "{said}");
-    assert!(said.contains("1 core(s) are usable"), "{said}");
+    let log = sidecar.stderr();
+    assert!(log.contains("unpinned"), "a pinned poller would crowd others out: {log}");
+    assert!(log.contains("2 devices share 1 poller(s)"), "{log}");
+    assert!(log.contains("1 core(s) are usable"), "{log}");
     let tally = Actor::traffic(&sidecar, 0, 4, 1.0).tally();
     tally.assert_right();
     let ticks = |report: &StatusReport| report.pollers[0].counters.ticks.unwrap();
@@ -320,7 +322,7 @@ fn too_few_descriptors_are_named_with_the_remedy() {
     assert!(refused.stderr.contains("ulimit -n"), "{}", refused.stderr);
 }
 
-/// It is refused at start, or a client can have what it needs; there is nothing between.
+/// Either the start is refused, or a client gets all that it needs.
 #[test]
 fn a_sidecar_that_starts_has_descriptors_for_a_client() {
     let place = Place::with_volume(3, 8 << 20);
@@ -357,22 +359,22 @@ fn a_member_above_the_limit_of_file_sizes_is_refused_with_the_limit() {
     refused.expect(3, &["member-0", "RLIMIT_FSIZE", "1048576", "LimitFSIZE=infinity"]);
 }
 
-/// As container profiles do. Neither the device is at fault nor a limit.
+/// As container profiles do. The refusal names neither the device nor a limit.
 #[test]
 fn a_forbidden_call_names_the_profile_as_the_cause() {
     let place = Place::with_volume(1, 4 << 20);
     for forbidden in ["no-eventfd=1", "no-flock=1"] {
         let refused = run(&mut under(&place, &[forbidden]));
         assert!(matches!(refused.code, Some(1 | 3)), "{forbidden}: {refused:?}");
-        let said = &refused.stderr;
-        assert!(said.contains("seccomp"), "{forbidden}: {said}");
+        let stderr = &refused.stderr;
+        assert!(stderr.contains("seccomp"), "{forbidden}: {stderr}");
         for wrong in ["open files", "smartctl"] {
-            assert!(!said.contains(wrong), "{forbidden}: {wrong} in {said}");
+            assert!(!stderr.contains(wrong), "{forbidden}: {wrong} in {stderr}");
         }
     }
 }
 
-/// As the shipped unit does for all but what it names.
+/// The shipped unit denies all devices but the named ones.
 #[test]
 fn a_member_where_the_unit_may_not_write_names_the_unit_s_key() {
     if !is_root() {
@@ -395,7 +397,7 @@ fn a_member_where_the_unit_may_not_write_names_the_unit_s_key() {
 }
 
 #[test]
-fn a_user_who_may_not_attach_is_told_the_key() {
+fn a_refused_user_gets_the_key_of_the_configuration() {
     if !is_root() {
         println!("skipped: only root becomes somebody else");
         return;
@@ -405,20 +407,20 @@ fn a_user_who_may_not_attach_is_told_the_key() {
     place.configure("sidecar.socket_mode = \"0666\"");
     let sidecar = Sidecar::start(&place);
     let (copies, socket) = (Copies::in_folder(&place.path("")), place.socket());
-    let ask = |user: &str| {
+    let status_as = |user: &str| {
         let mut command = Command::new(&copies.actor);
         command.args(["under", user, "--"]).arg(&copies.kvrail);
         command.args(["status", "--config", "/dev/null"]);
         run(command.arg("--socket").arg(&socket))
     };
-    ask("user=65534").expect(4, &["user 65534", "sidecar.allow_uids", "sidecar.allow_gids"]);
-    ask("user=0").expect(0, &[]);
+    status_as("user=65534").expect(4, &["user 65534", "sidecar.allow_uids", "sidecar.allow_gids"]);
+    status_as("user=0").expect(0, &[]);
     sidecar.stop();
-    // The socket's mode is the gate before: without it there is not even a refusal.
+    // The socket's mode comes first: without access there is no refusal to read.
     place.configure("sidecar.allow_uids = [65534]");
     let sidecar = Sidecar::start(&place);
-    ask("user=65534").expect(0, &[]);
+    status_as("user=65534").expect(0, &[]);
     fs::set_permissions(place.socket(), fs::Permissions::from_mode(0o600)).unwrap();
-    ask("user=65534").expect(4, &["may not open the socket", "sidecar.socket_mode"]);
+    status_as("user=65534").expect(4, &["may not open the socket", "sidecar.socket_mode"]);
     sidecar.stop();
 }

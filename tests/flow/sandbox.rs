@@ -1,5 +1,5 @@
-//! What a sidecar has taken away from itself. That it lives well without, all other flows show:
-//! they run within the sandbox.
+//! The rights that a sidecar has given up. That it works without them all other flows show: they
+//! run within the sandbox.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::rig::{Loops, Place, Sidecar, actor_program, eventually, is_root, run};
 
-/// What `actor confined` tries.
+/// Actions that `actor confined` tries.
 const ATTEMPTS: usize = 22;
 
 /// Of `CAP_DAC_OVERRIDE` and `CAP_IPC_LOCK`.
@@ -18,7 +18,7 @@ const KEPT: u64 = 1 << 1 | 1 << 14;
 /// `CAP_SYS_ADMIN`.
 const ADMIN: u64 = 1 << 21;
 
-/// What was refused to a process, in its sandbox or without one.
+/// Actions that were refused to a process, in its sandbox or without one.
 fn refused(mode: &str) -> Vec<String> {
     let place = Place::empty(0);
     let own = place.path("own");
@@ -29,8 +29,8 @@ fn refused(mode: &str) -> Vec<String> {
     serde_json::from_str(outcome.stdout.trim()).unwrap()
 }
 
-/// Without it nothing is refused to root, so each refusal is the sandbox's. The root of a container
-/// may not mount either.
+/// Without a sandbox root is refused nothing, so each refusal is the sandbox's. The root of a
+/// container may not mount either.
 #[test]
 fn each_forbidden_thing_is_refused_within_and_allowed_without() {
     let own = fs::read_to_string("/proc/self/status").unwrap();
@@ -55,7 +55,7 @@ fn every_thread_of_a_sidecar_is_within() {
     let sidecar = Sidecar::start(&place);
     let client = sidecar.attach();
     let threads = fs::read_dir(format!("/proc/{}/task", sidecar.pid())).unwrap();
-    let threads: Vec<_> = threads.map(|it| it.unwrap().path()).collect();
+    let threads: Vec<_> = threads.map(|thread| thread.unwrap().path()).collect();
     assert!(threads.len() > 4, "{threads:?}");
     for thread in threads {
         let status = fs::read_to_string(thread.join("status")).unwrap();
@@ -74,7 +74,7 @@ fn every_thread_of_a_sidecar_is_within() {
     sidecar.stop();
 }
 
-/// The sandbox leaves the right to look at what a member rests on.
+/// The sandbox leaves the right to read which devices lie below a member.
 #[test]
 fn a_loop_device_over_a_served_file_is_not_served_again() {
     let place = Place::with_store(1, 64 << 20);
@@ -83,17 +83,17 @@ fn a_loop_device_over_a_served_file_is_not_served_again() {
     let mut again = Place::empty(0);
     again.members = loops.nodes().to_vec();
     let mut refused = Sidecar::launch(&again, again.serve());
-    assert_eq!(refused.wait().code(), Some(3), "{}", refused.said());
+    assert_eq!(refused.wait().code(), Some(3), "{}", refused.stderr());
     let words = [format!("it rests on {}", place.members[0].display()), served.pid().to_string()];
     for word in words.iter().map(String::as_str).chain(["stop process"]) {
-        assert!(refused.said().contains(word), "no {word:?} in {}", refused.said());
+        assert!(refused.stderr().contains(word), "no {word:?} in {}", refused.stderr());
     }
     served.stop();
-    // And the other way round: who serves it holds the file below.
+    // The reverse: the process that serves the device holds the file below.
     let served = Sidecar::start(&again);
     assert!(fs::File::open(&place.members[0]).unwrap().try_lock().is_err());
     let mut refused = Sidecar::launch(&place, place.serve());
-    assert_eq!(refused.wait().code(), Some(3), "{}", refused.said());
+    assert_eq!(refused.wait().code(), Some(3), "{}", refused.stderr());
     served.stop();
 }
 
@@ -107,8 +107,8 @@ fn a_configuration_that_leads_out_of_its_folder_is_not_read() {
     let _gone = fs::remove_file(&file);
     symlink(&moved, &file).unwrap();
     sidecar.signal(Signal::HUP);
-    eventually("a refusal", || sidecar.said().contains("the configuration in force stays"));
-    assert!(sidecar.said().contains("ermission denied"), "{}", sidecar.said());
+    eventually("a refusal", || sidecar.stderr().contains("the configuration in force stays"));
+    assert!(sidecar.stderr().contains("ermission denied"), "{}", sidecar.stderr());
     sidecar.assert_alive();
     sidecar.stop();
 }
@@ -119,18 +119,20 @@ fn a_target_where_there_was_none_waits_for_a_restart() {
     let sidecar = Sidecar::start(&place);
     place.configure(
         "[[target.subsystem]]\nnqn = \"nqn.2026-01.org.example:kv0\"\nallow_any_host = true\n\
-         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:nobody/1\"\n\
+         [[target.subsystem.namespace]]\nnsid = 1\ndevice = \"serial:absent/1\"\n\
          [[target.port]]\nid = 1\ntransport = \"loop\"\n\
          subsystems = [\"nqn.2026-01.org.example:kv0\"]",
     );
     place.configuration();
     sidecar.signal(Signal::HUP);
-    eventually("the word", || sidecar.said().contains("after a restart only: target.port"));
+    eventually("the log names the key", || {
+        sidecar.stderr().contains("after a restart only: target.port")
+    });
     sidecar.stop();
 }
 
 #[test]
-fn a_sandbox_that_is_off_is_said_loudly() {
+fn a_sandbox_that_is_off_is_logged_as_a_warning() {
     let mut place = Place::with_volume(1, 8 << 20);
     place.configure("sidecar.sandbox = \"off\"");
     let sidecar = Sidecar::start(&place);
@@ -138,15 +140,16 @@ fn a_sandbox_that_is_off_is_said_loudly() {
     assert_eq!(status.sandbox.mode, "off");
     assert!(status.notes.iter().any(|note| note.contains("sidecar.sandbox = \"off\"")));
     eventually("the log names it", || {
-        let said = sidecar.said();
-        said.contains("WARN") && said.contains("sandbox off")
+        let log = sidecar.stderr();
+        log.contains("WARN") && log.contains("sandbox off")
     });
     sidecar.stop();
 }
 
-/// A container's profile may forbid the filter: that is said, or a strict sidecar does not start.
+/// A container's profile may forbid the filter: the log names that, or a strict sidecar does not
+/// start.
 #[test]
-fn what_the_kernel_lacks_is_said_or_strict_refuses() {
+fn a_missing_kernel_feature_is_logged_or_refused_by_strict() {
     let mut place = Place::with_volume(1, 8 << 20);
     let without = |place: &Place| crate::rig::under(place, &["no-landlock=38"]);
     let sidecar = Sidecar::start_as(&place, without(&place));
@@ -156,7 +159,7 @@ fn what_the_kernel_lacks_is_said_or_strict_refuses() {
     sidecar.stop();
     place.configure("sidecar.sandbox = \"strict\"");
     run(&mut without(&place)).expect(3, &["landlock is missing", "sidecar.sandbox = \"on\""]);
-    // With all of it strict serves.
+    // With the whole sandbox a strict sidecar serves.
     let sidecar = Sidecar::start(&place);
     assert_eq!(sidecar.status().sandbox.mode, "strict");
     sidecar.stop();

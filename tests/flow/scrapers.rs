@@ -1,4 +1,4 @@
-//! Scrapers without manners, beside a client that compares every byte.
+//! Hostile scrapers, together with a client that compares every byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,13 +10,13 @@ use kvrail_tests::Quiet;
 
 use crate::rig::{Place, Sidecar, VOLUME};
 
-/// Those that ask and never read.
+/// Connections that send a request and never read.
 const SILENT: usize = 300;
-/// Those that scrape, and how often each does.
+/// Scrapers, and the scrapes of each.
 const SCRAPERS: usize = 10;
 const SCRAPES: usize = 1000;
 
-/// The status of an answer; nothing for a connection that was cut off.
+/// The status of an answer; `None` for a connection that was cut off.
 fn ask(address: &str, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
@@ -25,7 +25,7 @@ fn ask(address: &str, path: &str) -> Option<u16> {
     text.split(' ').nth(1)?.parse().ok()
 }
 
-/// Asks for what is long, and reads nothing of it.
+/// Requests a long answer, and reads none of it.
 fn ask_and_wait(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -51,12 +51,12 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
         });
         let silent: Vec<_> = (0..SILENT).map(|_| ask_and_wait(&address)).collect();
         let scrape = || {
-            // The oldest connections are cut off where there are many: those that do not read.
+            // Where there are many connections, the oldest are cut off: those that do not read.
             let answered = (0..SCRAPES).filter(|_| ask(&address, "/metrics") == Some(200));
             answered.count()
         };
         let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
-        let answered: usize = scrapers.into_iter().map(|it| it.join().unwrap()).sum();
+        let answered: usize = scrapers.into_iter().map(|scraper| scraper.join().unwrap()).sum();
         over.store(true, Ordering::Relaxed);
         assert_eq!(answered, SCRAPERS * SCRAPES);
         assert!(rounds.join().unwrap() > 0);
@@ -66,7 +66,10 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
     drop(quiet);
     let report = sidecar.status();
     assert!(
-        report.pollers.iter().all(|it| it.counters.allocations == Some(0) && it.stalled.is_none())
+        report
+            .pollers
+            .iter()
+            .all(|poller| poller.counters.allocations == Some(0) && poller.stalled.is_none())
     );
     assert_eq!(report.sidecar.log_lines_lost, 0);
     sidecar.stop();

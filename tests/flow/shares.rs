@@ -1,4 +1,4 @@
-//! What users get of a device's time when they want more than it gives.
+//! Users' shares of a saturated device.
 
 use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 use rustix::process::Uid;
@@ -6,7 +6,7 @@ use rustix::thread::set_thread_res_uid;
 
 use crate::rig::{LONG, Place, Sidecar, is_root};
 
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 const READ_BYTES: usize = 512 << 10;
 const DEPTH: usize = 16;
 const SESSIONS: usize = 8;
@@ -29,7 +29,7 @@ impl Reader {
         let arena = client.create_arena(DEPTH * READ_BYTES, Pages::Auto).unwrap();
         let queue = client.open_queue(DEPTH).unwrap();
         let mut reader = Self { _client: client, volume, queue, done: Vec::new(), ended: 0 };
-        // What was never written may be read without the device.
+        // Unwritten blocks may be read without the device.
         let block = arena.lease(READ_BYTES).unwrap();
         reader.queue.submit(Request::write(&reader.volume, 0, block)).unwrap();
         let written = reader.queue.wait(LONG).unwrap().expect("it ends");
@@ -43,7 +43,7 @@ impl Reader {
         self.queue.submit(Request::read(&self.volume, 0, lease)).unwrap();
     }
 
-    /// Counts what has ended, and asks for as much again.
+    /// Counts the completed reads, and submits the same number again.
     fn turn(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         self.queue.poll(&mut done);
@@ -69,13 +69,13 @@ fn a_user_gets_no_more_for_more_sessions() {
     place.configure("device.queue_depth = 2");
     let sidecar = Sidecar::start(&place);
     let become_user = |user: Uid| set_thread_res_uid(Uid::ROOT, user, Uid::ROOT).unwrap();
-    become_user(Uid::from_raw(NOBODY));
+    become_user(Uid::from_raw(UNPRIVILEGED));
     let mut readers: Vec<_> = (0..SESSIONS).map(|_| Reader::attach(&sidecar)).collect();
     become_user(Uid::ROOT);
     readers.push(Reader::attach(&sidecar));
     let uids: Vec<_> = sidecar.status().sessions.iter().map(|session| session.uid).collect();
-    assert_eq!(uids.iter().filter(|uid| **uid == NOBODY).count(), SESSIONS, "{uids:?}");
-    while readers.iter().map(|it| it.ended).sum::<u64>() < READS {
+    assert_eq!(uids.iter().filter(|uid| **uid == UNPRIVILEGED).count(), SESSIONS, "{uids:?}");
+    while readers.iter().map(|reader| reader.ended).sum::<u64>() < READS {
         readers.iter_mut().for_each(Reader::turn);
     }
     let second = readers[SESSIONS].ended;

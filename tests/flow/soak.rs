@@ -1,4 +1,4 @@
-//! Everything once, everything right: two processes, 64 threads, mixed sizes, both operations.
+//! All kinds of traffic together: two processes, 64 threads, mixed sizes, both operations.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ fn everything_once_everything_right() {
 }
 
 #[test]
-fn clients_killed_at_random_harm_nobody_and_leave_nothing() {
+fn clients_killed_at_random_harm_no_other_client_and_leave_nothing() {
     let place = place();
     let mut sidecar = Sidecar::start(&place);
     let before = sidecar.belongings();
@@ -66,7 +66,7 @@ fn clients_killed_at_random_harm_nobody_and_leave_nothing() {
             victim.kill();
             killed += 1;
         }
-        // What they had asked is finished before others write their blocks.
+        // Requests of the dead are finished before others write their blocks.
         eventually("the dead are reclaimed", || {
             let report = watcher.status().expect("the sidecar answers");
             !report.sessions.iter().any(|session| pids.contains(&session.pid))
@@ -76,7 +76,7 @@ fn clients_killed_at_random_harm_nobody_and_leave_nothing() {
     tally.assert_right();
     assert_eq!(tally.count("OK"), tally.ended, "{:?}", tally.statuses);
     println!("{killed} clients killed, {} requests of the other", tally.ended);
-    // Every sector the dead left is whole and at its place: the next process checks them.
+    // Every sector that the dead left is whole and at its place: the next process checks them.
     let heir = Actor::traffic(&sidecar, THREADS, THREADS, 0.5);
     heir.tally().assert_right();
     drop(watcher);

@@ -1,5 +1,5 @@
-//! A poller that a device keeps in the kernel: seen, named, and no hindrance for the others. The
-//! thread of a living sidecar is held by a tracer, which looks the same from outside.
+//! A poller that a device keeps in the kernel: detected, named, and no hindrance for the others. A
+//! tracer holds the thread of a living sidecar, which looks the same from outside.
 
 use std::fs;
 
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
-/// A thread of another process that does not run; it goes on when this is dropped.
+/// A stopped thread of another process; it continues when this is dropped.
 struct Held(Pid);
 
 impl Held {
-    /// Holds the thread of that name; says so where that is not allowed.
+    /// Stops the thread of that name; `None`, with a line printed, where that is forbidden.
     fn thread(of: &Sidecar, name: &str) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{}/task", of.pid())).unwrap();
         let mut tasks = tasks.map(|task| task.unwrap());
@@ -67,10 +67,10 @@ fn a_stalled_poller_is_named_and_others_are_served() {
     let old = sidecar.attach();
     let theirs = old.create_arena(1 << 20, Pages::Base).unwrap();
     let Some(held) = Held::thread(&sidecar, "kvrail-poll-1") else { return };
-    eventually("the log names it", || sidecar.said().contains("poller 1 has not turned for"));
-    let said = sidecar.said();
+    eventually("the log names it", || sidecar.stderr().contains("poller 1 has not turned for"));
+    let log = sidecar.stderr();
     for word in ["member-0", "pollers.stall_after", "in state t"] {
-        assert!(said.contains(word), "no {word:?} in {said}");
+        assert!(log.contains(word), "no {word:?} in {log}");
     }
     assert!(json(&sidecar)["pollers"][1]["stalled"]["kernel"].is_string());
     assert!(json(&sidecar)["pollers"][0]["stalled"].is_null());
@@ -79,7 +79,7 @@ fn a_stalled_poller_is_named_and_others_are_served() {
     let words = status.stdout;
     assert!(words.contains("STALLED") && words.contains("1 is stalled"), "{words}");
 
-    // Somebody comes for the other volume, works and goes.
+    // A client attaches for the other volume, works and leaves.
     let new = Client::attach(sidecar.socket()).unwrap();
     let volume = new.volume("null").unwrap();
     let arena = new.create_arena(1 << 20, Pages::Base).unwrap();
@@ -87,21 +87,23 @@ fn a_stalled_poller_is_named_and_others_are_served() {
     for _ in 0..100 {
         assert_eq!(read(&mut queue, &volume, &arena), Status::Ok);
     }
-    // What the held one has is not given back, and its client hears why.
+    // Resources of the stopped poller are not freed, and its client gets the reason.
     let refused = theirs.detach().unwrap_err();
     let ClientError::Denied { status: Status::DeviceDegraded, message, .. } = &refused else {
         panic!("{refused}");
     };
     assert!(message.contains("poller 1 (stalled"), "{message}");
     drop((theirs, old, queue, arena, new));
-    eventually("status tells what ended clients wait for", || {
+    eventually("the status shows the sessions that cannot end", || {
         let report = sidecar.status();
         let waiting = |state: &str| state.contains("waiting for poller 1 (stalled");
         report.sessions.iter().filter(|session| waiting(&session.state)).count() == 2
     });
     drop(held);
-    eventually("the log says that it turns", || sidecar.said().contains("poller 1 turns again"));
+    eventually("the log has the poller's return", || {
+        sidecar.stderr().contains("poller 1 turns again")
+    });
     sidecar.wait_for_belongings(&before);
-    let said = sidecar.stop();
-    assert_eq!(said.matches("has not turned for").count(), 1, "{said}");
+    let log = sidecar.stop();
+    assert_eq!(log.matches("has not turned for").count(), 1, "{log}");
 }

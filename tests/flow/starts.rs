@@ -1,5 +1,5 @@
-//! SIGTERM at any moment of a start: while devices are tried and claimed, while a store is read
-//! back, and while it serves before all of it is.
+//! SIGTERM at any moment of a start: while devices are tried and claimed, while a store recovers,
+//! and while it serves before recovery is complete.
 
 use std::process::Command;
 use std::time::Duration;
@@ -39,18 +39,18 @@ fn a_stop_at_any_moment_of_a_start_loses_nothing() {
         std::thread::sleep(APART * u32::try_from(stop).unwrap());
         sidecar.signal(Signal::TERM);
         let status = sidecar.wait();
-        let said = sidecar.said().split_off(before);
+        let log = sidecar.stderr().split_off(before);
         if status.success() {
-            // One clear word at its end.
-            assert!(said.trim_end().ends_with("drained and stopped"), "{said}");
+            // One clear line at its end.
+            assert!(log.trim_end().ends_with("drained and stopped"), "{log}");
             drained += 1;
         } else {
-            // Before it had looked at anything.
-            assert_eq!(status.code(), None, "{status}: {said}");
-            assert!(said.is_empty(), "{said}");
+            // Before it had read anything.
+            assert_eq!(status.code(), None, "{status}: {log}");
+            assert!(log.is_empty(), "{log}");
             early += 1;
         }
-        assert!(!said.contains("ERROR") && !said.contains("panicked"), "{said}");
+        assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
     }
     println!("starts: {drained} drained, {early} ended before they had begun");
     assert!(drained > 0);

@@ -1,4 +1,4 @@
-//! `kvrail status`, beside a client that is attached.
+//! `kvrail status`, while a client is attached.
 
 use std::fs;
 use std::io::{BufReader, Read};
@@ -11,7 +11,7 @@ use serde_json::{Deserializer, Value};
 use crate::rig::{LONG, Place, Sidecar, kvrail, run};
 
 #[test]
-fn status_shows_who_is_there_in_words_and_in_json() {
+fn status_shows_sessions_as_text_and_as_json() {
     let place = Place::with_volume(2, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let client = sidecar.attach();
@@ -51,7 +51,7 @@ fn status_shows_who_is_there_in_words_and_in_json() {
 }
 
 #[test]
-fn a_sidecar_that_is_ready_says_so_in_json() {
+fn a_ready_sidecar_is_ready_in_json() {
     let place = Place::with_volume(2, 8 << 20);
     let mut command = place.serve();
     command.args(["--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,7 +71,7 @@ fn a_sidecar_that_is_ready_says_so_in_json() {
     assert!(ended.status.success(), "{ended:?}");
 }
 
-/// Stopped by a signal, it accepts connections (the kernel does) and answers nobody.
+/// Stopped by a signal, the sidecar accepts connections (the kernel does) and answers none.
 #[test]
 fn a_stopped_sidecar_is_named() {
     let place = Place::with_volume(1, 4 << 20);
@@ -89,35 +89,36 @@ fn a_stopped_sidecar_is_named() {
 #[test]
 fn status_without_a_sidecar_is_status_4() {
     let place = Place::empty(0);
-    let nobody = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
-    nobody.expect(4, &["no sidecar at", "kvrail serve"]);
+    let absent = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
+    absent.expect(4, &["no sidecar at", "kvrail serve"]);
 }
 
-/// The file that the next start reads is not what keeps the one that runs from answering.
+/// A broken configuration file for the next start does not keep the running sidecar from answering.
 #[test]
-fn status_works_beside_a_broken_configuration() {
+fn status_works_with_a_broken_configuration() {
     let place = Place::with_volume(1, 4 << 20);
     let sidecar = Sidecar::start(&place);
     let (socket, file) = (place.socket(), place.path("kvrail.toml"));
-    let ask = |text: &str| {
+    let status_with = |text: &str| {
         fs::write(&file, text).unwrap();
         let mut command = kvrail();
         command.args(["status", "--config"]).arg(&file);
         command
     };
-    // What can be read of it counts.
-    let unknown = run(&mut ask(&format!("no_such_key = 1\n[sidecar]\nsocket = {socket:?}\n")));
+    // The readable part of the file counts.
+    let unknown =
+        run(&mut status_with(&format!("no_such_key = 1\n[sidecar]\nsocket = {socket:?}\n")));
     let line = format!("asking the sidecar at {}", socket.display());
     assert!(unknown.stderr.contains(&line), "{unknown:#?}");
     assert!(unknown.stdout.contains("Serving"), "{unknown:#?}");
-    // The environment and --set are stronger, also where the file is no TOML at all.
+    // The environment and --set override it, also where the file is no TOML at all.
     let no_toml = "[[[\n";
-    let named = run(ask(no_toml).env("KVRAIL_SIDECAR__SOCKET", &socket));
+    let named = run(status_with(no_toml).env("KVRAIL_SIDECAR__SOCKET", &socket));
     assert!(named.stdout.contains("Serving"), "{named:#?}");
     let set = format!("sidecar.socket={}", socket.display());
-    let set = run(ask(no_toml).args(["--set", &set]));
+    let set = run(status_with(no_toml).args(["--set", &set]));
     assert!(set.stdout.contains("Serving"), "{set:#?}");
-    let default = run(&mut ask(no_toml));
+    let default = run(&mut status_with(no_toml));
     default.expect(4, &["asking the sidecar at /run/kvrail/kvrail.sock"]);
     sidecar.stop();
 }

@@ -46,7 +46,7 @@ fn borders_restart_and_traffic(place: &Place) {
     verify(&sidecar.attach(), "kv", &written).unwrap().assert_right();
     let reports = sidecar.status().devices;
     assert_eq!(reports.len(), 3);
-    assert!(reports.iter().all(|it| it.writes.operations > 0), "one member got nothing");
+    assert!(reports.iter().all(|report| report.writes.operations > 0), "one member got nothing");
     sidecar.stop();
 
     let sidecar = Sidecar::start(place);

@@ -1,4 +1,4 @@
-//! `kvrail support-bundle`: the whole of it or nothing, and no secret in it.
+//! `kvrail support-bundle`: all of it or nothing, and no secret in it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +11,9 @@ use crate::rig::{Place, Sidecar, kvrail, kvrail_program, run, without_configurat
 
 fn unpacked(file: &Path, part: &str) -> String {
     let mut tar = Command::new("tar");
-    let said = tar.arg("xzOf").arg(file).arg(format!("kvrail-support/{part}")).output().unwrap();
-    assert!(said.status.success(), "{part}: {said:?}");
-    String::from_utf8(said.stdout).unwrap()
+    let outcome = tar.arg("xzOf").arg(file).arg(format!("kvrail-support/{part}")).output().unwrap();
+    assert!(outcome.status.success(), "{part}: {outcome:?}");
+    String::from_utf8(outcome.stdout).unwrap()
 }
 
 #[test]
@@ -30,10 +30,10 @@ fn it_has_what_helps_and_no_secret() {
     command.args(["support-bundle", "--format", "json", "--config"]).arg(place.configuration());
     let made = run(command.arg("--log").arg(&log).arg(&file));
     made.expect(0, &[]);
-    let said: Value = serde_json::from_str(&made.stdout).unwrap();
-    assert_eq!(said["file"], file.to_str().unwrap());
+    let outcome: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(outcome["file"], file.to_str().unwrap());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let parts: Vec<_> = said["parts"].as_array().unwrap().iter().collect();
+    let parts: Vec<_> = outcome["parts"].as_array().unwrap().iter().collect();
     for part in &parts {
         let text = unpacked(&file, part["file"].as_str().unwrap());
         assert!(!text.contains(secret) && !text.contains(key), "{part}: {text}");
@@ -66,9 +66,9 @@ fn a_full_disk_leaves_no_half_file() {
     nowhere.expect(1, &["/nonexistent/bundle", "No such file"]);
 }
 
-/// Without a sidecar the bundle says so in the parts that need one.
+/// Without a sidecar the bundle has an error in the parts that need one.
 #[test]
-fn a_sidecar_that_is_gone_is_a_part_that_says_so() {
+fn a_bundle_without_a_sidecar_has_the_error_as_a_part() {
     let place = Place::empty(0);
     let file = place.path("bundle.tar.gz");
     let mut command = kvrail();

@@ -15,7 +15,7 @@ fn one_frame_has_every_section() {
     for word in ["Serving", "DEVICE", "READ/S", "POLLER", "BUSY", "STORE", "SESSION", "the test"] {
         assert!(top.stdout.contains(word), "no {word:?} in {}", top.stdout);
     }
-    // Nothing that only a terminal has: no keys, no colours, no frame filled up with blank lines.
+    // Nothing of a terminal: no keys, no colours, no frame padded with blank lines.
     assert!(!top.stdout.contains("q quit") && !top.stdout.contains('\u{1b}'), "{}", top.stdout);
     let blank = |text: &str| text.trim().is_empty();
     let lines: Vec<&str> = top.stdout.lines().collect();
@@ -40,9 +40,9 @@ fn rates_are_those_of_the_interval() {
         queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
         assert!(queue.wait(LONG).unwrap().is_some());
     }
-    let said = top.join().unwrap();
-    said.expect(0, &[]);
-    let reports: Value = serde_json::from_str(&said.stdout).unwrap();
+    let outcome = top.join().unwrap();
+    outcome.expect(0, &[]);
+    let reports: Value = serde_json::from_str(&outcome.stdout).unwrap();
     let of = |at: usize| reports[at]["devices"][0]["writes"]["operations"].as_u64().unwrap();
     assert!(of(1) > of(0), "{} {}", of(0), of(1));
     assert_eq!(reports[1]["sessions"].as_array().unwrap().len(), 1, "top is no session");
@@ -51,10 +51,10 @@ fn rates_are_those_of_the_interval() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do() {
+fn without_a_terminal_it_prints_the_remedy() {
     let place = Place::empty(0);
     let top = run(kvrail().args(["top", "--socket"]).arg(place.socket()));
     top.expect(2, &["needs a terminal", "--once", "kvrail status --watch"]);
-    let nobody = run(kvrail().args(["top", "--once", "--socket"]).arg(place.socket()));
-    nobody.expect(4, &["no sidecar at"]);
+    let absent = run(kvrail().args(["top", "--once", "--socket"]).arg(place.socket()));
+    absent.expect(4, &["no sidecar at"]);
 }

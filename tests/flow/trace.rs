@@ -1,4 +1,4 @@
-//! `kvrail trace` beside clients that move blocks.
+//! `kvrail trace` while clients move blocks.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn trace(place: &Place, arguments: &[&str]) -> Command {
 }
 
 /// Writes blocks until the trace has ended.
-fn beside(sidecar: &Sidecar, mut trace: Command) -> Outcome {
+fn while_writing(sidecar: &Sidecar, mut trace: Command) -> Outcome {
     let client = sidecar.attach();
     let volume = client.volume("kv").unwrap();
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
@@ -29,13 +29,13 @@ fn beside(sidecar: &Sidecar, mut trace: Command) -> Outcome {
 }
 
 #[test]
-fn slow_requests_say_where_their_time_went() {
+fn slow_requests_are_traced_by_stage() {
     let place = Place::with_volume(1, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let arguments = ["--slow", "1us", "--seconds", "1", "--format", "json"];
-    let said = beside(&sidecar, trace(&place, &arguments));
-    said.expect(0, &[]);
-    let found: Value = serde_json::from_str(&said.stdout).unwrap();
+    let outcome = while_writing(&sidecar, trace(&place, &arguments));
+    outcome.expect(0, &[]);
+    let found: Value = serde_json::from_str(&outcome.stdout).unwrap();
     let events = found["events"].as_array().unwrap();
     let batches: Vec<_> = events.iter().filter(|event| event["kind"] == "batch").collect();
     assert!(!batches.is_empty(), "{found}");
@@ -45,28 +45,29 @@ fn slow_requests_say_where_their_time_went() {
         let ns = |stage: &str| spent[format!("{stage}_ns")].as_u64().unwrap();
         let stages = ["lane", "store", "queue", "device", "answer", "completion"].map(ns);
         assert_eq!(stages.iter().sum::<u64>(), ns("total"), "{event}");
-        // A poller that lost its CPU within a turn may find the start and the end in the same one.
+        // A poller that lost its CPU within a turn may see start and end in the same one.
         device_ns += ns("device");
         assert!(ns("total") >= 1000 && ns("store") == 0, "{event}");
         assert_eq!([&work["operation"], &work["client"]], ["write", "the test"], "{event}");
         assert_eq!((&work["requests"], &work["bytes"]), (&1.into(), &4096.into()), "{event}");
     }
     assert!(device_ns > 0, "{found}");
-    let said = beside(&sidecar, trace(&place, &["--slow", "1us", "--seconds", "1", "--rows", "3"]));
-    said.expect(0, &[]);
+    let outcome =
+        while_writing(&sidecar, trace(&place, &["--slow", "1us", "--seconds", "1", "--rows", "3"]));
+    outcome.expect(0, &[]);
     for word in
         ["requests took 1us or longer", "device ", "demand write 4.00 KiB", "the test", "--rows"]
     {
-        assert!(said.stdout.contains(word), "no {word:?} in {}", said.stdout);
+        assert!(outcome.stdout.contains(word), "no {word:?} in {}", outcome.stdout);
     }
-    let said = beside(&sidecar, trace(&place, &["--slow", "30s", "--seconds", "1"]));
-    said.expect(0, &[]);
-    assert!(said.stdout.starts_with("0 requests took 30s or longer"), "{}", said.stdout);
+    let outcome = while_writing(&sidecar, trace(&place, &["--slow", "30s", "--seconds", "1"]));
+    outcome.expect(0, &[]);
+    assert!(outcome.stdout.starts_with("0 requests took 30s or longer"), "{}", outcome.stdout);
     sidecar.stop();
 }
 
 #[test]
-fn one_traces_at_a_time_and_a_trace_ends_with_who_asked() {
+fn one_trace_runs_at_a_time_and_ends_with_its_client() {
     let place = Place::with_volume(1, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let (first, second) = (sidecar.attach(), sidecar.attach());

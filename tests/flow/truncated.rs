@@ -53,10 +53,10 @@ fn a_file_truncated_while_served_is_gone_and_stays_gone() {
     for at in [0, last / 2 / BLOCK * BLOCK, last] {
         assert_eq!([user.read(at), user.write(at)], [Status::DeviceGone; 2]);
     }
-    eventually("the log says why", || sidecar.said().contains("was truncated"));
-    // What somebody makes it grow to is not what it was.
+    eventually("the log has the reason", || sidecar.stderr().contains("was truncated"));
+    // The regrown file does not have its old content.
     member.set_len(whole).unwrap();
-    eventually("the log says so", || sidecar.said().contains("reads as zeros"));
+    eventually("the log names the zeros", || sidecar.stderr().contains("reads as zeros"));
     assert_eq!(user.read(0), Status::DeviceGone);
     sidecar.assert_alive();
     drop(user);
@@ -70,25 +70,27 @@ fn a_file_truncated_while_served_is_refused_at_the_next_start() {
     let sidecar = Sidecar::start(&place);
     let mut user = User::of(&sidecar);
     let last = user.volume.capacity() - BLOCK;
-    // Nobody asks while it is short: the first answer is one too many.
+    // Nothing is read while the file is short: the first read afterwards must fail.
     member.set_len(1 << 20).unwrap();
     assert_eq!(user.write(last), Status::DeviceGone);
     drop(user);
     sidecar.stop();
     let mut again = Sidecar::launch(&place, place.serve());
-    assert_eq!(again.wait().code(), Some(3), "{}", again.said());
-    assert!(again.said().contains("it was truncated"), "{}", again.said());
+    assert_eq!(again.wait().code(), Some(3), "{}", again.stderr());
+    assert!(again.stderr().contains("it was truncated"), "{}", again.stderr());
 }
 
 #[test]
-fn a_file_removed_while_served_is_served_on_and_said() {
+fn a_removed_file_is_still_served_and_logged() {
     let place = Place::with_volume(1, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let mut user = User::of(&sidecar);
     std::fs::remove_file(&place.members[0]).unwrap();
-    eventually("the log says so", || sidecar.said().contains("lost when the sidecar ends"));
+    eventually("the log names the removal", || {
+        sidecar.stderr().contains("lost when the sidecar ends")
+    });
     assert_eq!([user.write(0), user.read(0)], [Status::Ok; 2]);
     drop(user);
-    let said = sidecar.stop();
-    assert_eq!(said.matches("was removed from its directory").count(), 1, "{said}");
+    let log = sidecar.stop();
+    assert_eq!(log.matches("was removed from its directory").count(), 1, "{log}");
 }

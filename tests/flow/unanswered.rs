@@ -1,6 +1,6 @@
-//! A client's file whose FLUSH is never answered: each close of it waits, even that of a process
-//! that ends. The sidecar never has one. The file is opened by another process than this one, which
-//! answers for the file system and could not end itself otherwise.
+//! A client's file whose FLUSH is never answered: each close of it blocks, even that of a process
+//! that ends. The sidecar never holds one. Another process than this one opens the file: this one
+//! answers for the file system and could not end otherwise.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::rig::{LONG, Place, Sidecar, eventually, hostile_with};
 
 #[test]
-fn a_file_that_cannot_be_closed_holds_nobody_up() {
+fn a_file_that_cannot_be_closed_blocks_no_other_client() {
     let place = Place::with_volume(1, 8 << 20);
     let content = place.data_path("content");
     File::create(&content).unwrap().set_len(1 << 20).unwrap();
@@ -20,12 +20,12 @@ fn a_file_that_cannot_be_closed_holds_nobody_up() {
     fs::create_dir(&at).unwrap();
     let mut sidecar = Sidecar::start(&place);
     let actor;
-    // Dropped first, whatever happens: then all that waits for an answer has one.
+    // Dropped first in every case: its end answers all waiting requests.
     let fuse = match Fuse::mount(&at, File::open(&content).unwrap()) {
         Ok(fuse) => fuse,
         Err(why) => return println!("skipped: FUSE: {why}"),
     };
-    fuse.drain_doorbell(FuseRequest::Flush);
+    fuse.withhold_answers(FuseRequest::Flush);
     actor = hostile_with(&sidecar, "fuse-arena", 60.0, &fuse.file());
     eventually("a close waits", || fuse.unanswered() > 0);
 
@@ -45,6 +45,6 @@ fn a_file_that_cannot_be_closed_holds_nobody_up() {
     let waiting = fuse.unanswered();
     drop(fuse);
     drop(actor);
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}: {}", sidecar.said());
-    assert!(waiting > 0, "the file system still owed its answers");
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}: {}", sidecar.stderr());
+    assert!(waiting > 0, "no request waits for the file system");
 }

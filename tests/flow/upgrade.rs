@@ -1,4 +1,4 @@
-//! One sidecar ends and the next one takes over, under clients that attach again by themselves.
+//! One sidecar ends and the next one takes over, while clients attach again by themselves.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, Told, VOLUME, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, VOLUME, Worker, kvrail, run};
 
 const CLIENTS: usize = 2;
 const UPGRADES: usize = 3;
-/// Far above what it takes, for machines with other work.
+/// Far above the usual time, for machines with other work.
 const LONGEST_MS: u64 = 20_000;
 
 #[test]
@@ -26,18 +26,18 @@ fn clients_go_on_over_an_upgrade() {
     let mut sidecar = Sidecar::start(&place);
     let socket = place.socket();
     let socket = socket.to_str().expect("a plain path");
-    let mut clients: Vec<Told> = (0..CLIENTS)
-        .map(|number| Told::start(&["steady", socket, VOLUME, &number.to_string()]))
+    let mut clients: Vec<Worker> = (0..CLIENTS)
+        .map(|number| Worker::start(&["steady", socket, VOLUME, &number.to_string()]))
         .collect();
     for client in &mut clients {
         client.expect("running");
     }
-    // One that stands still over two upgrades would see a single interruption. Why one does not go
-    // on is in its tally.
+    // A client that stands still over two upgrades would see a single interruption. Its tally has
+    // the reason when one does not go on.
     let go_on = |sidecar: &Sidecar| {
         let start = Instant::now();
         let goes_on = |session: &SessionReport| session.completed > 100;
-        while sidecar.status().sessions.iter().filter(|it| goes_on(it)).count() < CLIENTS
+        while sidecar.status().sessions.iter().filter(|session| goes_on(session)).count() < CLIENTS
             && start.elapsed() < LONG
         {
             std::thread::sleep(Duration::from_millis(20));
@@ -59,7 +59,7 @@ fn clients_go_on_over_an_upgrade() {
         assert!(tally.puts > 100 && tally.right > 0, "{tally:?}");
         assert_eq!(tally.interruptions_ms.len(), UPGRADES, "{tally:?}");
         assert!(tally.interruptions_ms.iter().all(|&ms| ms < LONGEST_MS), "{tally:?}");
-        // A drain leaves nothing in doubt: what it cut off was not done.
+        // A drain leaves no request in doubt: those it cut off were not executed.
         assert!(tally.cut_off.keys().all(|status| status == "DRAINING"), "{tally:?}");
         assert!(!tally.cut_off.is_empty(), "no upgrade under load: {tally:?}");
     }
@@ -79,8 +79,8 @@ fn what_auto_found_is_handed_on() {
         let earlier = "(found by the process before this one)";
         let handed_on = devices.iter().filter(|device| device.reason.ends_with(earlier)).count();
         if garbage.is_some() {
-            let said = sidecar.said();
-            assert!(said.contains("s.modes") && said.contains("ignored"), "{said}");
+            let log = sidecar.stderr();
+            assert!(log.contains("s.modes") && log.contains("ignored"), "{log}");
         }
         sidecar.stop();
         assert!(left.is_file());
@@ -89,7 +89,7 @@ fn what_auto_found_is_handed_on() {
     assert_eq!([None, None, None, Some("garbage"), None].map(handed_on), [0, 2, 2, 0, 2]);
 }
 
-/// What a sidecar answers to this hello.
+/// The sidecar's answer to this hello.
 fn greet(sidecar: &Sidecar, protocol: Version, lane_version: u32) -> ControlReply {
     let channel = Channel::connect_within(sidecar.socket(), LONG).unwrap();
     let (name, library) = ("of another release".into(), "kvrail 9.9.9".into());
@@ -107,10 +107,10 @@ fn greet(sidecar: &Sidecar, protocol: Version, lane_version: u32) -> ControlRepl
     }
 }
 
-/// After an upgrade clients of another generation come again and again: each is told what to do,
-/// none is taken for one that breaks rules, and clients that fit notice nothing.
+/// After an upgrade clients of another generation return again and again: each gets the remedy,
+/// none counts as one that breaks rules, and current clients notice nothing.
 #[test]
-fn clients_of_another_generation_are_told_so_and_disturb_nobody() {
+fn clients_of_another_generation_are_refused_with_the_remedy() {
     let place = Place::with_volume(1, 8 << 20);
     let sidecar = Sidecar::start(&place);
     let mut quiet = Quiet::attach(sidecar.socket(), VOLUME).unwrap();
@@ -134,7 +134,7 @@ fn clients_of_another_generation_are_told_so_and_disturb_nobody() {
         }
         strangers.join().unwrap();
     });
-    // One of a later minor is spoken down to.
+    // A client of a later minor gets this sidecar's version.
     let later = Version { minor: Version::CURRENT.minor + 9, ..Version::CURRENT };
     let answer = greet(&sidecar, later, LANE_VERSION);
     assert!(matches!(answer, ControlReply::Welcome(_)), "{answer:?}");
@@ -142,8 +142,8 @@ fn clients_of_another_generation_are_told_so_and_disturb_nobody() {
     sidecar.stop();
 }
 
-/// Which drive has a key follows from the drives' numbers: a client that does not know them is
-/// told so, once there is a gap.
+/// A key's drive follows from the drives' numbers: a client that cannot read them is refused with
+/// that reason, once there is a gap.
 #[test]
 fn an_older_client_is_refused_by_a_store_with_a_gap() {
     let shape = StoreShape { member_bytes: 40 << 20, segment_bytes: 1 << 20, block_mean: 32 << 10 };

@@ -1,4 +1,4 @@
-//! File systems in user space: no member lies on one.
+//! File systems in user space: no member may lie on one.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::rig::{Place, Sidecar, eventually, kvrail, run};
 
 const REFUSAL: [&str; 4] = ["file system in user space", "FUSE", "short transfers", "local disk"];
 
-/// A file system whose only file is this one; says so where there can be none.
+/// A file system whose only file is this one; `None`, with a line printed, where there can be none.
 fn mounted(at: &Path, content: &Path) -> Option<Fuse> {
     fs::create_dir(at).unwrap();
     let content = File::options().read(true).write(true).open(content).unwrap();
@@ -26,15 +26,15 @@ fn a_member_on_a_file_system_in_user_space_is_refused() {
     place.members = vec![fuse.file()];
     place.extra = "device.direct = \"off\"\nmetrics.listen = \"off\"\n".into();
     let mut sidecar = Sidecar::launch(&place, place.serve());
-    assert_eq!(sidecar.wait().code(), Some(3), "{}", sidecar.said());
+    assert_eq!(sidecar.wait().code(), Some(3), "{}", sidecar.stderr());
     for word in REFUSAL {
-        assert!(sidecar.said().contains(word), "no {word:?} in {}", sidecar.said());
+        assert!(sidecar.stderr().contains(word), "no {word:?} in {}", sidecar.stderr());
     }
     // A blank file.
     File::options().write(true).open(&below).unwrap().set_len(0).unwrap();
     place.create(4 << 20, "256KiB").expect(3, &REFUSAL);
     assert_eq!(fs::metadata(&below).unwrap().len(), 0, "nothing was written");
-    // A file that is to be made.
+    // A file that does not exist yet.
     place.members = vec![fuse.file().with_file_name("other")];
     place.create(4 << 20, "256KiB").expect(3, &REFUSAL);
 }
@@ -59,17 +59,17 @@ fn a_loop_device_over_one_is_refused() {
     assert!(outcome.stderr.contains("through"), "{}", outcome.stderr);
 }
 
-/// What other tests rely on: a close that nobody answers waits until the file system is gone.
+/// The premise of other tests: a close without an answer blocks until the file system is gone.
 #[test]
 fn an_unanswered_flush_keeps_a_close_waiting() {
     let place = Place::empty(0);
     let below = place.data_path("below");
     File::create(&below).unwrap();
     let Some(fuse) = mounted(&place.path("mount"), &below) else { return };
-    fuse.drain_doorbell(FuseRequest::Flush);
+    fuse.withhold_answers(FuseRequest::Flush);
     let mut closer = Command::new("sh").arg("-c").arg("exec 3<\"$0\"").arg(fuse.file()).spawn();
     let closer = closer.as_mut().unwrap();
-    eventually("the close is asked for", || fuse.unanswered() > 0);
+    eventually("the close has sent its request", || fuse.unanswered() > 0);
     assert!(closer.try_wait().unwrap().is_none(), "it waits");
     drop(fuse);
     closer.wait().unwrap();

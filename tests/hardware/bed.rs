@@ -1,4 +1,4 @@
-//! What a fault is tried on: a sidecar with volumes on namespaces of this machine.
+//! The setup of a fault: a sidecar with volumes on namespaces of this machine.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ fn fresh(name: &str, serial: &str, nsid: u32) -> PathBuf {
     let size = format!("{}MiB", VOLUME_BYTES >> 20);
     let mut command = kvrail();
     command.args(["volume", "create", name, "--size", &size, "--stripe", "256KiB", "--quiet"]);
-    // What earlier tests wrote lies there.
+    // An earlier test may have left a volume there.
     run(command.arg("--force").arg(&member)).expect(0, &[]);
     member
 }

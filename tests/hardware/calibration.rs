@@ -29,12 +29,13 @@ fn a_stop_while_modes_are_tried_is_a_drain_and_leaves_the_drive_as_it_was() {
     let label = machine::read_label(&bed.place.members[0]);
     let sidecar = bed.serve();
     let of_one_mode = rings(sidecar.pid());
-    let said = sidecar.stop();
-    assert!(said.contains("reads a second at"), "one mode alone was left: {said}");
+    let log = sidecar.stop();
+    assert!(log.contains("reads a second at"), "one mode alone was left: {log}");
 
     let mut hits = 0;
     for stop in 0..STOPS {
-        // What the sidecar before found: whoever takes over tries nothing.
+        // Without the modes that an earlier sidecar measured: a start that finds them measures
+        // nothing.
         let _none = fs::remove_file(bed.place.socket().with_file_name("s.modes"));
         let before = fs::read_to_string(bed.place.path("log")).unwrap().len();
         let mut sidecar = Sidecar::launch(&bed.place, bed.place.serve());
@@ -43,11 +44,11 @@ fn a_stop_while_modes_are_tried_is_a_drain_and_leaves_the_drive_as_it_was() {
         hits += u32::from(rings(sidecar.pid()) > of_one_mode);
         sidecar.signal(Signal::TERM);
         let status = sidecar.wait();
-        let said = sidecar.said().split_off(before);
-        assert!(status.success(), "{status}: {said}");
-        // One clear word at its end.
-        assert!(said.trim_end().ends_with("drained and stopped"), "{said}");
-        assert!(!said.contains("ERROR") && !said.contains("panicked"), "{said}");
+        let log = sidecar.stderr().split_off(before);
+        assert!(status.success(), "{status}: {log}");
+        // One clear line at its end.
+        assert!(log.trim_end().ends_with("drained and stopped"), "{log}");
+        assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
     }
     println!("calibration: {hits} of {STOPS} stops came while modes were tried");
     assert!(hits > 0);

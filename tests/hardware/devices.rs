@@ -1,4 +1,4 @@
-//! `kvrail devices` against what nvme-cli asks the same drives.
+//! `kvrail devices` compared with nvme-cli on the same drives.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,8 @@ use crate::machine::{self, name, tool};
 use crate::rig::{Copies, Place, Sidecar, kvrail, open_folder, run};
 use kvrail_client::{Pages, Request};
 
-/// The user `nobody` of every Linux system.
-pub(crate) const NOBODY: u32 = 65_534;
+/// A user without rights, `nobody` on every Linux system.
+pub(crate) const UNPRIVILEGED: u32 = 65_534;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -24,7 +24,7 @@ fn shown(selector: &str) -> Value {
     json(&outcome.stdout)[0].clone()
 }
 
-/// What sysfs says in one file.
+/// Content of one file of sysfs.
 fn attribute(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
 }
@@ -90,7 +90,7 @@ fn health_agrees(drive: &Value, log: &Value) {
     ] {
         assert_eq!(health[ours], log[theirs], "{ours}");
     }
-    // nvme-cli asked later: the counters may have grown.
+    // nvme-cli ran later: the counters may have grown.
     for (ours, theirs) in
         [("read_bytes", "data_units_read"), ("written_bytes", "data_units_written")]
     {
@@ -99,7 +99,7 @@ fn health_agrees(drive: &Value, log: &Value) {
     }
 }
 
-/// Where the kernel can use the buffer it shows it; where it cannot, nobody can.
+/// Where the kernel can use the buffer, sysfs shows it; elsewhere it has no user.
 #[test]
 fn the_memory_buffer_is_shown_where_the_kernel_has_it() {
     if !machine::is_ours() {
@@ -115,32 +115,32 @@ fn the_memory_buffer_is_shown_where_the_kernel_has_it() {
 }
 
 #[test]
-fn whoever_may_not_ask_the_drive_is_told_what_is_missing() {
+fn a_user_without_access_to_the_drive_gets_the_missing_right() {
     if !machine::is_ours() {
         return;
     }
     let Some(folder) = open_folder() else { return };
     let program = Copies::in_folder(folder.path()).kvrail;
-    let as_nobody = |arguments: &[&str]| {
+    let as_unprivileged = |arguments: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(arguments).env_clear().uid(NOBODY).gid(NOBODY);
+        command.args(arguments).env_clear().uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         run(&mut command)
     };
     let node = name("kvr-main", 1);
     let controller = tool(&format!("basename $(readlink -f /sys/block/{node}/device)"));
     let controller = format!("/dev/{}", controller.trim());
-    let outcome = as_nobody(&["devices", "serial:kvr-main/1"]);
+    let outcome = as_unprivileged(&["devices", "serial:kvr-main/1"]);
     outcome.expect(0, &["identity, formats and health not seen", &controller, "run as root"]);
     for word in ["kvr-main", "QEMU NVMe Ctrl", "volatile", "256.00 MiB"] {
         assert!(outcome.stdout.contains(word), "no {word:?} in {}", outcome.stdout);
     }
-    // Who may read the node may ask for what the drive is, but not for its health.
+    // A user with read access to the node may identify the drive, but not read its health.
     tool(&format!("chmod o+r {controller}"));
-    let outcome = as_nobody(&["devices", "serial:kvr-main/1"]);
+    let outcome = as_unprivileged(&["devices", "serial:kvr-main/1"]);
     tool(&format!("chmod o-r {controller}"));
     outcome.expect(0, &["health not seen: the kernel refuses the command", "CAP_SYS_ADMIN"]);
     assert!(!outcome.stderr.contains("identity"), "{}", outcome.stderr);
-    let refused = as_nobody(&["volume", "create", "kv", "serial:kvr-main/1"]);
+    let refused = as_unprivileged(&["volume", "create", "kv", "serial:kvr-main/1"]);
     refused.expect(1, &[&node, "Permission denied", "run as a user who may"]);
 }
 

@@ -1,4 +1,4 @@
-//! Sectors that fail: the requests that touch them fail, and nothing else does.
+//! Sectors that fail: the requests that touch them fail, and no others.
 
 use kvrail_client::{Request, Status};
 use kvrail_protocol::DeviceState;
@@ -7,8 +7,8 @@ use crate::bed::Bed;
 use crate::machine;
 use crate::one::One;
 
-/// Volume offsets of what fails on `kvr-fault`: reads of byte 2 MiB and writes of byte 4 MiB of the
-/// device, where the label takes the first MiB.
+/// Volume offsets of the failing sectors of `kvr-fault`: reads of byte 2 MiB and writes of byte 4
+/// MiB of the device, where the label takes the first MiB.
 const BAD_READ: u64 = 1 << 20;
 const BAD_WRITE: u64 = 3 << 20;
 

@@ -1,4 +1,4 @@
-//! Namespaces named by what they are, while the kernel calls them something else every time.
+//! Namespaces named by their identity, while their kernel names change every time.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::rig::{Actor, Place, Sidecar, eventually, kvrail, run};
 const DRIVER: &str = "/sys/bus/pci/drivers/nvme";
 const THREADS: u32 = 2;
 
-/// Has the kernel forget two drives and find them again in the other order, as after a boot.
+/// Makes the kernel forget two drives and find them again in the other order, as after a boot.
 fn swap(one: &str, other: &str) {
     let numbered = |serial: &str| {
         let name = name(serial, 1);
@@ -24,14 +24,16 @@ fn swap(one: &str, other: &str) {
         tool(&format!("echo {address} >{DRIVER}/unbind"));
     }
     // The numbers are taken in the order of binding, the lowest free one first.
-    let before = [one, other].map(|serial| drives.iter().position(|it| it.1 == serial));
+    let before = [one, other].map(|serial| drives.iter().position(|drive| drive.1 == serial));
     for address in &addresses {
         tool(&format!("echo {address} >{DRIVER}/bind"));
     }
-    eventually("both drives are back", || [one, other].iter().all(|it| find(it, 1).is_some()));
+    eventually("both drives are back", || {
+        [one, other].iter().all(|serial| find(serial, 1).is_some())
+    });
     let mut after = [one, other].map(numbered);
     after.sort_unstable();
-    let after = [one, other].map(|serial| after.iter().position(|it| it.1 == serial));
+    let after = [one, other].map(|serial| after.iter().position(|drive| drive.1 == serial));
     assert_eq!(after, [before[1], before[0]], "the names have not been swapped");
 }
 
@@ -59,11 +61,11 @@ fn names_swapped_between_boots_are_found_again() {
     let sidecar = Sidecar::start(&place);
     let tally = Actor::traffic(&sidecar, 0, THREADS, 1.0).tally();
     tally.assert_right();
-    let said = sidecar.stop();
+    let log = sidecar.stop();
     let today =
         |serial: &str| format!("/dev/{} today: QEMU NVMe Ctrl, serial {serial}", name(serial, 1));
     let before = ["kvr-main", "kvr-slow"].map(today);
-    assert!(before.iter().all(|words| said.contains(words)), "no {before:?} in {said}");
+    assert!(before.iter().all(|words| log.contains(words)), "no {before:?} in {log}");
 
     swap("kvr-main", "kvr-slow");
     let sidecar = Sidecar::start(&place);
@@ -84,8 +86,8 @@ fn a_plain_name_that_means_another_drive_now_is_refused() {
         return;
     }
     let mut place = blank();
-    // The drive with one namespace: the other has two, which the kernel numbers as it finds them,
-    // so that either may have the name then.
+    // The drive with one namespace: the other has two, which the kernel numbers in the order of
+    // discovery, so that either may have the name then.
     place.members = vec![machine::namespace("kvr-slow", 1)];
     place.create(8 << 20, "256KiB").expect(0, &[]);
     let others = ["serial:kvr-main/1", "serial:kvr-main/2"];
@@ -121,7 +123,7 @@ fn names_that_mean_nothing_or_several_are_refused() {
     ] {
         run(kvrail().args(["devices", &named])).expect(2, &[&named, words]);
     }
-    // The character device is as good a name to look at, and no member.
+    // `kvrail devices` accepts the character device, too; it is no member.
     run(kvrail().args(["devices", &generic])).expect(0, &[]);
     run(kvrail().args(["volume", "create", "kv", &generic])).expect(2, &["character device"]);
 }

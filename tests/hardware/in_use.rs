@@ -1,20 +1,20 @@
-//! A device that somebody uses: refused by name before anything is written, whoever it is.
+//! A device in use: refused by name before anything is written, for every kind of user.
 
 use crate::machine::{self, name, tool};
 use crate::rig::{Place, Sidecar, kvrail, run};
 
-/// The namespace that all of them take.
+/// The namespace of all these tests.
 const DEVICE: &str = "serial:kvr-main/2";
 
-/// Somebody who takes the device: how, how they let go, and what a refusal says of them. `$D` is
-/// the device's node.
+/// A user of the device: the commands to take and to release it, and the words of the refusal. `$D`
+/// is the device's node.
 struct User {
     takes: &'static str,
     leaves: &'static str,
     words: &'static [&'static str],
 }
 
-/// Lets go when it is dropped.
+/// Releases the device on drop.
 struct Taken(&'static User);
 
 impl Taken {
@@ -70,7 +70,7 @@ fn shell(script: &str) -> String {
     tool(&format!("D=/dev/{}; {script}", name("kvr-main", 2)))
 }
 
-/// Takes away what the ones before have left.
+/// Removes the content that earlier tests left.
 fn blank() {
     shell("wipefs -qa $D; dd if=/dev/zero of=$D bs=1M count=2 conv=fsync status=none");
 }
@@ -97,7 +97,7 @@ fn each_user_of_a_device_is_named_and_nothing_is_written() {
         println!("{}", listed.stdout);
         assert_eq!(content(), before, "something was written");
     }
-    // The partition table is still there: a partition is told from a namespace.
+    // The partition table is still there: a partition must not pass for a namespace.
     let part = format!("/dev/{}p1", name("kvr-main", 2));
     let whole = format!("is a partition of {}", name("kvr-main", 2));
     run(kvrail().args(["devices", &part])).expect(2, &[&part, &whole]);

@@ -1,5 +1,5 @@
-//! Killed at every step, on a real kernel: what the next start finds becomes everything or
-//! nothing, and nobody is ever let in who was not to be.
+//! Killed at every step, on a real kernel: the next start completes or undoes all that it finds,
+//! and no unlisted host is ever admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use crate::fabrics::nvme_cli::HOST;
 use crate::fabrics::target::{Target, Wish, let_in, tree};
 use crate::rig::{Place, Sidecar, eventually, kvrail_program, run, without_configuration};
 
-/// What is done before and after a step is recorded by renaming a file: each of these moments is
-/// one between two steps.
+/// The state before and after a step is recorded by renaming a file: each of these moments is one
+/// between two steps.
 const RENAMES: &str = "rename,renameat,renameat2";
 
 /// `kvrail` that is killed right before its n-th record is in place.
@@ -34,7 +34,7 @@ fn text(target: &Target, more: &str) -> String {
     format!("{}{}", &whole[..port(1)], &whole[port(3)..port(4)])
 }
 
-fn assert_nobody_else(words: &str) {
+fn assert_no_other_host(words: &str) {
     let in_now = let_in();
     assert!(in_now.is_subset(&BTreeSet::from([HOST.to_owned()])), "{words}: {in_now:?}");
 }
@@ -67,8 +67,8 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
                 assert!(record > at_least, "{verb} has {record} records");
                 break;
             }
-            assert_nobody_else(&what);
-            // What was in flight goes on, or goes back.
+            assert_no_other_host(&what);
+            // The change is completed, or undone.
             match record % 2 {
                 0 => reach("apply", &applied, &what),
                 _ => reach("teardown", &before, &what),
@@ -78,7 +78,7 @@ fn a_kill_at_every_step_of_apply_and_undo_leaves_all_or_nothing() {
     reach("teardown", &before, "at the end");
 }
 
-/// The sidecar's own start takes the same steps by the same hand: each third will do.
+/// The sidecar's own start takes the same steps: every third is enough.
 #[test]
 fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
     let Some(target) = Target::ready() else { return };
@@ -86,7 +86,7 @@ fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
     let mut at = Place::with_volume(1, 8 << 20);
     let text = text(&target, "on_shutdown = \"teardown\"");
     target.configure(&text);
-    // No time is spent on finding the best mode.
+    // Without the search for the best mode.
     at.configure("device.mode = \"interrupt\"");
     at.configure(&text);
     target.run(&["apply"]).expect(0, &[]);
@@ -107,8 +107,8 @@ fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
             break;
         }
         let what = format!("its start killed at {record}");
-        assert_eq!(ended.and_then(|it| it.code()), None, "{what}: {}", sidecar.said());
-        assert_nobody_else(&what);
+        assert_eq!(ended.and_then(|status| status.code()), None, "{what}: {}", sidecar.stderr());
+        assert_no_other_host(&what);
         if record % 4 == 1 {
             let sidecar = Sidecar::start(&at);
             assert_eq!(tree(), applied, "{what}");
@@ -118,6 +118,6 @@ fn a_kill_while_a_sidecar_starts_leaves_all_or_nothing() {
         }
         assert_eq!(tree(), before, "{what}");
     }
-    // The tracer is gone, and the sidecar with it: it takes down what it made.
+    // The tracer is gone, and the sidecar with it: it removes the target that it made.
     eventually("nothing is exported", || tree() == before);
 }

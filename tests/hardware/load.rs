@@ -1,5 +1,5 @@
-//! Verified load on a volume whose device may fail: every end is counted by its status, and what is
-//! known to stand on the volume is known at the end.
+//! Verified load on a volume whose device may fail: every end is counted by its status, and the
+//! content of acknowledged blocks is known at the end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,13 @@ impl Counts {
     }
 }
 
-/// What came of it.
+/// Results of a load.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) statuses: BTreeMap<&'static str, u64>,
     /// Reads whose every byte was compared.
     pub(crate) verified: u64,
-    /// Blocks of which it is known which write they hold.
+    /// Blocks whose content is known.
     pub(crate) acknowledged: Vec<Acknowledged>,
 }
 
@@ -66,14 +66,14 @@ impl Load {
         Self { counts, thread }
     }
 
-    /// Lets everything end.
+    /// Stops, and waits until all requests have ended.
     pub(crate) fn stop(self) -> Outcome {
         self.counts.stop.store(true, Ordering::Relaxed); // the thread looks again and again
         self.thread.join().expect("no data was wrong")
     }
 }
 
-/// The write a block holds: of this version, or of this or the one before.
+/// The version of a block: this one, or this or the one before.
 #[derive(Clone, Copy, Debug)]
 enum Content {
     Known(u32),
@@ -86,7 +86,7 @@ struct Worker {
     pattern: Pattern,
     arena: kvrail_client::Arena,
     contents: [Content; BLOCKS],
-    /// The version a write in flight carries.
+    /// The version that a write in flight carries.
     writing: [Option<u32>; BLOCKS],
     outcome: Outcome,
 }

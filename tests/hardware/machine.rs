@@ -8,7 +8,7 @@ use std::process::Command;
 /// Bytes of a label.
 const LABEL_BYTES: usize = 1 << 20;
 
-/// Whether this is a machine whose devices may be overwritten; says so when it is not.
+/// Whether this is a machine whose devices may be overwritten; prints a line when it is not.
 pub(crate) fn is_ours() -> bool {
     let ours = std::env::var_os("KVRAIL_HARDWARE").is_some();
     if !ours {
@@ -45,7 +45,7 @@ pub(crate) fn namespace(serial: &str, nsid: u32) -> PathBuf {
     find(serial, nsid).unwrap_or_else(|| panic!("no namespace {nsid} of {serial} in this machine"))
 }
 
-/// Overwrites where a label would be, behind everybody's back.
+/// Overwrites the place of a label, without kvrail.
 pub(crate) fn wipe_label(node: &Path) {
     write_label(node, &vec![0; LABEL_BYTES]);
 }
@@ -78,11 +78,11 @@ pub(crate) fn address(serial: &str, nsid: u32) -> String {
     device.file_name().expect("an address").to_string_lossy().into_owned()
 }
 
-/// Runs a program of the machine, which must end well; what it said.
+/// Runs a program of the machine, which must succeed; returns its output.
 pub(crate) fn tool(line: &str) -> String {
     let output = Command::new("bash").args(["-ec", line]).output().expect("the machine has bash");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {}: {said}{wrong}", output.status);
-    said
+    assert!(output.status.success(), "{line}: {}: {printed}{wrong}", output.status);
+    printed
 }

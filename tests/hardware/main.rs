@@ -1,7 +1,7 @@
-//! The hardware suite: kvrail on NVMe controllers and a kernel of their own, with faults.
+//! The hardware suite: kvrail on NVMe controllers with faults and on a kernel of its own.
 //!
-//! Runs as root in the machine that `scripts/dev vm test` boots; anywhere else every test says that
-//! it was skipped. Tests share the machine's devices, so they run one at a time.
+//! Runs as root in the machine that `scripts/dev vm test` boots; anywhere else every test prints
+//! that it was skipped. Tests share the machine's devices, so they run one at a time.
 #![forbid(unsafe_code)]
 
 mod bed;

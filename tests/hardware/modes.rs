@@ -1,11 +1,11 @@
-//! Each ring mode on a real namespace: what the kernel accepted, by name.
+//! Each ring mode on a real namespace: the features that the kernel accepted, by name.
 
 use kvrail_device::{AnyDevice, Device, DirectIo, ModeChoice, ModeName, UringOptions, open_path};
 
 use crate::machine;
 
 #[test]
-fn every_mode_opens_and_says_what_the_kernel_accepted() {
+fn every_mode_opens_and_reports_the_accepted_features() {
     if !machine::is_ours() {
         return;
     }

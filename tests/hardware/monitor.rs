@@ -1,4 +1,4 @@
-//! The emulator around this machine, told to pull, plug and slow its devices.
+//! The monitor of the emulator around this machine: pulls, plugs and slows its devices.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,13 +17,13 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Opens the port. One at a time: the kernel lets nobody else in.
+    /// Opens the port. One at a time: the kernel admits a single opener.
     pub(crate) fn open() -> Self {
         let path = Path::new("/dev/monitor");
         let port = File::options().read(true).write(true).open(path);
         let port = BufReader::new(port.expect("the machine has a monitor"));
         let mut monitor = Self { port, last_id: 0 };
-        // An error when an earlier test did it: it is done once in a machine's life.
+        // An error when an earlier test did it: once in a machine's life is enough.
         let _negotiated = monitor.ask("qmp_capabilities", json!({}));
         monitor
     }
@@ -40,18 +40,18 @@ impl Monitor {
             "driver": "nvme", "id": serial, "serial": serial, "bus": format!("slot-{serial}"),
             "subsys": subsystem, "max_ioqpairs": 8, "msix_qsize": 9,
         });
-        // Refused for as long as the one before has not let go of its name.
+        // Refused until the controller before has released its name.
         eventually("a controller is taken", || self.ask("device_add", device.clone()).is_ok());
         eventually("the namespace is back", || machine::find(serial, 1).is_some());
     }
 
-    /// Resets the machine, which ends it: nobody hears the answer.
+    /// Resets the machine, which ends it: the answer is never read.
     pub(crate) fn reset(&mut self) {
         let line = json!({ "execute": "system_reset", "id": 0 });
         writeln!(self.port.get_mut(), "{line}").expect("the emulator listens");
     }
 
-    /// Lets so many operations a second through to `kvr-slow`; 0 lets all.
+    /// Limits `kvr-slow` to this number of operations a second; 0 is no limit.
     pub(crate) fn throttle(&mut self, per_second: u64) {
         let limits = json!({ "iops-total": per_second });
         let what = json!({ "path": "/objects/slow", "property": "limits", "value": limits });
@@ -62,7 +62,7 @@ impl Monitor {
         self.ask(command, arguments).unwrap_or_else(|error| panic!("{command}: {error}"));
     }
 
-    /// Gives a command; its answer, or the error. Events in between are nobody's.
+    /// Runs a command; its answer, or the error. Events in between are dropped.
     fn ask(&mut self, command: &str, arguments: Value) -> Result<Value, Value> {
         self.last_id += 1;
         let line = json!({ "execute": command, "arguments": arguments, "id": self.last_id });

@@ -1,9 +1,9 @@
-//! The machine's drivers with native multipath: the suite's other tests want them without.
+//! The machine's drivers with native multipath: the suite's other tests run without.
 
 use crate::machine::{self, tool};
 use crate::rig::eventually;
 
-/// They have it until it is dropped.
+/// Multipath is on until this is dropped.
 pub(crate) struct Multipath;
 
 impl Multipath {
@@ -20,7 +20,7 @@ impl Drop for Multipath {
 }
 
 fn reload(multipath: &str) {
-    // Whichever of them is loaded; the target uses the core too.
+    // The drivers that are loaded; the target uses the core too.
     tool(
         "for m in nvme-loop nvmet-rdma nvmet-tcp nvmet nvme-rdma nvme-tcp nvme nvme-fabrics; do \
          modprobe -rq $m || :; done",

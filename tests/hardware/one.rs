@@ -1,4 +1,4 @@
-//! A client of one volume that does one thing at a time.
+//! A client of one volume with one request at a time.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl One {
         Self { volume, arena, queue }
     }
 
-    /// How a request of 4 KiB ends.
+    /// The status of a request of 4 KiB.
     pub(crate) fn end(&mut self, offset: u64, make: fn(&Volume, u64, Lease) -> Request) -> Status {
         let lease = self.arena.lease(4096).expect("one at a time");
         self.queue.submit(make(&self.volume, offset, lease)).expect("room");

@@ -1,4 +1,4 @@
-//! What is refused before anything is sent: pieces of a namespace, and character devices without
+//! Refusals before any command is sent: partitions of a namespace, and character devices without
 //! permission.
 
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use kvrail_client::{Request, Status};
 use kvrail_device::{AnyDevice, DirectIo, ModeChoice, ModeName, UringOptions, open_path};
 
 use crate::bed::Bed;
-use crate::devices::NOBODY;
+use crate::devices::UNPRIVILEGED;
 use crate::machine::{self, name, tool};
 use crate::one::One;
 use crate::rig::{Copies, Place, Sidecar, kvrail, open_folder, run, without_configuration};
@@ -38,7 +38,7 @@ fn a_partition_is_refused_in_every_mode_and_nothing_is_written() {
         }
         run(&mut place.serve()).expect(2, &[&what, &remedy]);
     }
-    // Whoever opens it by himself is told so where commands would reach the neighbours.
+    // Opening it directly is refused with the reason, where commands would reach the neighbours.
     let fd = open_path(&part, DirectIo::Required).expect("our own device");
     let passed = ModeChoice::Fixed(ModeName::Passthrough);
     let refused = AnyDevice::open(passed, UringOptions::new(&part, fd)).expect_err("a partition");
@@ -49,7 +49,7 @@ fn a_partition_is_refused_in_every_mode_and_nothing_is_written() {
 }
 
 #[test]
-fn a_user_without_the_character_device_is_told_which_and_how() {
+fn a_user_without_the_character_device_gets_its_name_and_the_remedy() {
     if !machine::is_ours() {
         return;
     }
@@ -66,7 +66,7 @@ fn a_user_without_the_character_device_is_told_which_and_how() {
         let template = bed.place.serve();
         let mut command = Command::new(&program);
         without_configuration(&mut command);
-        command.args(template.get_args()).uid(NOBODY).gid(NOBODY);
+        command.args(template.get_args()).uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         command
     };
     let cannot = format!("its character device {generic} cannot be opened (Permission denied");

@@ -1,5 +1,5 @@
-//! Namespaces that are taken from a controller that stays, labels that are destroyed, and two
-//! sidecars that want one device.
+//! Namespaces that are detached from a controller that stays, labels that are destroyed, and two
+//! sidecars for one device.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ fn a_namespace_that_is_detached_is_gone_and_served_again_when_it_is_attached() {
     }
 }
 
-/// A head outlives its last path for a moment, and fails requests in words of its own then.
+/// A head outlives its last path for a moment, and fails requests with other errors then.
 #[test]
 fn a_head_that_loses_its_last_path_is_gone_and_served_again_when_it_has_one() {
     if !machine::is_ours() {
@@ -50,7 +50,7 @@ fn a_head_that_loses_its_last_path_is_gone_and_served_again_when_it_has_one() {
     }
 }
 
-/// The moment is long where the kernel hears late that the drive has let go of a namespace.
+/// The moment is long where the kernel learns late that the drive has detached a namespace.
 #[test]
 fn a_namespace_that_a_starved_kernel_drops_late_is_gone_and_nothing_else() {
     if !machine::is_ours() {
@@ -91,7 +91,7 @@ fn detach_from_starved(mode: &str, rounds: u32) {
     field.assert_nothing_else(mode);
 }
 
-/// A volume under load on a namespace that is taken from its controller.
+/// A volume under load on a namespace that is detached from its controller.
 struct Field {
     sidecar: Sidecar,
     load: Load,

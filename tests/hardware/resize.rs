@@ -54,7 +54,7 @@ impl Elastic {
         Self { folder, device: namespace() }
     }
 
-    /// Gives it another size, and waits until the kernel has it.
+    /// Sets another size, and waits until the kernel has it.
     fn resize(&self, bytes: u64) {
         set_length(&self.folder.path().join("blocks"), bytes);
         tool(&format!("echo 1 >{TREE}/subsystems/{NQN}/namespaces/1/revalidate_size"));
@@ -103,7 +103,7 @@ fn shrink_and_grow(elastic: &Elastic, mode: &str) {
     let mut ends = |offset| [one.end(offset, Request::write), one.end(offset, Request::read)];
 
     elastic.resize(LARGE);
-    assert_eq!(ends(BEYOND), [Status::Ok; 2], "more bytes than there were hurt nobody");
+    assert_eq!(ends(BEYOND), [Status::Ok; 2], "a larger namespace costs no request");
     elastic.resize(WHOLE);
     assert_eq!(ends(BEYOND), [Status::Ok; 2]);
 
@@ -112,13 +112,13 @@ fn shrink_and_grow(elastic: &Elastic, mode: &str) {
     let state = || sidecar.status().devices[0].state;
     assert_eq!(state(), DeviceState::Gone);
     let why = format!("it has {SMALL} bytes, its label needs");
-    eventually("the log says why", || sidecar.said().contains(&why));
+    eventually("the log has the reason", || sidecar.stderr().contains(&why));
 
     elastic.resize(WHOLE);
     eventually("it is served again", || state() == DeviceState::Serving);
     assert_eq!(ends(BEYOND), [Status::Ok; 2]);
-    let said = sidecar.stop();
-    for line in said.lines().filter(|line| line.contains("/dev/nvme")) {
+    let log = sidecar.stop();
+    for line in log.lines().filter(|line| line.contains("/dev/nvme")) {
         println!("{mode}: log: {line}");
     }
 

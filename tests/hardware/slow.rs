@@ -1,4 +1,4 @@
-//! A device that hangs: LATE at the deadline, the end when it is real.
+//! A device that hangs: LATE at the deadline, the completion when the device answers.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ fn a_device_that_hangs_is_late_and_ends_when_it_ends() {
             } else {
                 assert_eq!(done.status, Status::Ok);
                 ended.push(done.tag);
-                // The rest has shown that it waits.
+                // The others were LATE before.
                 if late.len() as u64 >= REQUESTS - 2 {
                     monitor.throttle(0);
                 }

@@ -1,5 +1,5 @@
-//! A kernel that learns late what its drives say: its driver's workers have one processor, and that
-//! is taken from them. So it is on machines where processors are scarce.
+//! A kernel that gets its drives' events late: its driver's workers have one processor, which other
+//! work occupies, as on machines with few processors.
 
 use std::fs;
 use std::io::Read;
@@ -8,16 +8,17 @@ use std::process::{Child, Command, Stdio};
 /// Processors that the workers may use, as a mask.
 const WORKERS: &str = "/sys/devices/virtual/workqueue/nvme-wq/cpumask";
 
-/// The workers have the machine's second processor until it is dropped; the first is for pollers.
+/// The workers run on the machine's second processor until this is dropped; the first is for
+/// pollers.
 pub(crate) struct Starved;
 
 impl Starved {
     pub(crate) fn on() -> Self {
-        fs::write(WORKERS, "2").expect("the driver's workers go where they are told");
+        fs::write(WORKERS, "2").expect("the driver's workers have a mask");
         Self
     }
 
-    /// Takes their processor away for a second and a half, from now on.
+    /// Occupies their processor for a second and a half, from now on.
     pub(crate) fn begin(&self) -> Hunger {
         let line = "exec timeout 1.5 chrt -f 1 taskset 2 bash -c 'echo; while :; do :; done'";
         let mut spin = Command::new("bash");
@@ -35,7 +36,7 @@ impl Drop for Starved {
     }
 }
 
-/// Waited for when it is dropped.
+/// Dropped, it waits for the end of the other work.
 pub(crate) struct Hunger(Child);
 
 impl Drop for Hunger {

@@ -1,4 +1,4 @@
-//! The target on a real kernel: nvme-cli as the host, over RDMA, TCP and loop; undone without a
+//! The target on a real kernel: nvme-cli as the host, over RDMA, TCP and loop; removed without a
 //! trace, repaired and changed while the sidecar runs.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ fn a_host_reaches_it_over_each_transport_and_undo_leaves_no_trace() {
     assert_eq!(tree(), before);
 }
 
-/// A name that is not listed is let in nowhere, and one that leaves loses its connection.
+/// An unlisted host is admitted nowhere, and a host that is removed loses its connection.
 #[test]
 fn only_listed_hosts_get_in() {
     let Some(target) = Target::ready() else { return };
@@ -55,7 +55,7 @@ fn only_listed_hosts_get_in() {
     assert_eq!(tree(), before);
 }
 
-/// In-band authentication: the key opens, and no key does not.
+/// In-band authentication: the right key is admitted, and no key is not.
 #[test]
 fn a_host_with_a_key_must_bring_it() {
     let Some(target) = Target::ready() else { return };
@@ -75,7 +75,7 @@ fn a_host_with_a_key_must_bring_it() {
     assert_eq!(tree(), before);
 }
 
-/// What this kernel or this machine cannot or must not do, each with nothing done.
+/// Targets that this kernel or this machine cannot or must not make, each refused without a change.
 #[test]
 fn refusals_leave_the_tree_alone() {
     let Some(target) = Target::ready() else { return };
@@ -88,7 +88,7 @@ fn refusals_leave_the_tree_alone() {
         assert_eq!(tree(), before, "{words:?}");
     };
     let edit = |from: &str, to: &str| good.replacen(from, to, 1);
-    refuse(&edit("serial:kvr-main/2", "serial:nobody"), 3, &["serial:nobody", "remedy"]);
+    refuse(&edit("serial:kvr-main/2", "serial:absent"), 3, &["serial:absent", "remedy"]);
     refuse(&edit("serial:kvr-main/2", "serial:kvr-main"), 3, &["serial:kvr-main", "NSID"]);
     refuse(
         &edit("address = \"192.0.2.1\"", "address = \"203.0.113.9\""),
@@ -140,7 +140,7 @@ fn refusals_leave_the_tree_alone() {
     blank(&device);
 }
 
-/// Somebody else exports the device, by another name of it, while this is done.
+/// Another program exports the device, under another name, while `done` runs.
 fn elsewhere(device: &Path, done: &dyn Fn()) {
     let alias = tempfile::tempdir().expect("a temporary folder");
     let link = alias.path().join("disk");
@@ -156,16 +156,16 @@ fn elsewhere(device: &Path, done: &dyn Fn()) {
     fs::remove_dir(&subsystem).expect("it is ours");
 }
 
-/// Neither kernel offloads: what is preferred is served by the kernel, through the drive's own
-/// memory where both have that, and the data is right.
+/// This machine cannot offload: a preferred offload is served by the kernel, through the drive's
+/// own memory where both have it, and the data is right.
 #[test]
-fn preferred_offload_falls_back_and_says_so() {
+fn preferred_offload_falls_back_and_reports_it() {
     let Some(target) = Target::ready() else { return };
     let before = tree();
     let whole = target.text(&Wish::only(HOST));
     let first_port = &whole[..whole.find("[[target.port]]\nid = 2").expect("it has four")];
-    let asked = format!("nqn = {NQN:?}\noffload = \"preferred\"");
-    let text = first_port.replacen(&format!("nqn = {NQN:?}"), &asked, 1);
+    let preferred = format!("nqn = {NQN:?}\noffload = \"preferred\"");
+    let text = first_port.replacen(&format!("nqn = {NQN:?}"), &preferred, 1);
     target.configure(&text);
     let applied = target.run(&["apply", "--format", "json"]);
     assert_eq!(applied.code, Some(0), "{applied:#?}");
@@ -183,7 +183,7 @@ fn preferred_offload_falls_back_and_says_so() {
     assert_eq!(tree(), before);
 }
 
-/// The sidecar holds the drive, repairs the target, and takes it down when it is told to.
+/// The sidecar holds the drive, repairs the target, and removes it when it stops.
 #[test]
 fn a_running_sidecar_keeps_it_up() {
     let Some(target) = Target::ready() else { return };
@@ -209,8 +209,8 @@ fn a_running_sidecar_keeps_it_up() {
     );
     assert!(taken.is_err(), "the sidecar holds the drive");
     sidecar.signal(Signal::TERM);
-    assert!(sidecar.wait().success(), "{}", sidecar.said());
-    assert_eq!(tree(), before, "{}", sidecar.said());
+    assert!(sidecar.wait().success(), "{}", sidecar.stderr());
+    assert_eq!(tree(), before, "{}", sidecar.stderr());
 }
 
 /// Changed, kept where the change cannot be made, emptied and filled again.
@@ -233,14 +233,15 @@ fn a_reload_changes_the_target_of_a_running_sidecar() {
     };
     reload(&text(other));
     eventually("the other host is let in", || let_in() == BTreeSet::from([other.to_owned()]));
-    reload(&text(HOST).replace("serial:kvr-main/2", "serial:nobody"));
+    reload(&text(HOST).replace("serial:kvr-main/2", "serial:absent"));
     eventually("a drive that is not there is refused", || {
-        sidecar.said().contains("the target in force stays") && sidecar.said().contains("nobody")
+        sidecar.stderr().contains("the target in force stays")
+            && sidecar.stderr().contains("absent")
     });
     assert_eq!(let_in(), BTreeSet::from([other.to_owned()]));
     reload("");
     eventually("nothing is exported", || tree() == before);
-    // Nobody has it now.
+    // No other program has it now.
     target.configure(&text(HOST));
     target.run(&["apply"]).expect(0, &[]);
     target.undo();
@@ -252,7 +253,7 @@ fn a_reload_changes_the_target_of_a_running_sidecar() {
     assert_eq!(tree(), before);
 }
 
-/// A plan loads no module, and names those that apply loads; what it says is what is done.
+/// A plan loads no module, and names those that apply loads; apply takes the planned steps.
 #[test]
 fn a_plan_needs_no_module() {
     let Some(target) = Target::ready() else { return };
@@ -261,7 +262,7 @@ fn a_plan_needs_no_module() {
     let words = ["modprobe nvmet\n", "modprobe nvmet_rdma\n", "modprobe nvme_loop\n", "loads them"];
     let planned = target.run(&["plan"]);
     planned.expect(0, &[]);
-    assert!(words.iter().all(|it| planned.stdout.contains(it)), "{planned:#?}");
+    assert!(words.iter().all(|word| planned.stdout.contains(word)), "{planned:#?}");
     target.run(&["status"]).expect(8, &["not as planned", "kvrail target apply"]);
     assert!(!Path::new(TREE).exists(), "neither has loaded anything");
     target.run(&["apply"]).expect(0, &[]);
@@ -299,7 +300,7 @@ fn a_port_finds_its_address_at_the_card() {
     }
 }
 
-/// nvmetcli's JSON of what is there leads back to it.
+/// nvmetcli's JSON of the present target converts back to it.
 #[test]
 fn what_is_exported_can_be_imported() {
     let Some(target) = Target::ready() else { return };

@@ -1,4 +1,4 @@
-//! What every device of a sidecar did from moment to moment, for the log.
+//! The work of each device of a sidecar from moment to moment, for the log.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -47,13 +47,13 @@ impl Timeline {
         Self { began, events: Vec::new(), stop, thread: std::thread::spawn(sample) }
     }
 
-    /// Notes what happens now.
+    /// Records an event at this moment.
     pub(crate) fn note(&mut self, what: impl Into<String>) {
         self.events.push((self.began.elapsed(), what.into()));
     }
 
-    /// Prints it: what each device finished well in each step, and how it stood. Returns the
-    /// longest time in which the device of that number finished nothing.
+    /// Prints the timeline: the operations that each device completed in each step, and its state.
+    /// Returns the longest time in which the device of that number completed none.
     pub(crate) fn print(self, calm: usize) -> Duration {
         drop(self.stop);
         let samples = self.thread.join().expect("the sidecar answered");

@@ -1,4 +1,4 @@
-//! A controller pulled under load, and put back.
+//! A controller pulled under load, and plugged in again.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const PHASE: Duration = Duration::from_millis(1500);
 /// How long the load on the other device lasts: all phases.
 const LOAD_SECONDS: f64 = 10.0;
 
-/// A device that serves does not pause longer, on a machine where everything is emulated.
+/// Longest pause of a healthy device, on a machine where all hardware is emulated.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 fn state(sidecar: &Sidecar) -> DeviceState {
@@ -47,8 +47,8 @@ fn pull_and_put_back(mode: &str) {
     let pulled = Instant::now();
     monitor.pull(PULLED.0);
     eventually("requests end with DEVICE_GONE", || load.counts.gone() > 8);
-    let told = pulled.elapsed();
-    timeline.note(format!("all outstanding requests have ended, {} ms later", told.as_millis()));
+    let waited = pulled.elapsed();
+    timeline.note(format!("all outstanding requests have ended, {} ms later", waited.as_millis()));
     assert_eq!(state(&sidecar), DeviceState::Gone);
     std::thread::sleep(PHASE);
 
@@ -89,7 +89,7 @@ fn a_pulled_controller_is_gone_and_served_again_when_it_is_back() {
     }
 }
 
-/// The namespace is a head then, of which no path is left.
+/// The namespace is then a head, without any path.
 #[test]
 fn a_pulled_path_that_was_the_last_is_gone_and_served_again_when_it_is_back() {
     if !machine::is_ours() {
@@ -117,8 +117,8 @@ fn what_comes_back_with_another_label_is_not_served() {
     monitor.pull(PULLED.0);
     eventually("requests end with DEVICE_GONE", || load.counts.gone() > 8);
     monitor.plug(PULLED.0, PULLED.1);
-    eventually("the log says why it is not back", || {
-        sidecar.said().contains("it has no kvrail label")
+    eventually("the log has the reason of its absence", || {
+        sidecar.stderr().contains("it has no kvrail label")
     });
     assert_eq!(state(&sidecar), DeviceState::Gone);
     machine::write_label(&machine::namespace(PULLED.0, 1), &label);

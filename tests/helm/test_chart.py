@@ -1,4 +1,4 @@
-"""The Helm chart: linted, rendered, held against the API's schemas and read by the real binary."""
+"""The Helm chart: linted, rendered, checked with the API's schemas and read by the real binary."""
 
 import json
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "config/helm/kvrail"
 ENGINES = ROOT / "config/helm/engines"
 VERSIONS = ["1.30", "1.37"]
-# What the chart sets by itself: no values.
+# Keys that the chart sets by itself: no values.
 OWN = {"sidecar": {"socket", "drain_timeout"}, "metrics": {"listen"}}
 
 BAY = {"name": "kv", "members": ["pci:0000:3b:00.0"]}
@@ -126,13 +126,13 @@ def sidecar_of(documents):
 
 def valid(documents, version):
     for document in documents:
-        # The operator's own kind: the API knows it only where the operator is.
+        # The operator's own kind: the API has it only where the operator is.
         if not document["apiVersion"].startswith("monitoring.coreos.com/"):
             kubernetes_validate.validate(document, version, strict=True)
 
 
 def config(path):
-    """What the binary reads from a file; fails if it refuses it."""
+    """The configuration that the binary reads from a file; fails if the binary refuses it."""
     command = [os.environ["KVRAIL"], "config", "show", "--format", "json", "--config", str(path)]
     bare = {name: value for name, value in os.environ.items() if not name.startswith("KVRAIL")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=bare)
@@ -148,11 +148,11 @@ def test_lint_finds_nothing(values, tmp_path):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", GOOD.values(), ids=GOOD)
-def test_the_api_takes_what_is_rendered(values, version, tmp_path):
+def test_the_api_accepts_the_rendered_documents(values, version, tmp_path):
     valid(render(values, tmp_path, version), version)
 
 
-def test_a_field_that_the_api_does_not_know_is_found(tmp_path):
+def test_a_field_that_the_api_lacks_is_found(tmp_path):
     documents = render(FILE, tmp_path)
     sidecar_of(documents)["securityContext"]["runAsUsr"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -177,7 +177,7 @@ def test_the_binary_reads_the_configuration(values, tmp_path):
 
 
 @pytest.mark.parametrize(("values", "words"), BAD, ids=[" ".join(words) for _, words in BAD])
-def test_bad_values_end_with_what_is_wrong(values, words, tmp_path):
+def test_bad_values_end_with_the_reason(values, words, tmp_path):
     done = template(values, tmp_path)
     assert done.returncode != 0, done.stdout
     assert [word for word in words if word not in done.stderr] == [], done.stderr
@@ -204,16 +204,16 @@ def test_the_chart_has_the_version_of_the_workspace():
 def test_only_named_devices_make_it_privileged(tmp_path):
     for name, values in GOOD.items():
         context = sidecar_of(render(values, tmp_path))["securityContext"]
-        asked = values.get("devices", {}).get("access") == "privileged"
-        assert context.get("privileged", False) == asked, name
+        privileged = values.get("devices", {}).get("access") == "privileged"
+        assert context.get("privileged", False) == privileged, name
         assert context["readOnlyRootFilesystem"]
-        if not asked:
+        if not privileged:
             assert context["capabilities"]["drop"] == ["ALL"]
             assert context["seccompProfile"]["type"] == "Localhost"
 
 
 def test_memlock_is_raised_and_root_left_before_kvrail_runs(tmp_path):
-    """The very command of the container, with the capabilities that it would have."""
+    """Runs the command of the container, with its capabilities."""
     raised = subprocess.run(["prlimit", "--memlock=unlimited:unlimited", "true"], timeout=60)
     if os.geteuid() != 0 or raised.returncode != 0:
         pytest.skip("raising memlock needs root with CAP_SYS_RESOURCE")
@@ -262,8 +262,8 @@ def test_engines_share_the_socket(engine, version, tmp_path):
     folders = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     assert folders <= {volume.get("hostPath", {}).get("path") for volume in sidecar["volumes"]}
     arguments = pod["containers"][0]["args"]
-    said = next(json.loads(text) for text in arguments if text.startswith("{"))
-    extra = said.get("kv_connector_extra_config", {})
-    tier = said.get("adapter_params") or extra["secondary_tiers"][0]
+    document = next(json.loads(text) for text in arguments if text.startswith("{"))
+    extra = document.get("kv_connector_extra_config", {})
+    tier = document.get("adapter_params") or extra["secondary_tiers"][0]
     assert tier["store"] == values["volumes"][0]["name"]
     assert Path(tier["socket"]).parent == Path(folders.pop())

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 /// Blocks that every thread has. 1,124,352 bytes is a KV block of DeepSeek: 2,196 x 512, so that
-/// all that follows it lies off every larger alignment.
+/// all blocks after it miss every larger alignment.
 const EVERY_THREAD: [usize; 5] = [512, 4096, 65_536, 262_144, 1_124_352];
 
 /// One thread of a group has a block of this size too.
@@ -30,7 +30,7 @@ fn group_bytes() -> u64 {
     u64::from(GROUP) * own_bytes() + LARGE_BYTES as u64
 }
 
-/// Bytes that the blocks of so many threads reach over.
+/// Bytes of the volume that the blocks of this number of threads cover.
 #[must_use]
 pub fn span_bytes(threads: u32) -> u64 {
     u64::from(threads.div_ceil(GROUP)) * group_bytes()

@@ -1,4 +1,4 @@
-//! The client that asks for everything but data, over and over: attach, status, an arena, a queue.
+//! The client that does everything but data, over and over: attach, status, an arena, a queue.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Between two operations: who asks without a pause is an abuser.
+/// Pause between two operations: a client without a pause is an abuser.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Bytes of the arena that is made and given up.
+/// Bytes of the arena that is made and freed.
 const ARENA_BYTES: usize = 1 << 20;
 
 /// One kind of operation in one round.
@@ -23,9 +23,9 @@ pub struct ControlOp {
     pub count: u64,
     /// The longest one, failed ones included, in nanoseconds.
     pub worst_ns: u64,
-    /// Those that were refused or not answered.
+    /// Operations that were refused or not answered.
     pub failed: u64,
-    /// The first of these, in words.
+    /// The first failure, in words.
     pub first: Option<String>,
 }
 
@@ -46,7 +46,7 @@ type Operation = fn(&mut Control) -> Result<(), ClientError>;
 
 /// Every operation with its name.
 const OPERATIONS: [(&str, Operation); 4] = [
-    ("attach", Control::attach_anew),
+    ("attach", Control::attach_again),
     ("status", Control::status),
     ("arena", Control::arena),
     ("queue", Control::queue),
@@ -73,7 +73,8 @@ impl Control {
         Ok(control)
     }
 
-    /// All operations in turn, for so long; attached at the end, if the sidecar lets it in.
+    /// All operations in turn, for this time; attached at the end, if the sidecar accepts the
+    /// client.
     pub fn round(&mut self, time: Duration) -> ControlRound {
         let (mut round, start) = (ControlRound::new(), Instant::now());
         for (name, operation) in OPERATIONS.iter().cycle() {
@@ -103,7 +104,7 @@ impl Control {
         Ok(self.client.insert(client))
     }
 
-    fn attach_anew(&mut self) -> Result<(), ClientError> {
+    fn attach_again(&mut self) -> Result<(), ClientError> {
         Client::attach_with(&self.socket, &self.options).map(drop)
     }
 

@@ -1,6 +1,6 @@
-//! A file system in user space with one file, answered by a thread of the test, which can be told
-//! to leave requests of a kind without an answer. Speaks the kernel's protocol on `/dev/fuse`, so
-//! that a machine without libfuse has it too; root and the `mount` program are all it needs.
+//! A file system in user space with one file, answered by a thread of the test, which can leave
+//! requests of chosen kinds without an answer. Speaks the kernel's protocol on `/dev/fuse`, so that
+//! a machine without libfuse has it too; it needs root and the `mount` program only.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -28,7 +28,7 @@ const FILE: u64 = 2;
 /// The file's name.
 const NAME: &str = "file";
 
-/// How often the thread looks whether it is to end.
+/// How often the thread looks whether to end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Kinds of requests, as the kernel numbers them.
@@ -73,7 +73,7 @@ impl Fuse {
     /// Mounts it at an existing directory; the bytes of its file are those of `content`.
     ///
     /// # Errors
-    /// Why this machine has none to give.
+    /// Why this machine cannot mount one.
     pub fn mount(at: &Path, content: File) -> Result<Self, String> {
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let device = device.map_err(|error| format!("/dev/fuse: {error}"))?;
@@ -104,7 +104,7 @@ impl Fuse {
     }
 
     /// Answers no request of this kind from now on.
-    pub fn drain_doorbell(&self, request: FuseRequest) {
+    pub fn withhold_answers(&self, request: FuseRequest) {
         let mut hushed = self.shared.hushed.lock().unwrap_or_else(PoisonError::into_inner);
         hushed.insert(request as u32);
     }
@@ -118,8 +118,8 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        // The last descriptor of the device ends the connection: whoever waits for an answer gets
-        // an error. Release pairs with Acquire in `serve`.
+        // The last descriptor of the device ends the connection: every process that waits for an
+        // answer gets an error. Release pairs with Acquire in `serve`.
         self.shared.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
@@ -170,7 +170,7 @@ impl Shared {
             reply.extend(errno.to_le_bytes());
             reply.extend(request.unique.to_le_bytes());
             reply.extend(body);
-            // Whoever asked may have been interrupted.
+            // The process that sent the request may have been interrupted, so the reply may fail.
             let _heard = device.write(&reply);
         }
     }
@@ -179,7 +179,7 @@ impl Shared {
         self.hushed.lock().unwrap_or_else(PoisonError::into_inner).contains(&opcode)
     }
 
-    /// What to say; nothing where the kernel expects nothing.
+    /// The answer; `None` where the kernel expects none.
     fn answer(&self, request: &Request<'_>) -> Option<Result<Vec<u8>, Errno>> {
         let done = Ok(Vec::new());
         Some(match request.opcode {
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     fn attribute_words(&self, node: u64) -> Vec<u8> {
-        let size = self.content.metadata().map_or(0, |it| it.len());
+        let size = self.content.metadata().map_or(0, |metadata| metadata.len());
         let (mode, links, size) =
             if node == ROOT { (0o40_755_u32, 2_u32, 0) } else { (0o100_666, 1, size) };
         let mut out = Vec::with_capacity(88);

@@ -14,7 +14,7 @@ use crate::paged::{BLOCK_BYTES, Device, Export, PagedCache};
 use crate::tally::{Acknowledged, Tally};
 use crate::worker::{PATIENCE, inspect};
 
-/// Bytes of a block, of the volume as of the cache.
+/// Bytes of a block, in the volume and in the cache.
 pub const GPU_BLOCK_BYTES: u64 = BLOCK_BYTES as u64;
 
 /// Requests in flight at most.
@@ -31,26 +31,26 @@ pub struct GpuPlan {
     pub offset: u64,
     /// How many.
     pub blocks: u32,
-    /// Version that all of them have at least; 0 where nobody wrote them.
+    /// Version that all blocks have at least; 0 where they were never written.
     pub least_version: u32,
     /// Which GPU its cache is on.
     pub device: Device,
     /// How memory is handed over.
     pub export: Export,
-    /// For how long, after each block was looked at and written once.
+    /// For how long, once each block was read and written once.
     pub seconds: f64,
-    /// Of all dice.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What is known of a block of the volume.
+/// State of a block of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Unseen,
     Version(u32),
 }
 
-/// What is in flight for a block: which block of the cache, and the version being written.
+/// The request in flight for a block: its block of the cache, and the version being written.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     page: u32,
@@ -110,7 +110,8 @@ pub fn drive_gpu(plan: &GpuPlan, running: impl FnOnce()) -> Result<Tally, Client
 impl<'a> Driver<'a> {
     fn new(plan: &'a GpuPlan, client: &Client) -> Result<Self, ClientError> {
         let volume = client.volume(&plan.volume)?;
-        // More blocks than requests, so that what is written from one is read into another.
+        // More blocks than requests, so that a block is read to another block than it was written
+        // from.
         let pages = u32::try_from(2 * DEPTH).expect("few");
         let cache = PagedCache::new(plan.device, pages, plan.export).expect("memory is left");
         let region = client.attach_gpu(cache.described().expect("our own memory"))?;
@@ -137,7 +138,7 @@ impl<'a> Driver<'a> {
     fn begin(&mut self, block: usize, write: bool) {
         let offset = self.offset(block);
         let page = self.pages.swap_remove(self.dice.usize(..self.pages.len()));
-        let mut bytes = vec![0xee; BLOCK_BYTES]; // what was here before is not what is read
+        let mut bytes = vec![0xee; BLOCK_BYTES]; // stale bytes cannot pass for the read ones
         let writes = match self.content[block] {
             Content::Version(now) if write => Some(now + 1),
             _ => None,
@@ -156,7 +157,7 @@ impl<'a> Driver<'a> {
         self.flights[block] = Some(Flight { page, writes });
     }
 
-    /// Waits until so many requests are in flight at most.
+    /// Waits until this number of requests is in flight at most.
     fn settle(&mut self, most: usize) {
         while self.flights.iter().flatten().count() > most {
             self.end_one();
@@ -184,7 +185,7 @@ impl<'a> Driver<'a> {
             Some(version) => self.content[block] = Content::Version(version),
             None => self.compare(block, page),
         }
-        // What is still there after its write would hide a read that does nothing.
+        // Old bytes would hide a read that moves none.
         self.cache.store(page, &[0x77; BLOCK_BYTES]);
         self.pages.push(page);
     }

@@ -1,5 +1,5 @@
-//! The ledger: what was asked and has not ended. Exactly once means that every end finds its
-//! entry, and that none is left.
+//! The ledger: requests that have not ended. Exactly once means that every end finds its entry, and
+//! that no entry is left.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Ledger {
     /// Strikes out the request that ended.
     pub(crate) fn settle(&mut self, done: &Completed) -> Result<Entry, String> {
         let Some(entry) = self.open.remove(&done.ticket) else {
-            return Err(format!("{:?} ended twice, or was never asked: {done:?}", done.ticket));
+            return Err(format!("{:?} ended twice, or was never submitted: {done:?}", done.ticket));
         };
         if done.tag == entry.block as u64 {
             return Ok(entry);

@@ -1,9 +1,9 @@
-//! Tests that see several rooms at once: contract suites, flows between processes, faults, house
+//! Tests that need several crates at once: contract suites, flows between processes, faults, house
 //! rules. Each target below `tests/` runs alone; this library is what their processes share: the
-//! verified traffic that a client makes, to host memory and to a GPU, its ledger, a file system
-//! in user space that leaves requests unanswered, and what a quiet client feels beside others.
-//! Touches a sidecar through `kvrail-client` only, but for `Seat`, a client of stores that speaks
-//! lanes itself.
+//! verified traffic of a client, to host memory and to a GPU, its ledger, a file system in user
+//! space that leaves requests unanswered, and the figures of a quiet client among others. Touches a
+//! sidecar through `kvrail-client` only, but for `Seat`, a client of stores that speaks lanes
+//! itself.
 #![forbid(unsafe_code)]
 
 mod blocks;

@@ -1,5 +1,5 @@
-//! A paged cache in the memory of a GPU, or of what plays one: three layers with K and V in a
-//! memory each, and a state of another size, at an odd place, in one of its own.
+//! A paged cache in the memory of a GPU or of its stand-in: three layers with a memory each for K
+//! and V, and a state of another size, at an odd offset, in a memory of its own.
 
 use std::ops::Range;
 
@@ -15,17 +15,17 @@ pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const LAYERS: u16 = 3;
 /// Bytes of K or V of one layer and block.
 const FRAGMENT: u64 = 8 << 10;
-/// Bytes of the state, what lies before the first one, and between two.
+/// Bytes of the state, the offset of the first one, and the distance of two.
 const STATE: u64 = BLOCK_BYTES as u64 - 2 * LAYERS as u64 * FRAGMENT;
 const STATE_BASE: u64 = 528;
 const STATE_STRIDE: u64 = STATE + 48;
 
-/// Which GPU the memory is on.
+/// GPU of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
-    /// Host memory that plays one: number 0.
+    /// The stand-in in host memory: number 0.
     EmulatedGpu,
-    /// The one of this number.
+    /// The CUDA GPU of this number.
     Cuda(u32),
 }
 
@@ -46,7 +46,7 @@ pub struct PagedCache {
     memories: Vec<Box<dyn OwnMemory>>,
 }
 
-/// Memory, first byte there, and which of a block's bytes.
+/// Memory, first byte there, and the range of the block's bytes.
 type Place = (usize, u64, Range<usize>);
 
 /// Fragments of every block, in their order.
@@ -59,7 +59,7 @@ fn fragments(blocks: u32) -> Vec<Fragment> {
     (0..LAYERS).flat_map(both).chain([state]).collect()
 }
 
-/// Makes memory of so many bytes at least.
+/// Allocates memory of this number of bytes at least.
 type Allocate = Box<dyn Fn(u64) -> Result<Box<dyn OwnMemory>, GpuError>>;
 
 impl Device {
@@ -87,7 +87,7 @@ impl Device {
 }
 
 impl PagedCache {
-    /// A cache of so many blocks.
+    /// A cache of this number of blocks.
     ///
     /// # Errors
     /// When there is no such GPU, or not that much memory.
@@ -99,7 +99,7 @@ impl PagedCache {
         Ok(Self { uuid, blocks, memories: sizes.map(allocate).collect::<Result<_, _>>()? })
     }
 
-    /// What a client says to attach it.
+    /// The description that a client attaches the cache with.
     ///
     /// # Errors
     /// When memory cannot be exported.
@@ -119,10 +119,10 @@ impl PagedCache {
     /// Where the fragments of a block are.
     fn places(&self, block: u32) -> impl Iterator<Item = Place> + use<> {
         let mut at = 0;
-        fragments(self.blocks).into_iter().map(move |it| {
-            let own = at..at + usize::try_from(it.bytes).expect("small");
+        fragments(self.blocks).into_iter().map(move |fragment| {
+            let own = at..at + usize::try_from(fragment.bytes).expect("small");
             at = own.end;
-            (usize::from(it.memory), it.base + u64::from(block) * it.stride, own)
+            (usize::from(fragment.memory), fragment.base + u64::from(block) * fragment.stride, own)
         })
     }
 

@@ -1,5 +1,5 @@
-//! The client that wants nothing but its own small blocks: 4 KiB reads and writes, one in flight,
-//! every byte compared. What it feels is what others do to it.
+//! The client with small blocks of its own only: 4 KiB reads and writes, one in flight, every byte
+//! compared. Its latencies show what other clients do to it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,18 +20,18 @@ pub const QUIET_BLOCK_BYTES: usize = 4096;
 /// Blocks at the volume's begin that belong to this client.
 const BLOCKS: usize = 64;
 
-/// What one round felt like.
+/// Figures of one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuietRound {
     /// Requests that ended.
     pub operations: u64,
-    /// From submission until the end was handed out, in nanoseconds.
+    /// From submission until the completion was taken, in nanoseconds.
     pub latency_ns: Latency,
-    /// Sectors that were not what was written.
+    /// Sectors that differ from what was written.
     pub wrong: u64,
     /// Requests that ended otherwise than OK, or not at all.
     pub errors: u64,
-    /// The first of both, in words.
+    /// The first fault of both kinds, in words.
     pub first: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Quiet {
     /// When it cannot attach or gets no memory.
     ///
     /// # Panics
-    /// When a write fails before anybody disturbs it.
+    /// When a write fails before any other client runs.
     pub fn attach(socket: &Path, volume: &str) -> Result<Self, ClientError> {
         let options = AttachOptions { name: "quiet".into(), ..AttachOptions::default() };
         let client = Client::attach_with(socket, &options)?;
@@ -69,12 +69,12 @@ impl Quiet {
             dice: fastrand::Rng::with_seed(1),
         };
         for block in 0..BLOCKS {
-            quiet.write(block).expect("nobody disturbs it");
+            quiet.write(block).expect("no other client runs");
         }
         Ok(quiet)
     }
 
-    /// Reads and writes for so long, or until a request fails.
+    /// Reads and writes for this time, or until a request fails.
     ///
     /// # Panics
     /// When latencies cannot be counted.
@@ -114,7 +114,7 @@ impl Quiet {
 
     fn read(&mut self, block: usize, round: &mut QuietRound) -> Result<Duration, String> {
         let (mut lease, offset) = (self.lease()?, offset_of(block));
-        lease.fill(0xee); // what was here before is not what is read
+        lease.fill(0xee); // stale bytes cannot pass for the read ones
         let (took, lease) = self.run(Request::read(&self.volume, offset, lease))?;
         let (wrong, first) = self.pattern.verify(&lease, offset, self.versions[block]);
         self.lease = Some(lease);

@@ -1,5 +1,5 @@
-//! The client that stays: puts, gets and drops verified blocks of a store, attaches again by
-//! itself when its session ends, and knows how long it was without one.
+//! The client that stays: puts, gets and drops verified blocks of a store, attaches again by itself
+//! when its session ends, and measures how long it had none.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::worker::PATIENCE;
 
 /// Requests in flight.
 const DEPTH: usize = 8;
-/// Blocks that there may be: some 20 MB, which no store evicts.
+/// Blocks at most: some 20 MB, which no store evicts.
 const BLOCKS: u64 = 1024;
 /// Bytes of the largest block, in whole pages.
 const BLOCK_BYTES: usize = 304 << 10;
 /// Between two tries to attach.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteadyTally {
     /// Puts that were acknowledged.
@@ -33,19 +33,19 @@ pub struct SteadyTally {
     pub drops: u64,
     /// Gets whose bytes were right.
     pub right: u64,
-    /// How requests ended that a session's end cut off, and how often.
+    /// Statuses of requests that the end of a session cut off, with their numbers.
     pub cut_off: BTreeMap<String, u64>,
-    /// For each session that ended: milliseconds from its last request that was done to the first
-    /// one of the next session.
+    /// For each session that ended: milliseconds from its last completed request to the first one
+    /// of the next session.
     pub interruptions_ms: Vec<u64>,
-    /// Whatever was wrong.
+    /// All faults.
     pub wrong: Vec<String>,
 }
 
-/// What is known of a block.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Not there; the last version that was.
+    /// Not there; the version it had last.
     Absent(u32),
     There(u32),
     /// A put or drop of this version was cut off, and may have happened.
@@ -75,7 +75,7 @@ struct Session {
     arena: Arena,
     queue: Queue,
     flying: BTreeMap<u64, (Verb, u32)>,
-    /// The sidecar takes no more.
+    /// The sidecar takes no more requests.
     over: bool,
 }
 
@@ -94,7 +94,7 @@ impl Session {
         })
     }
 
-    /// Whether it was taken: not when the session has ended.
+    /// Submits a request; false when the session has ended.
     fn begin(&mut self, number: u64, verb: Verb, version: u32) -> Result<bool, String> {
         let key = BlockKey::of(&number.to_le_bytes());
         let lease = || self.arena.lease(BLOCK_BYTES).map_err(|error| error.to_string());
@@ -107,7 +107,7 @@ impl Session {
             }
             Verb::Get => {
                 let mut lease = lease()?;
-                lease.fill(0xee); // what was here before is not what is read
+                lease.fill(0xee); // stale bytes cannot pass for the read ones
                 BlockRequest::get(&self.space, key, lease)
             }
             Verb::Drop => BlockRequest::drop_block(&self.space, key),
@@ -147,7 +147,7 @@ impl Steady {
         }
     }
 
-    /// Works until `stop` says so; calls `running` once, when the first request is done.
+    /// Works until `stop` returns true; calls `running` once, when the first request is done.
     ///
     /// # Errors
     /// When the sidecar is gone for longer than a minute.
@@ -177,7 +177,7 @@ impl Steady {
         Ok(self.tally)
     }
 
-    /// The next session, as soon as there is a sidecar.
+    /// The next session, as soon as a sidecar runs.
     fn attach(&self) -> Result<Session, ClientError> {
         let start = Instant::now();
         loop {
@@ -188,7 +188,7 @@ impl Steady {
         }
     }
 
-    /// Keeps requests in flight and takes what has ended; false once the session has.
+    /// Keeps requests in flight and takes completions; false once the session has ended.
     fn turn(&mut self, session: &mut Session) -> bool {
         while !session.over && session.flying.len() < DEPTH && self.tally.wrong.is_empty() {
             let number = self.dice.u64(..BLOCKS);

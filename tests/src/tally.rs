@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A block whose content is known: its last write was acknowledged, and nothing was begun after.
+/// A block of known content: its last write was acknowledged, and no later one was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
     /// First byte in the volume.
@@ -28,9 +28,9 @@ pub struct Tally {
     pub bytes: u64,
     /// Reads whose every byte was compared.
     pub verified: u64,
-    /// Everything that was wrong: data, double or missing ends, statuses nobody expects.
+    /// All faults: wrong data, double or missing ends, unexpected statuses.
     pub wrong: Vec<String>,
-    /// What is known to stand on the volume.
+    /// Blocks of the volume with known content.
     pub acknowledged: Vec<Acknowledged>,
 }
 
@@ -61,7 +61,7 @@ impl Tally {
     /// Panics unless every request ended exactly once and all data was right.
     ///
     /// # Panics
-    /// With the first findings.
+    /// With the first faults.
     pub fn assert_right(&self) {
         let first: Vec<_> = self.wrong.iter().take(5).collect();
         assert!(first.is_empty(), "{} findings, the first: {first:#?}", self.wrong.len());

@@ -13,7 +13,7 @@ use crate::blocks::{Block, blocks_of};
 use crate::tally::{Acknowledged, Tally};
 use crate::worker::{PATIENCE, Worker};
 
-/// Bytes that a lease takes at least.
+/// Smallest length of a lease.
 const LEASE_UNIT: usize = 4096;
 
 /// What a process does.
@@ -23,18 +23,18 @@ pub struct Plan {
     pub socket: PathBuf,
     /// The volume's name.
     pub volume: String,
-    /// The first thread's number: it says which blocks are its own.
+    /// The first thread's number, which selects its blocks.
     pub first_thread: u32,
     /// Threads.
     pub threads: u32,
     /// For how long, unless the sidecar ends before.
     pub seconds: f64,
-    /// Of all dice.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// Attaches, runs all threads, adds up. Calls `running` once, when every thread has seen the end
-/// of a request.
+/// Attaches, runs all threads, adds up. Calls `running` once, when every thread has seen the end of
+/// a request.
 ///
 /// # Errors
 /// When the process cannot attach or get its arena.
@@ -69,7 +69,7 @@ pub fn drive(plan: &Plan, running: impl Fn() + Sync) -> Result<Tally, ClientErro
     Ok(total.into_inner().expect("no thread panicked"))
 }
 
-/// A sidecar that ends before a thread has begun is no finding.
+/// A sidecar that ends before a thread has begun is no fault.
 fn gone_or_wrong(error: &ClientError) -> Tally {
     let mut tally = Tally::default();
     if !matches!(error, ClientError::SidecarGone { .. }) {

@@ -11,25 +11,25 @@ use crate::blocks::Block;
 use crate::ledger::{Entry, Kind, Ledger};
 use crate::tally::{Acknowledged, Tally};
 
-/// Longest wait for the end of a request: far beyond what a loaded disk takes, so what takes
-/// longer hangs.
+/// Longest wait for the end of a request: far beyond the time of a loaded disk, so a slower one
+/// hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pieces that one queue holds.
 const DEPTH: usize = 64;
 
-/// One read of so many asks for its checksum.
+/// One read of this number requests its checksum.
 const CHECKSUM_ONE_OF: u32 = 4;
 
-/// What is known about a block's content.
+/// State of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Never looked at: the first filling, or what an earlier process wrote, torn perhaps by its
+    /// Not read yet: the first filling, or the write of an earlier process, torn perhaps by its
     /// death.
     Unseen,
     /// All of this version.
     Version(u32),
-    /// A write whose end is not known.
+    /// A write whose end is unknown.
     Doubtful,
 }
 
@@ -37,7 +37,7 @@ enum Content {
 struct Own {
     block: Block,
     content: Content,
-    /// Here while the block is idle.
+    /// The block's memory while the block is idle.
     lease: Option<Lease>,
 }
 
@@ -114,7 +114,7 @@ impl Worker {
         self.finish()
     }
 
-    /// Nothing more comes, and what is known is reported.
+    /// No more ends come; reports the blocks of known content.
     fn finish(mut self) -> Tally {
         let mut more = Vec::new();
         self.queue.poll(&mut more);
@@ -137,7 +137,7 @@ impl Worker {
         for step in 0..self.own.len() {
             let index = (first + step) % self.own.len();
             let large = self.own[index].block.bytes > 1 << 20;
-            // Large blocks are drawn less often: bytes are what a disk has few of.
+            // Large blocks are drawn less often, because the disk's bandwidth is scarce.
             let drawn = if large { self.dice.u8(..8) == 0 } else { self.dice.bool() };
             let idle = self.ledger.open() == 0;
             if (drawn || idle) && self.own[index].lease.is_some() && self.flow == Flow::On {
@@ -164,7 +164,7 @@ impl Worker {
                 Request::write(&self.volume, offset, lease)
             }
             Kind::Read => {
-                lease.fill(0xee); // what was here before is not what is read
+                lease.fill(0xee); // stale bytes cannot pass for the read ones
                 wants_checksum = self.dice.u32(..CHECKSUM_ONE_OF) == 0 && self.is_whole(index);
                 let request = Request::read(&self.volume, offset, lease);
                 if wants_checksum { request.checksum() } else { request }
@@ -210,7 +210,8 @@ impl Worker {
         match done.status {
             Status::Ok => self.succeeded(entry, done),
             Status::Restarted => self.flow = Flow::Ending,
-            // Nothing was done, unless a piece of it was: a write left the version before.
+            // The request was not executed, unless a piece of it was: a write left the version
+            // before.
             Status::Draining => {
                 self.flow = Flow::Ending;
                 if done.bytes == 0 {
@@ -237,8 +238,9 @@ impl Worker {
         if entry.wants_checksum {
             let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &lease);
             if crc != done.checksum {
-                let said = done.checksum;
-                self.tally.blame(format!("{block:?}: checksum {said:#x} of bytes with {crc:#x}"));
+                let reported = done.checksum;
+                self.tally
+                    .blame(format!("{block:?}: checksum {reported:#x} of bytes with {crc:#x}"));
             }
         }
         match (entry.kind, self.own[entry.block].content) {
@@ -252,7 +254,7 @@ impl Worker {
             }
             (Kind::Read, _) => {
                 let (_, seen) = inspect(&self.pattern, &mut self.tally, &lease, block.offset);
-                // Every sector is right on its own; the block becomes so with its first write.
+                // Every sector is right on its own; the first write makes the whole block right.
                 self.own[entry.block].lease = Some(lease);
                 return self.write_first(entry.block, seen + 1);
             }
@@ -293,8 +295,9 @@ impl Worker {
     }
 }
 
-/// What an earlier process left: every sector of this volume whole and at its place, of whatever
-/// version; the rest is as `kvrail volume create` filled it. Returns the lowest and the highest.
+/// Content that an earlier process left: every sector of this volume is whole and at its place, of
+/// any version; the rest is as `kvrail volume create` filled it. Returns the lowest and the highest
+/// version.
 pub(crate) fn inspect(
     pattern: &Pattern,
     tally: &mut Tally,

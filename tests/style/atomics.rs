@@ -1,4 +1,4 @@
-//! Atomic orderings stronger than relaxed say which access they pair with.
+//! Atomic orderings stronger than relaxed name the access that they pair with.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
@@ -23,9 +23,9 @@ fn unpaired(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Whether the line, or the comment right above its statement, says what it pairs with.
+/// Whether the line, or the comment right above its statement, names the paired access.
 fn paired(source: &Source, number: usize) -> bool {
-    let says = |number: usize| {
+    let names_pair = |number: usize| {
         let (_, comment) = source.line(number).split_once("//").unwrap_or_default();
         comment.to_lowercase().contains("pair")
     };
@@ -34,12 +34,12 @@ fn paired(source: &Source, number: usize) -> bool {
         !text.starts_with("//") && !text.is_empty() && !text.ends_with([';', '{', '}'])
     });
     let mut above = comments.take_while(|line| source.line(*line).trim().starts_with("//"));
-    says(number) || above.any(says)
+    names_pair(number) || above.any(names_pair)
 }
 
 #[test]
 fn atomic_orderings_name_their_partner() {
-    clean(&unpaired(tree()), "write `// pairs with ...` beside it or above its statement");
+    clean(&unpaired(tree()), "write `// pairs with ...` behind it or above its statement");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The documentation is a book: every page below `docs` stands in its summary, once. That its links
-//! lead to files is said in `prose`.
+//! The documentation is a book: every page below `docs` stands in its summary, once. `prose` checks
+//! that its links lead to files.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Kind, Source, tree};

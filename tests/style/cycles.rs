@@ -24,10 +24,10 @@ struct Module {
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     items: BTreeSet<String>,
-    /// What `use` brings into scope: a path by its name here.
+    /// Names that `use` brings into scope, with their paths.
     names: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
-    /// Paths that are mentioned.
+    /// Paths in the module.
     paths: Vec<Vec<String>>,
 }
 
@@ -38,7 +38,7 @@ struct Crate(Vec<Module>);
 /// Which files a file imports, with a path that does.
 pub(crate) type Imports<'a> = BTreeMap<&'a str, BTreeMap<&'a str, String>>;
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Module(usize),
@@ -108,7 +108,7 @@ impl Crate {
         }
     }
 
-    /// Reads one token of an item and what is in it; returns the place behind.
+    /// Reads one token of an item and its content; returns the index behind.
     fn read_item(&mut self, tokens: &[TokenTree], at: usize, here: usize) -> usize {
         let module = &mut self.0[here];
         if let (TokenTree::Ident(word), Some(TokenTree::Ident(name))) =
@@ -133,7 +133,7 @@ impl Crate {
         let end = (at..tokens.len()).find(|at| is_mark(tokens.get(*at), ';')).expect("a use ends");
         let module = &mut self.0[here];
         for (path, name) in leaves(&tokens[at + 1..end], &[]) {
-            // What is only passed on is no import.
+            // A private re-export is no import.
             if !shown {
                 module.paths.push(path.clone());
             }
@@ -145,7 +145,7 @@ impl Crate {
         end + 1
     }
 
-    /// What a path leads to, seen from a module; nothing beyond the crate.
+    /// The target of a path, seen from a module; `None` beyond the crate.
     fn resolve(&self, here: usize, path: &[String], depth: usize) -> Option<Found> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -160,8 +160,8 @@ impl Crate {
         }
     }
 
-    /// As `resolve`, inside of a module. What no file defines (macros make items, too) is taken for
-    /// the module's own.
+    /// As `resolve`, inside of a module. An item that no file defines (macros make items, too)
+    /// counts as the module's own.
     fn walk(&self, module: usize, path: &[String], depth: usize) -> Option<Found> {
         match path.first().map(String::as_str) {
             None | Some("self") => Some(Found::Module(module)),
@@ -181,7 +181,7 @@ impl Crate {
         }
         // Names may lead in a circle: `use self::a; mod a`.
         let depth = depth.checked_sub(1)?;
-        if let Some(longer) = module.names.get(first).filter(|it| *it != path) {
+        if let Some(longer) = module.names.get(first).filter(|longer| *longer != path) {
             let whole: Vec<String> = longer.iter().chain(rest).cloned().collect();
             return self.resolve(here, &whole, depth);
         }
@@ -348,7 +348,7 @@ pub(crate) fn circles(imports: &Imports<'_>) -> Vec<(String, String)> {
     circles
 }
 
-/// Whatever a file imports, and what that imports; each with who imports it on the shortest way.
+/// All files that a file imports, directly or not; each with its importer on the shortest way.
 fn reached<'a>(imports: &Imports<'a>, from: &'a str) -> BTreeMap<&'a str, &'a str> {
     let (mut open, mut by) = (VecDeque::from([from]), BTreeMap::new());
     while let Some(file) = open.pop_front() {
@@ -362,7 +362,7 @@ fn reached<'a>(imports: &Imports<'a>, from: &'a str) -> BTreeMap<&'a str, &'a st
     by
 }
 
-/// Whether a file is of what is built to be used: not of tests or examples.
+/// Whether a file is part of the product: not of tests or examples.
 pub(crate) fn is_product(path: &str) -> bool {
     let mut folders = path.split('/');
     !folders.any(|folder| matches!(folder, "tests" | "examples" | "benches"))

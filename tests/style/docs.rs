@@ -1,4 +1,4 @@
-//! Every Rust file opens with what it is for.
+//! Every Rust file opens with its purpose.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
@@ -13,7 +13,7 @@ fn silent(sources: &[Source]) -> Vec<Finding> {
 
 #[test]
 fn rust_files_open_with_their_purpose() {
-    clean(&silent(tree()), "say in the first line what the file owns");
+    clean(&silent(tree()), "name in the first line what the file owns");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Where `unsafe` may be, and what must stand beside it.
+//! Files that may have `unsafe`, and the comments that it needs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
 use crate::tokens::{each, is_group, is_word, line};
 
-/// Where the kernel is called, memory shared with it, or C or Python begin; nothing else may be
+/// Files that call the kernel, share memory with it, or border on C or Python; no other may be
 /// unsafe.
 const FENCED: &[&str] = &[
     "bench/src/raw/",
@@ -41,7 +41,8 @@ fn unsafe_lines(source: &Source) -> Vec<usize> {
 }
 
 fn outside(sources: &[Source]) -> Vec<Finding> {
-    let open = rust(sources).filter(|it| !FENCED.iter().any(|fence| it.path.starts_with(fence)));
+    let open =
+        rust(sources).filter(|source| !FENCED.iter().any(|fence| source.path.starts_with(fence)));
     let places = |source: &Source| {
         let lines = unsafe_lines(source).into_iter();
         let finding = |line| Finding::new(&source.path, line, "unsafe outside of the fence");
@@ -50,7 +51,7 @@ fn outside(sources: &[Source]) -> Vec<Finding> {
     open.flat_map(places).collect()
 }
 
-/// Files with unsafe code open with the expectation and, right below it, why.
+/// Files with unsafe code open with the expectation and, right below it, the reason.
 fn headless(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in rust(sources) {
@@ -104,7 +105,8 @@ fn permissive(sources: &[Source]) -> Vec<Finding> {
             packages.entry(package).or_default().push(source);
         }
     }
-    let safe = packages.values().filter(|it| it.iter().all(|it| unsafe_lines(it).is_empty()));
+    let safe =
+        packages.values().filter(|files| files.iter().all(|file| unsafe_lines(file).is_empty()));
     let roots = safe.flatten().filter(|source| {
         source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs")
     });
@@ -118,13 +120,13 @@ fn unsafe_code_stays_within_the_fence() {
 }
 
 #[test]
-fn files_with_unsafe_code_say_so_on_top() {
+fn files_with_unsafe_code_declare_it_on_top() {
     clean(&headless(tree()), "open the file with the expectation and the UNSAFETY line");
 }
 
 #[test]
 fn unsafe_blocks_and_impls_are_argued() {
-    clean(&unargued(tree()), "say who owns the memory and why it outlives the call");
+    clean(&unargued(tree()), "name the owner of the memory and why it outlives the call");
 }
 
 #[test]

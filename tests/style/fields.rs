@@ -1,10 +1,10 @@
 //! Fields that an object shows outside its file: few.
 //!
-//! An object has methods of its own, and its fields are how it keeps its promises: who may change
-//! them from another file must know all of them. A record is another thing: a report, options, the
-//! words of a message. Its fields are its meaning, all of them are `pub` or no method takes
-//! `&mut self`. So a type is found that has a method which takes `&mut self`, and more than a few
-//! fields that are shown to the crate or a part of it.
+//! An object has methods of its own, and its fields hold its invariants: a file that changes them
+//! must know all of these. A record is another thing: a report, options, the words of a message.
+//! Its fields are its meaning, all of them are `pub` or no method takes `&mut self`. So a finding
+//! is a type with a method that takes `&mut self`, and with more than a few fields that the crate
+//! or a part of it can see.
 
 use syn::{Fields, FnArg, Item, ItemStruct, Type, Visibility};
 
@@ -72,7 +72,7 @@ fn open_objects(sources: &[Source]) -> Vec<Finding> {
         });
         for item in structs.filter(|item| shown(item) > SHOWN_MAX) {
             let (name, count) = (item.ident.to_string(), shown(item));
-            if objects.iter().any(|it| it.0 == home(&source.path) && it.1 == name) {
+            if objects.iter().any(|object| object.0 == home(&source.path) && object.1 == name) {
                 let what = format!("{name} shows {count} fields, at most {SHOWN_MAX}");
                 let line = item.ident.span().start().line;
                 findings.push(Finding::new(&source.path, line, what));
@@ -84,7 +84,7 @@ fn open_objects(sources: &[Source]) -> Vec<Finding> {
 
 #[test]
 fn objects_show_few_fields() {
-    let remedy = "make the fields private and say what others want as methods, or cut the object";
+    let remedy = "make the fields private and add methods for its callers, or cut the object";
     clean(&open_objects(tree()), remedy);
 }
 

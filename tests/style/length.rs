@@ -1,5 +1,5 @@
-//! How wide lines may be. How long functions are is clippy's to say (`clippy.toml`); how long files
-//! are is nobody's: what ties files together is counted in `cycles` and `fields`.
+//! The width of lines. Clippy limits the length of functions (`clippy.toml`); the length of files
+//! has no limit: `cycles` and `fields` count what ties files together.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Kind, Source, tree};
@@ -8,7 +8,8 @@ const COLUMNS_MAX: usize = 100;
 
 fn long_lines(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for source in sources.iter().filter(|it| !matches!(it.kind(), Kind::Prose | Kind::Data)) {
+    for source in sources.iter().filter(|source| !matches!(source.kind(), Kind::Prose | Kind::Data))
+    {
         for (number, text) in source.lines() {
             let columns = text.chars().count();
             if columns > COLUMNS_MAX {

@@ -13,7 +13,7 @@ use crate::source::{Source, rust, tree};
 /// A limit: its name and its number.
 type Limit = (String, u128);
 
-/// The number that an expression of literals is.
+/// The value of an expression of literals.
 fn number(value: &Expr) -> Option<u128> {
     match value {
         Expr::Lit(lit) => match &lit.lit {

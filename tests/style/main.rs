@@ -1,7 +1,7 @@
 //! The house rules, as tests over the text of the repository. No rule has an exceptions list.
 //!
 //! Each rule is one function from sources to findings, one test that the repository has none, and
-//! one test that a bad snippet has some, so that no rule can pass by seeing nothing.
+//! one test that a bad snippet has some, so that a rule that finds nothing fails.
 
 mod atomics;
 mod book;

@@ -1,12 +1,12 @@
-//! Manifests: one table of lints, one table of versions, and which room may know which.
+//! Manifests: one table of lints, one table of versions, and the rooms that each room may import.
 
 use toml::{Table, Value};
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Kind, Source, tree};
 
-/// Rooms in the order of the way data takes, each with the rooms it may know. A package that is
-/// not here is a finding; `*` stands for every room.
+/// Rooms in the order of the data path, each with the rooms it may import. A package that is not
+/// here is a finding; `*` stands for every room.
 const ROOMS: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("ring", &["memory", "units"]),
@@ -73,7 +73,7 @@ pub(crate) fn dependencies(manifest: &Table) -> Vec<(&str, &Table)> {
 }
 
 fn inherits(value: Option<&Value>) -> bool {
-    value.and_then(|it| it.get("workspace")).and_then(Value::as_bool) == Some(true)
+    value.and_then(|entry| entry.get("workspace")).and_then(Value::as_bool) == Some(true)
 }
 
 /// The first line that begins with the word.
@@ -104,7 +104,7 @@ fn room(package: &str) -> &str {
     package.strip_prefix("kvrail-").unwrap_or(package)
 }
 
-/// Dependencies of the built product between rooms; what only tests need is their affair.
+/// Dependencies of the built product between rooms; those of tests alone are free.
 fn wrong_way(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (source, manifest) in packages(sources) {
@@ -118,7 +118,7 @@ fn wrong_way(sources: &[Source]) -> Vec<Finding> {
         let known = built.flat_map(|(_, table)| table.keys());
         for other in known.filter(|other| other.starts_with("kvrail-")) {
             if !may.contains(&room(other)) && !may.contains(&"*") {
-                let what = format!("{} must not know {}", room(name), room(other));
+                let what = format!("{} must not import {}", room(name), room(other));
                 findings.push(Finding::new(&source.path, line_of(source, other), what));
             }
         }
@@ -137,7 +137,7 @@ fn dependencies_are_declared_once() {
 }
 
 #[test]
-fn rooms_know_only_the_rooms_on_their_way() {
+fn rooms_import_only_the_rooms_of_the_table() {
     clean(&wrong_way(tree()), "pass the data instead, or change the table and ARCHITECTURE.md");
 }
 
@@ -170,7 +170,7 @@ fn own_lints_and_versions_are_found() {
 }
 
 #[test]
-fn a_room_that_knows_too_much_is_found() {
+fn a_surplus_import_of_a_room_is_found() {
     let manifest = |name: &str, other: &str| {
         let text = format!(
             "[package]\nname = \"{name}\"\n[dependencies]\n{other}.workspace = true\n\

@@ -1,4 +1,4 @@
-//! Marks that hasty or foreign text leaves behind.
+//! Marks of hasty or foreign text.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, rust, tree};
@@ -33,8 +33,8 @@ fn silenced(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Absolute paths below somebody's home: a letter, digit or dot before them is part of a longer
-/// path or an address, which is fine.
+/// Absolute paths below a home folder: after a letter, digit or dot they are part of a longer path
+/// or an address, which is fine.
 fn machine_paths(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in sources {

@@ -18,7 +18,8 @@ fn names(line: &str) -> impl Iterator<Item = &str> {
 fn named_twice(sources: &[Source]) -> Vec<Finding> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
-    for source in rust(sources).filter(|it| it.path.starts_with("engine/") && is_product(&it.path))
+    for source in rust(sources)
+        .filter(|source| source.path.starts_with("engine/") && is_product(&source.path))
     {
         for (number, line) in source.lines() {
             for name in names(line) {

@@ -1,4 +1,4 @@
-//! What public functions take: enums where a bool would say nothing at the call.
+//! Parameters of public functions: enums where a bool has no meaning at the call.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -17,7 +17,10 @@ struct Signatures<'a> {
 impl Signatures<'_> {
     fn check(&mut self, signature: &Signature, public: bool) {
         let (line, name) = (signature.span().start().line, &signature.ident);
-        let flag = signature.inputs.iter().any(|it| matches!(it, FnArg::Typed(it) if flag(&it.ty)));
+        let flag = signature
+            .inputs
+            .iter()
+            .any(|input| matches!(input, FnArg::Typed(typed) if flag(&typed.ty)));
         if public && flag {
             let what = format!("public fn {name} takes a bool");
             self.flags.push(Finding::new(self.path, line, what));
@@ -80,7 +83,7 @@ fn flags(sources: &[Source]) -> Vec<Finding> {
 
 #[test]
 fn public_functions_take_no_bool() {
-    clean(&flags(tree()), "take an enum of two values whose names say what happens");
+    clean(&flags(tree()), "take an enum of two values whose names state the effect");
 }
 
 #[test]

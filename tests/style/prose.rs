@@ -1,4 +1,4 @@
-//! Documents name what is there: links lead to files, paths exist, functions are where they say.
+//! Documents name what exists: links lead to files, paths exist, functions are in the named files.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Kind, Source, tree};
@@ -75,9 +75,8 @@ fn is_there(sources: &[Source], path: &str) -> bool {
     sources.iter().any(|source| source.path == path || source.path.starts_with(&folder))
 }
 
-/// Whether one of the Rust files that a block names has the function. Blocks that name none are
-/// not asked.
-fn is_said_right(sources: &[Source], block: &Block, function: &str) -> bool {
+/// Whether one of the Rust files that a block names has the function. Blocks without a file pass.
+fn names_its_file(sources: &[Source], block: &Block, function: &str) -> bool {
     let named: Vec<&str> = block.paths().filter(|path| path.ends_with(".rs")).collect();
     let mut files = sources.iter().filter(|source| named.contains(&source.path.as_str()));
     let heads = [format!("fn {function}("), format!("fn {function}<")];
@@ -96,8 +95,8 @@ fn untrue(sources: &[Source]) -> Vec<Finding> {
                 }
             }
             for function in block.functions() {
-                if !is_said_right(sources, &block, function) {
-                    find(format!("no file named beside it has fn {function}"));
+                if !names_its_file(sources, &block, function) {
+                    find(format!("no file named in the block has fn {function}"));
                 }
             }
         }

@@ -16,13 +16,13 @@ const INIT: &str = "__init__.py";
 struct Module<'a> {
     path: &'a str,
     name: String,
-    /// What imports bring into scope: a dotted path by its name here.
+    /// Names that imports bring into scope, with their dotted paths.
     names: BTreeMap<String, String>,
-    /// Dotted paths that are mentioned, the first name of each replaced by what it stands for.
+    /// Dotted paths in the code, the first name of each replaced by its path.
     mentions: Vec<String>,
 }
 
-/// Code without comments and without what stands in quotes.
+/// Code without comments and without the content of quotes.
 fn bare(text: &str) -> String {
     let (mut bare, mut rest) = (String::new(), text);
     while let Some(first) = rest.chars().next() {
@@ -63,7 +63,9 @@ fn dotted(path: &str, sources: &[Source]) -> String {
     let stem = path.rsplit('/').next().and_then(|name| name.strip_suffix(".py")).unwrap_or(path);
     let mut parts = if stem == "__init__" { Vec::new() } else { vec![stem.to_owned()] };
     let folders = Path::new(path).ancestors().skip(1).take_while(|folder| is_package(folder));
-    parts.extend(folders.filter_map(|it| Some(it.file_name()?.to_string_lossy().into_owned())));
+    parts.extend(
+        folders.filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned())),
+    );
     parts.reverse();
     parts.join(".")
 }
@@ -92,7 +94,7 @@ impl<'a> Module<'a> {
             let line = line.trim();
             rest = behind;
             if let Some((from, what)) =
-                line.strip_prefix("from ").and_then(|it| it.split_once(" import "))
+                line.strip_prefix("from ").and_then(|import| import.split_once(" import "))
             {
                 let from = absolute(from.trim(), &name, source.name() == INIT);
                 let mut listed = what.trim().to_owned();
@@ -128,7 +130,7 @@ impl<'a> Module<'a> {
     }
 }
 
-/// `a as b`, `a`, with what is around them in an import.
+/// `a as b`, `a`, with the text around them in an import.
 fn alias(listed: &str) -> Option<(String, String)> {
     let listed = listed.trim_matches(|c: char| c.is_whitespace() || c == '(' || c == ')');
     let (path, name) = listed.split_once(" as ").unwrap_or((listed, listed));
@@ -136,7 +138,7 @@ fn alias(listed: &str) -> Option<(String, String)> {
     (!path.is_empty()).then_some((path, name))
 }
 
-/// The file that defines what a dotted path names; nothing of other packages.
+/// The file that defines the target of a dotted path; `None` for other packages.
 fn resolve<'a>(modules: &[Module<'a>], path: &str, depth: usize) -> Option<&'a str> {
     let depth = depth.checked_sub(1)?;
     let fits = |module: &&Module<'_>| {
@@ -147,7 +149,7 @@ fn resolve<'a>(modules: &[Module<'a>], path: &str, depth: usize) -> Option<&'a s
     if !module.path.ends_with(INIT) {
         return Some(module.path);
     }
-    // A package alone is a name for what is in it.
+    // A package alone is a name for its content.
     let (first, more) = rest.split_once('.').unwrap_or((rest, ""));
     let passed_on = module.names.get(first)?;
     let whole = [passed_on, more].join(".");

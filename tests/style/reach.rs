@@ -25,7 +25,7 @@ fn unreached(sources: &[Source]) -> Vec<Finding> {
 /// Where the submodules of a file lie.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
-    /// Beside it.
+    /// In its folder.
     Root,
     /// In a folder of its name, unless it is a `mod.rs`.
     Module,
@@ -95,7 +95,7 @@ pub(crate) fn roots(sources: &[Source]) -> Vec<String> {
         let targets = ["lib", "bin", "test", "bench", "example"].map(|kind| table.get(kind));
         for target in targets.into_iter().flatten() {
             let all = target.as_array().map_or(std::slice::from_ref(target), Vec::as_slice);
-            let paths = all.iter().filter_map(|it| it.get("path").and_then(Value::as_str));
+            let paths = all.iter().filter_map(|target| target.get("path").and_then(Value::as_str));
             roots.extend(paths.map(within));
         }
     }
@@ -126,7 +126,7 @@ fn dead_files_are_found() {
         ("b/src/lib.rs", "// no manifest"),
     ];
     let sources = files.map(|(path, text)| Source::snippet(path, text));
-    let dead: Vec<String> = unreached(&sources).into_iter().map(|it| it.path).collect();
+    let dead: Vec<String> = unreached(&sources).into_iter().map(|source| source.path).collect();
     assert_eq!(dead, ["a/src/dead.rs", "a/src/deep.rs", "b/src/lib.rs"]);
     found_at(&unreached(&sources), &[1, 1, 1]);
 }

@@ -1,4 +1,4 @@
-//! What rules find, and how a test says so.
+//! Findings of rules, and how a test reports them.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Stored results are evidence for what holds today: the newest run for each aim. The history is in
-//! git, so the folder has a size it keeps.
+//! Stored results are evidence for today's code: the newest run for each aim. The history is in
+//! git, so the size of the folder stays.
 
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Source, tree};

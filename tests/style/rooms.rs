@@ -1,4 +1,4 @@
-//! The table of rooms in ARCHITECTURE.md says of each package what its manifest says.
+//! The table of rooms in ARCHITECTURE.md has the imports of each package's manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use toml::{Table, Value};
 use crate::report::{Finding, clean, found_at};
 use crate::source::{Kind, Source, tree};
 
-/// Which rooms a room imports; by its folder.
+/// Rooms that a room imports; by its folder.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// Rows of four cells whose first is a folder: the rest of the row's line, with its number.
-fn told(document: &Source) -> BTreeMap<String, (usize, BTreeSet<String>)> {
+fn rows(document: &Source) -> BTreeMap<String, (usize, BTreeSet<String>)> {
     let row = |(line, text): (usize, &str)| {
         let cells: Vec<&str> = text.trim_matches('|').split('|').map(str::trim).collect();
         let [folder, _, _, imports] = cells[..] else { return None };
@@ -22,7 +22,7 @@ fn told(document: &Source) -> BTreeMap<String, (usize, BTreeSet<String>)> {
     document.lines().filter_map(row).collect()
 }
 
-/// What the manifests say.
+/// Imports in the manifests.
 fn built(sources: &[Source]) -> Imports {
     let manifests = sources.iter().filter(|source| source.kind() == Kind::Manifest);
     let parsed = manifests.filter_map(|source| {
@@ -37,17 +37,17 @@ fn built(sources: &[Source]) -> Imports {
     parsed.collect()
 }
 
-fn untold(sources: &[Source]) -> Vec<Finding> {
+fn outdated(sources: &[Source]) -> Vec<Finding> {
     let document = sources.iter().find(|source| source.path == "ARCHITECTURE.md");
     let Some(document) = document else { return Vec::new() };
-    let told = told(document);
+    let rows = rows(document);
     let mut findings = Vec::new();
     for (folder, imports) in built(sources) {
-        let (line, said) = told.get(&folder).cloned().unwrap_or_default();
+        let (line, row) = rows.get(&folder).cloned().unwrap_or_default();
         if line == 0 {
             findings.push(Finding::new(&document.path, 1, format!("no row for {folder}")));
-        } else if !said.contains("all") && said != imports {
-            let what = format!("{folder} imports {imports:?}, the row says {said:?}");
+        } else if !row.contains("all") && row != imports {
+            let what = format!("{folder} imports {imports:?}, the row has {row:?}");
             findings.push(Finding::new(&document.path, line, what));
         }
     }
@@ -56,7 +56,7 @@ fn untold(sources: &[Source]) -> Vec<Finding> {
 
 #[test]
 fn the_table_of_rooms_is_true() {
-    clean(&untold(tree()), "make the row in ARCHITECTURE.md say what the manifest says");
+    clean(&outdated(tree()), "make the row in ARCHITECTURE.md match the manifest");
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn rows_that_are_not_true_are_found() {
         manifest("d", "kvrail-a.workspace = true\n"),
         manifest("e", "kvrail-b.workspace = true\n"),
     ];
-    found_at(&untold(&sources), &[1, 5]);
+    found_at(&outdated(&sources), &[1, 5]);
 }

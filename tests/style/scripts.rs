@@ -1,4 +1,4 @@
-//! Scripts can be run, say what they are for, and are at least shell.
+//! Scripts are executable, open with their purpose, and pass the shell's parser.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +36,7 @@ fn faults(script: &Source, root: &Path) -> Vec<Finding> {
 }
 
 #[test]
-fn scripts_run_and_say_what_they_are_for() {
+fn scripts_run_and_open_with_their_purpose() {
     clean(&broken(tree(), &root()), "chmod +x; shebang, then one line of purpose");
 }
 
@@ -55,7 +55,7 @@ fn broken_scripts_are_found() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         broken(&[Source::snippet("a.sh", text)], root.path())
     };
-    let good = "#!/usr/bin/env bash\n# Says hello.\necho hello\n";
+    let good = "#!/usr/bin/env bash\n# Prints hello.\necho hello\n";
     found_at(&found(good, 0o755), &[]);
     found_at(&found(good, 0o644), &[1]);
     found_at(&found("#!/bin/sh\necho hello\n", 0o755), &[1, 2]);

@@ -14,7 +14,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// What a file is written in, as far as rules differ.
+/// Language of a file, as far as rules differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Rust,
@@ -38,7 +38,7 @@ impl Source {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        let extension = Path::new(&self.path).extension().and_then(|it| it.to_str());
+        let extension = Path::new(&self.path).extension().and_then(|extension| extension.to_str());
         match extension {
             Some("rs") => Kind::Rust,
             Some("sh") => Kind::Shell,
@@ -111,7 +111,7 @@ fn walk(dir: &Path, prefix: &str, sources: &mut Vec<Source>) {
     }
 }
 
-/// Whether a folder holds sources: not what builds leave at the root, nor hidden folders of tools.
+/// Whether a folder holds sources: no output of builds at the root, no hidden folders of tools.
 fn ours(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let built = path == "target" || (path == name && name.starts_with("target-"));

@@ -1,5 +1,5 @@
-//! What the product is built from: only packages of the registry that the lock file has a checksum
-//! of, under licences that may be passed on with ours, none of them in two versions.
+//! Sources of the product: only packages of the registry with a checksum in the lock file, under
+//! licences that allow redistribution with ours, none of them in two versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::report::{Finding, clean, found_at};
 use crate::source::root;
 
-/// Licences that ask for no more than to be named.
+/// Licences that require attribution only.
 const LICENCES: [&str; 11] = [
     "0BSD",
     "Apache-2.0",
@@ -24,13 +24,13 @@ const LICENCES: [&str; 11] = [
     "Zlib",
 ];
 
-/// A licence that binds those who change its files: fine for a tool, not for what is shipped.
+/// A licence that binds authors of changes to its files: fine for a tool, not for the product.
 const OF_TOOLS: &str = "MPL-2.0";
 
 /// Packages that are shipped.
 const SHIPPED: [&str; 3] = ["kvrail", "kvrail-c", "kvrail-python"];
 
-/// Packages that are refused, and what is there instead (docs/decisions/project.md).
+/// Packages that are refused, and their replacements (docs/decisions/project.md).
 const REFUSED: [(&str, &str); 5] = [
     ("core_affinity", "engine/memory/src/affinity.rs"),
     ("hugepage-rs", "engine/memory/src/region.rs"),
@@ -41,8 +41,8 @@ const REFUSED: [(&str, &str); 5] = [
 
 const LOCK: &str = "Cargo.lock";
 
-/// Whether one may take a package under such terms: `OR` leaves a choice, `AND` does not, and `/`
-/// is an old word for `OR`.
+/// Whether these terms allow a package: `OR` leaves a choice, `AND` does not, and `/` is an old
+/// word for `OR`.
 fn allows(terms: &str, allowed: &[&str]) -> bool {
     let terms = terms.replace('/', " OR ");
     let mut rest: Vec<&str> = Vec::new();
@@ -82,18 +82,19 @@ fn single(words: &mut Words<'_>, allowed: &[&str]) -> bool {
         return words.next() == Some(")") && inner;
     }
     let exception = words.next_if_eq(&"WITH").and_then(|_| words.next());
-    let name = exception.map_or_else(|| word.to_owned(), |it| format!("{word} WITH {it}"));
+    let name =
+        exception.map_or_else(|| word.to_owned(), |exception| format!("{word} WITH {exception}"));
     allowed.contains(&name.as_str())
 }
 
-/// What cargo says of the packages that this machine builds. It fetches nothing.
+/// Cargo's metadata of the packages that this machine builds. It fetches nothing.
 fn graph() -> Value {
     let mut cargo = Command::new(env!("CARGO"));
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     cargo.args(["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform"]);
-    let said = cargo.arg(triple).current_dir(root()).output().expect("cargo starts");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    serde_json::from_slice(&said.stdout).expect("JSON")
+    let output = cargo.arg(triple).current_dir(root()).output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -104,16 +105,18 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Identifiers of what the shipped packages have in them when they are built: nothing of tests, of
-/// build scripts, or of macros.
+/// Identifiers of the packages whose code is in the shipped ones: without tests, build scripts, and
+/// macros.
 fn shipped(graph: &Value) -> BTreeSet<&str> {
     let is_macro = |package: &Value| {
-        list(package, "targets").iter().any(|it| list(it, "kind").contains(&"proc-macro".into()))
+        list(package, "targets")
+            .iter()
+            .any(|target| list(target, "kind").contains(&"proc-macro".into()))
     };
     let packages: BTreeMap<&str, &Value> =
-        list(graph, "packages").iter().map(|it| (text(it, "id"), it)).collect();
+        list(graph, "packages").iter().map(|package| (text(package, "id"), package)).collect();
     let nodes: BTreeMap<&str, &Value> =
-        list(&graph["resolve"], "nodes").iter().map(|it| (text(it, "id"), it)).collect();
+        list(&graph["resolve"], "nodes").iter().map(|node| (text(node, "id"), node)).collect();
     let begin = packages.iter().filter(|(_, it)| SHIPPED.contains(&text(it, "name")));
     let mut waiting: Vec<&str> = begin.map(|(id, _)| *id).collect();
     let mut seen = BTreeSet::new();
@@ -129,11 +132,11 @@ fn shipped(graph: &Value) -> BTreeSet<&str> {
     seen
 }
 
-/// Packages from elsewhere, with terms that do not do, refused, or without a checksum.
+/// Packages from elsewhere under other terms, refused, or without a checksum.
 fn unfit(graph: &Value, lock: &str) -> Vec<Finding> {
     let shipped = shipped(graph);
     let mut findings = Vec::new();
-    for package in list(graph, "packages").iter().filter(|it| !it["source"].is_null()) {
+    for package in list(graph, "packages").iter().filter(|package| !package["source"].is_null()) {
         let (name, terms) = (text(package, "name"), text(package, "license"));
         let what = format!("{name} {}", text(package, "version"));
         let mut find = |why: String| findings.push(Finding::new(LOCK, 1, format!("{what}: {why}")));
@@ -150,7 +153,7 @@ fn unfit(graph: &Value, lock: &str) -> Vec<Finding> {
         }
         let entry = format!("name = \"{name}\"\nversion = \"{}\"\n", text(package, "version"));
         let entry = lock.split_once(&entry).map_or("", |(_, rest)| rest);
-        if !entry.split("[[package]]").next().is_some_and(|it| it.contains("checksum = ")) {
+        if !entry.split("[[package]]").next().is_some_and(|rest| rest.contains("checksum = ")) {
             find("has no checksum".to_owned());
         }
     }
@@ -161,7 +164,9 @@ fn unfit(graph: &Value, lock: &str) -> Vec<Finding> {
 fn twice(graph: &Value) -> Vec<Finding> {
     let shipped = shipped(graph);
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for package in list(graph, "packages").iter().filter(|it| shipped.contains(text(it, "id"))) {
+    for package in
+        list(graph, "packages").iter().filter(|package| shipped.contains(text(package, "id")))
+    {
         versions.entry(text(package, "name")).or_default().insert(text(package, "version"));
     }
     let twice = versions.into_iter().filter(|(_, versions)| versions.len() > 1);
@@ -173,7 +178,8 @@ fn what_it_is_built_from_may_be_passed_on() {
     let lock = std::fs::read_to_string(root().join(LOCK)).expect("the lock file");
     let graph = graph();
     assert!(shipped(&graph).len() > 100, "{}", shipped(&graph).len());
-    let remedy = "take another package, or add a licence that asks for no more to LICENCES";
+    let remedy =
+        "take another package, or add a licence that requires attribution only to LICENCES";
     clean(&unfit(&graph, &lock), remedy);
 }
 

@@ -1,4 +1,4 @@
-//! Walking token trees: unlike a syntax tree they show what is inside of macros too.
+//! Walks token trees: unlike a syntax tree they show the content of macros too.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 

@@ -1,4 +1,4 @@
-//! CUDA, where a GPU is; elsewhere each case says why it is skipped.
+//! CUDA, where a GPU is; elsewhere each case prints why it is skipped.
 
 use std::sync::{Arc, OnceLock};
 
@@ -61,7 +61,7 @@ mod compat {
     gpu_conformance!(open);
 }
 
-/// A GPU that is not there is named, with what is.
+/// The error for an absent GPU names it and the GPUs that are there.
 #[test]
 fn a_gpu_that_does_not_exist() {
     if plain(Copies::Auto).is_none() {

@@ -1,4 +1,4 @@
-//! What only the stand-in does on demand: a GPU that fails or hangs, batches that lie.
+//! Faults that only the stand-in makes: a GPU that fails or hangs, batches with wrong results.
 
 use kvrail_gpu::{DirectPath, EmulatedGpu, GpuFault, MechanismChoice};
 use kvrail_ring::{Opcode, Status};
@@ -118,7 +118,7 @@ fn a_hung_batch_keeps_its_requests() {
         rig.turn();
     }
     assert!(rig.finished.is_empty(), "nothing cancels or times out");
-    // Other handles carry what comes.
+    // Other handles carry later requests.
     let write = rig.operation(Opcode::Write, (1, 0, bytes), 1 << 20);
     assert!(rig.offer(write));
     rig.turn_until("the other request", |rig| rig.finished.len() == 1);
@@ -138,6 +138,6 @@ fn a_batch_without_status_keeps_its_memory() {
     for _ in 0..200 {
         rig.turn();
     }
-    assert!(rig.finished.is_empty(), "nothing is known about the entries, so nothing is said");
+    assert!(rig.finished.is_empty(), "the states of the entries are unknown, so none is reported");
     assert_eq!(blocks(&mut rig, Opcode::Write, 2)[1].status, Status::Ok, "others go on");
 }

@@ -19,7 +19,7 @@ fn split(name: &'static str, layers: u16, bytes: u64, blocks: u32) -> Plan {
     Plan { name, fragments, blocks, memories: vec![2 * half; usize::from(layers)] }
 }
 
-/// Fragments of all kinds of sizes, block after block in one memory.
+/// Fragments of many sizes, block after block in one memory.
 fn packed(name: &'static str, sizes: &[u64], blocks: u32) -> Plan {
     let stride: u64 = sizes.iter().sum();
     let mut base = 0;
@@ -31,7 +31,7 @@ fn packed(name: &'static str, sizes: &[u64], blocks: u32) -> Plan {
     Plan { name, fragments, blocks, memories: vec![stride * u64::from(blocks)] }
 }
 
-/// All of them.
+/// All layouts.
 pub(crate) fn plans() -> Vec<Plan> {
     let mut hybrid = split("attention with a state of another size", 3, 12_288, 9);
     let state = Fragment { memory: 3, base: 4096, stride: 6144, bytes: 5120 };

@@ -1,5 +1,5 @@
 //! Drives a bridge and its GPU's poller on one thread, and keeps a model of every byte of GPU
-//! memory and device: after each run both must be what the model says, everywhere.
+//! memory and device: after each run both must equal the model.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use tempfile::TempPath;
 use super::layouts::Plan;
 use crate::uring::{FILE_BYTES, file};
 
-/// Nothing on a healthy machine takes as long.
+/// No operation on a healthy machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of the device that the model follows.
@@ -33,7 +33,7 @@ const VOLUME_BYTES: usize = 24 << 20;
 pub(crate) const AT: BufferIndex = BufferIndex(BUFFERS_MAX);
 pub(crate) const HOST: BufferIndex = BufferIndex(0);
 
-/// Everything between a device and a GPU.
+/// All parts between a device and a GPU.
 pub(crate) struct Rig {
     pub(crate) bridge: Bridge<Uring<Interrupt>>,
     pub(crate) poller: GpuPoller,
@@ -42,7 +42,7 @@ pub(crate) struct Rig {
     pub(crate) region: Arc<GpuRegion>,
     pub(crate) choice: Choice,
     memories: Vec<Box<dyn OwnMemory>>,
-    /// What each memory and the device must hold.
+    /// Expected content of each memory and of the device.
     shadow: Vec<Vec<u8>>,
     volume: Vec<u8>,
     path: TempPath,
@@ -53,7 +53,7 @@ pub(crate) struct Rig {
     next_tag: u64,
 }
 
-/// Bytes that look like nothing else.
+/// Pseudorandom bytes.
 pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut out = vec![0; bytes];
@@ -101,7 +101,7 @@ fn poller(
 }
 
 impl Rig {
-    /// A fresh device, and memory of the GPU by this plan, full of noise.
+    /// A fresh device, and GPU memory of this plan, full of noise.
     pub(crate) fn new(
         gpu: &dyn Gpu,
         wanted: MechanismChoice,
@@ -177,7 +177,7 @@ impl Rig {
         Operation { tag, opcode, durability, offset, length, buffer: AT, buffer_offset: line }
     }
 
-    /// Offers an operation; says whether it was taken.
+    /// Offers an operation; true when the bridge took it.
     pub(crate) fn offer(&mut self, operation: Operation) -> bool {
         let before = self.bridge.in_flight();
         match self.bridge.prepare(operation) {
@@ -224,7 +224,8 @@ impl Rig {
         }
     }
 
-    /// Does all operations, as many at once as are taken; how each ended, in their order.
+    /// Runs all operations, with the largest number in flight that is taken; returns their results
+    /// in order.
     pub(crate) fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
         let already = self.finished.len();
         let mut waiting = operations.iter().copied().peekable();
@@ -239,7 +240,7 @@ impl Rig {
         operations.iter().map(|operation| ended[&operation.tag]).collect()
     }
 
-    /// Does operations that must succeed, on places of their own, and has the model do the same.
+    /// Runs operations on disjoint ranges that must succeed, and applies them to the model.
     pub(crate) fn must(&mut self, operations: &[Operation]) {
         let ended = self.run(operations);
         assert!(ended.iter().all(|finished| finished.status == Status::Ok), "{ended:?}");
@@ -248,7 +249,7 @@ impl Rig {
         }
     }
 
-    /// What the operation does, by the layout's runs and the processor.
+    /// Applies the operation to the model, by the layout's runs and the processor.
     fn model(&mut self, operation: &Operation) {
         let (block, start) = self.region.place(operation.buffer_offset);
         let number = |value: u64| usize::try_from(value).expect("small");
@@ -264,7 +265,7 @@ impl Rig {
         }
     }
 
-    /// Every byte of memory and device is what the model says.
+    /// Every byte of memory and device equals the model.
     pub(crate) fn check(&self, what: &str) {
         for (index, (memory, expected)) in self.memories.iter().zip(&self.shadow).enumerate() {
             let mut seen = vec![0; expected.len()];
@@ -276,7 +277,7 @@ impl Rig {
         assert_eq!(differs_at(&seen, &self.volume), None, "{what}: the device differs there");
     }
 
-    /// A host operation of 4 KiB, far from what the model follows.
+    /// A host operation of 4 KiB, far from the range of the model.
     pub(crate) fn host_operation(&mut self, opcode: Opcode, nth: u64) -> Operation {
         let tag = self.next_tag;
         self.next_tag += 1;

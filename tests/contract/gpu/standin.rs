@@ -1,4 +1,4 @@
-//! The stand-in: everywhere.
+//! The cases that run everywhere, on the stand-in.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn required_direct_does_not_fall_back() {
     route(DirectPath::Compat, MechanismChoice::RequireDirect);
 }
 
-/// The GPU's poller hears of a small read while the device works on it, and of no other.
+/// The GPU's poller gets a small read while the device works on it, and no other request.
 #[test]
 fn a_small_read_is_expected_at_the_gpu_until_it_is_there() {
     use kvrail_ring::Opcode::{Read, Write};
@@ -96,7 +96,7 @@ fn handles_of_the_dead_or_of_the_wrong_size_are_refused() {
     assert!(standin.import(vec![memory.export().unwrap()], fragments(), 1).is_ok());
     drop(memory);
     let error = standin.import(vec![handle], fragments(), 1).unwrap_err().to_string();
-    // Its descriptor's number may be that of another test's file by now.
+    // By now another test's file may have the descriptor's number.
     let gone = error.contains("living") || error.contains("leave the allocation");
     assert!(error.contains("memory 0") && gone, "{error}");
     let memory = standin.allocate(1 << 20).unwrap();

@@ -13,14 +13,14 @@ use super::rig::{AT, HOST, Rig, noise};
 /// A pool that every large block needs several slots of.
 pub(crate) const SMALL: StagingOptions = StagingOptions { slot_bytes: 256 << 10, slots: 6 };
 
-/// Declares every case for one factory `fn() -> Option<(Arc<dyn Gpu>, MechanismChoice)>`; the
-/// factory says why when it returns `None`.
+/// Declares every case for one factory `fn() -> Option<(Arc<dyn Gpu>, MechanismChoice)>`; a factory
+/// that returns `None` prints the reason.
 macro_rules! gpu_conformance {
     ($factory:path) => {
         gpu_conformance!(@cases $factory:
             whole_blocks_travel, parts_of_blocks_travel, many_at_once_with_few_slots,
             host_and_gpu_together, detach_waits_for_the_last_use, mistakes_are_errors,
-            the_route_is_told,
+            the_route_is_in_the_description,
         );
     };
     (@cases $factory:path: $($case:ident,)*) => {
@@ -37,7 +37,8 @@ fn rig(gpu: &dyn Gpu, wanted: MechanismChoice, plan: &Plan) -> Rig {
     Rig::new(gpu, wanted, plan, SMALL)
 }
 
-/// Block to volume, volume to another block: of every layout, with every byte around it.
+/// Writes a block to the volume and reads it into another block, for every layout; checks every
+/// byte around it, too.
 pub(crate) fn whole_blocks_travel(gpu: &dyn Gpu, wanted: MechanismChoice) {
     for plan in plans() {
         let mut rig = rig(gpu, wanted, &plan);
@@ -72,7 +73,7 @@ pub(crate) fn parts_of_blocks_travel(gpu: &dyn Gpu, wanted: MechanismChoice) {
     }
 }
 
-/// More than the pool holds, both ways at once; backpressure must not lose or mix anything.
+/// More bytes than the pool holds, both ways at once; backpressure must not lose or mix anything.
 pub(crate) fn many_at_once_with_few_slots(gpu: &dyn Gpu, wanted: MechanismChoice) {
     for plan in plans() {
         let mut rig = rig(gpu, wanted, &plan);
@@ -170,8 +171,8 @@ pub(crate) fn mistakes_are_errors(gpu: &dyn Gpu, wanted: MechanismChoice) {
     assert!(error.contains("ends at byte"), "{error}");
 }
 
-/// What is used and why stands in the device's description.
-pub(crate) fn the_route_is_told(gpu: &dyn Gpu, wanted: MechanismChoice) {
+/// The device's description names the route and the reason for it.
+pub(crate) fn the_route_is_in_the_description(gpu: &dyn Gpu, wanted: MechanismChoice) {
     let rig = rig(gpu, wanted, &plans()[4]);
     let features = rig.bridge.description().features.join("\n");
     let route = if rig.choice.route == Route::Staged { "staged" } else { "direct" };

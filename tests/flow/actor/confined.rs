@@ -1,5 +1,5 @@
-//! Tries what a sidecar never does, within its sandbox or without one, and says what came of it.
-//! None of it leaves a trace where it is allowed.
+//! Tries actions that a sidecar never does, inside its sandbox or without one, and prints which
+//! were refused. None leaves a trace where it is allowed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,17 +15,23 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_uid};
 
-/// What is tried: its name, and how.
+/// An action: its name, and the function that tries it.
 type Attempt = (&'static str, fn(&Path) -> io::Result<()>);
 
 const ATTEMPTS: &[Attempt] = &[
     ("exec", |_| Command::new("/bin/true").status().map(drop)),
     ("exec-loader", |_| {
-        Command::new("/lib64/ld-linux-x86-64.so.2").arg("/bin/true").output().and_then(|it| {
-            if it.status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        Command::new("/lib64/ld-linux-x86-64.so.2").arg("/bin/true").output().and_then(|output| {
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::PermissionDenied.into())
+            }
         })
     }),
-    ("ptrace", |_| Ok(nix::sys::ptrace::seize(nobody(), nix::sys::ptrace::Options::empty())?)),
+    ("ptrace", |_| {
+        Ok(nix::sys::ptrace::seize(absent_process(), nix::sys::ptrace::Options::empty())?)
+    }),
     ("signal", |_| Ok(rustix::process::test_kill_process(parent())?)),
     ("mount", |own| {
         Ok(rustix::mount::mount("none", own.join("none"), "tmpfs", MountFlags::empty(), None)?)
@@ -65,10 +71,10 @@ pub(crate) fn run(words: &[String]) {
     let own = Path::new(&words[1]).to_owned();
     let mut needs = Needs::default();
     needs.own(&own);
-    // As CUDA names its threads; what is refused is refused nevertheless.
+    // The name of a CUDA thread; the other refusals must stay.
     needs.name_threads();
     let entered = enter(mode, &needs).expect("a sandbox");
-    // A thread of the time between, as a sidecar's pollers are.
+    // A thread that is older than the sandbox, as a sidecar's pollers are.
     let (begin, begun) = channel();
     let between = thread::spawn(move || {
         begun.recv().expect("a word");
@@ -76,11 +82,11 @@ pub(crate) fn run(words: &[String]) {
     });
     entered.close().expect("a filter");
     begin.send(()).expect("a thread");
-    let said = serde_json::to_string(&between.join().expect("no panic"));
-    println!("{}", said.expect("plain words"));
+    let refused = serde_json::to_string(&between.join().expect("no panic"));
+    println!("{}", refused.expect("plain words"));
 }
 
-/// The names of those that were refused; first the folder's own file must have been made.
+/// Names of the refused actions; the process's own file must have been made before.
 fn outcomes(own: &Path) -> Vec<&'static str> {
     fs::write(own.join("made"), "mine").expect("its own folder");
     socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a session's socket");
@@ -93,12 +99,12 @@ fn outcomes(own: &Path) -> Vec<&'static str> {
 
 fn name_another_thread() {
     let (begin, begun) = channel::<()>();
-    let (say, said) = channel();
+    let (sender, receiver) = channel();
     let other = thread::spawn(move || {
-        say.send(rustix::thread::gettid()).expect("a listener");
+        sender.send(rustix::thread::gettid()).expect("a listener");
         begun.recv().unwrap_err()
     });
-    let name = format!("/proc/self/task/{}/comm", said.recv().expect("a thread"));
+    let name = format!("/proc/self/task/{}/comm", receiver.recv().expect("a thread"));
     fs::write(&name, "named").expect("its own thread's name");
     assert_eq!(fs::read_to_string(&name).expect("its name"), "named\n");
     drop(begin);
@@ -109,8 +115,8 @@ fn open_socket(family: AddressFamily) -> io::Result<()> {
     Ok(socket(family, SocketType::STREAM, None).map(drop)?)
 }
 
-/// A process that is not there.
-fn nobody() -> nix::unistd::Pid {
+/// An id that no process has.
+fn absent_process() -> nix::unistd::Pid {
     nix::unistd::Pid::from_raw(i32::MAX)
 }
 

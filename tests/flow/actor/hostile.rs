@@ -1,5 +1,5 @@
-//! What a client may do to a sidecar without harming anybody but itself. Each attack checks that
-//! its own end is the one that was promised, and panics otherwise.
+//! Attacks of a client on a sidecar, none of which may harm another client. Each attack checks that
+//! its session ends as promised, and panics otherwise.
 
 mod crowd;
 mod floods;
@@ -19,24 +19,24 @@ use kvrail_protocol::RefusalCode;
 
 use crate::rude::PATIENCE;
 
-/// Whom to attack, and for how long.
+/// The attacked sidecar, and the duration of the attack.
 pub(crate) struct Target {
     pub(crate) socket: PathBuf,
     pub(crate) volume: String,
-    /// One that the attack is made with, for those that need one.
+    /// A file that some attacks need.
     file: Option<PathBuf>,
     until: Instant,
     running: Once,
 }
 
 impl Target {
-    /// Asked for the first time, it says `running`: the attack is set up.
+    /// The first call prints `running`: the attack is set up.
     pub(crate) fn time_is_left(&self) -> bool {
-        self.running.call_once(|| crate::say("running"));
+        self.running.call_once(|| crate::print_line("running"));
         Instant::now() < self.until
     }
 
-    /// A client with manners. A user whose clients broke the rules waits for a moment.
+    /// A well-behaved client. A user whose clients broke the rules must wait for a moment.
     fn client(&self) -> Client {
         let start = Instant::now();
         loop {
@@ -100,5 +100,5 @@ pub(crate) fn run(words: &[String]) {
         "stripes" => floods::stripes(&target),
         other => panic!("no attack {other}"),
     };
-    crate::say(&format!("{rounds} rounds"));
+    crate::print_line(&format!("{rounds} rounds"));
 }

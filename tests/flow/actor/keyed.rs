@@ -10,7 +10,7 @@ use kvrail_tests::{
     KeyedPlan, Seat, Steady, bytes_of, drive_keyed, half, hold, noise, role_seat, twin,
 };
 
-use crate::say;
+use crate::print_line;
 
 /// Puts of `fill` in flight.
 const FILL_DEPTH: usize = 32;
@@ -23,10 +23,10 @@ fn lines() -> impl Iterator<Item = String> {
 /// A process that works, and checks after each end of the sidecar.
 pub(crate) fn process(plan: &str) {
     let plan: KeyedPlan = serde_json::from_str(plan).expect("a plan");
-    drive_keyed(&plan, lines(), say);
+    drive_keyed(&plan, lines(), print_line);
 }
 
-/// Works over ends of the sidecar; says `running`, and the tally when standard input ends.
+/// Works across ends of the sidecar; prints `running`, and the tally when standard input ends.
 pub(crate) fn steady(socket: &Path, volume: &str, space: &str) {
     let over = AtomicBool::new(false);
     let tally = std::thread::scope(|scope| {
@@ -35,17 +35,18 @@ pub(crate) fn steady(socket: &Path, volume: &str, space: &str) {
             over.store(true, Ordering::Relaxed);
         });
         let stop = || over.load(Ordering::Relaxed);
-        Steady::new(socket, volume, space).run(|| say("running"), stop)
+        Steady::new(socket, volume, space).run(|| print_line("running"), stop)
     });
     let tally = tally.expect("the sidecar comes back");
-    say(&serde_json::to_string(&tally).expect("plain figures"));
+    print_line(&serde_json::to_string(&tally).expect("plain figures"));
 }
 
-/// `SOCKET VOLUME SPACE FIRST COUNT BYTES`: puts so many blocks of zeros, for an index that is long
-/// and a file whose blocks can be made holes.
+/// `SOCKET VOLUME SPACE FIRST COUNT BYTES`: puts COUNT blocks of zeros, for a long index and a file
+/// whose blocks can be made holes.
 pub(crate) fn fill(words: &[String]) {
     let [socket, volume, space, numbers @ ..] = words else { panic!("SOCKET VOLUME SPACE") };
-    let numbers: Vec<u64> = numbers.iter().map(|it| it.parse().expect("a number")).collect();
+    let numbers: Vec<u64> =
+        numbers.iter().map(|number| number.parse().expect("a number")).collect();
     let [first, count, bytes] = numbers[..] else { panic!("FIRST COUNT BYTES") };
     let bytes = usize::try_from(bytes).expect("a block");
     let crc = checksum(CrcAlgorithm::Crc64Nvme, &vec![0; bytes]);
@@ -74,7 +75,7 @@ pub(crate) fn fill(words: &[String]) {
                     put(&mut queue, next, lease);
                 }
             }
-            // Too much at once.
+            // Too many puts at once.
             Status::Declined => put(&mut queue, done.tag, lease),
             other => panic!("a put ended {other}"),
         }
@@ -88,31 +89,31 @@ pub(crate) fn role(verb: &str, words: &[String]) {
     let number: u64 = number.parse().expect("a number");
     match verb {
         "twin" => {
-            // All begin at once, when they are told.
+            // All processes begin at once, at a line of standard input.
             let begin = || {
-                say("ready");
+                print_line("ready");
                 let _go = lines().next();
             };
             let tally = twin(&options, number, begin).expect("the sidecar stays");
-            say(&serde_json::to_string(&tally).expect("plain figures"));
+            print_line(&serde_json::to_string(&tally).expect("plain figures"));
         }
         "hold" => {
             let mut seat = Seat::attach(&options).expect("a session");
             let held = hold(&mut seat, number).expect("the sidecar stays");
-            say(&held.to_string());
+            print_line(&held.to_string());
             let _end = lines().next();
         }
         "half" => {
             let mut seat = Seat::attach(&options).expect("a session");
             let block = bytes_of(number, 1, 64 << 10);
             half(&mut seat, number, &block).expect("the first part is taken");
-            say("half");
+            print_line("half");
             let _end = lines().next();
         }
         "noise" => {
-            say("running");
+            print_line("running");
             let rounds = noise(&options, 3.0, number).expect("nonsense in lanes ends no session");
-            say(&format!("{rounds} rounds"));
+            print_line(&format!("{rounds} rounds"));
         }
         other => panic!("no role {other}"),
     }

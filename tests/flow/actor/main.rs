@@ -1,5 +1,5 @@
-//! A process of the flows: a client with good or bad manners, or another program under a
-//! restriction. What it does is said by its arguments, nothing by its environment.
+//! A process of the flows: a well-behaved or hostile client, or another program under a
+//! restriction. Its arguments define its work; the environment does not matter.
 //!
 //! ```text
 //! kvrail-actor traffic PLAN.JSON-AS-TEXT
@@ -57,30 +57,30 @@ fn main() {
 /// Runs a plan; prints `running` once all threads are at work, and the tally at the end.
 fn traffic(plan: &str) {
     let plan: Plan = serde_json::from_str(plan).expect("a plan");
-    let tally = drive(&plan, || say("running")).expect("a session");
-    say(&serde_json::to_string(&tally).expect("plain figures"));
+    let tally = drive(&plan, || print_line("running")).expect("a session");
+    print_line(&serde_json::to_string(&tally).expect("plain figures"));
 }
 
 /// The same for blocks of a GPU; `running` once each block was written.
 fn gpu(plan: &str) {
     let plan: GpuPlan = serde_json::from_str(plan).expect("a plan");
-    let tally = drive_gpu(&plan, || say("running")).expect("a session");
-    say(&serde_json::to_string(&tally).expect("plain figures"));
+    let tally = drive_gpu(&plan, || print_line("running")).expect("a session");
+    print_line(&serde_json::to_string(&tally).expect("plain figures"));
 }
 
-/// Prints `running`, then does a round of so many seconds for each line that comes, and answers
-/// with its figures.
+/// Prints `running`, then runs a round of the given seconds for each line of standard input, and
+/// prints its figures.
 fn rounds<T: Serialize>(mut round: impl FnMut(Duration) -> T) {
-    say("running");
+    print_line("running");
     for line in std::io::stdin().lines() {
         let seconds = line.expect("text").parse().expect("seconds");
         let figures = round(Duration::from_secs_f64(seconds));
-        say(&serde_json::to_string(&figures).expect("plain figures"));
+        print_line(&serde_json::to_string(&figures).expect("plain figures"));
     }
 }
 
-/// One line to whoever started this process.
-fn say(line: &str) {
+/// Prints one line for the parent process.
+fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).expect("a reader");
 }

@@ -1,4 +1,4 @@
-//! A client that speaks the protocol itself, so that it can break it.
+//! A client that implements the protocol itself, so that it can break it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,17 +17,17 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 /// Longest wait for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A session without manners.
+/// A session that does not keep the rules.
 pub(crate) struct Rude {
     pub(crate) channel: Channel,
     seq: u64,
 }
 
-/// A queue as it comes: memory and descriptors.
+/// A queue as the sidecar sends it: memory and descriptors.
 pub(crate) struct RawQueue {
     pub(crate) memory: Arc<dyn Pinned>,
     pub(crate) segment: OwnedFd,
-    pub(crate) hear: OwnedFd,
+    pub(crate) bell: OwnedFd,
     pub(crate) doorbells: Vec<OwnedFd>,
 }
 
@@ -44,14 +44,14 @@ impl Rude {
         }
     }
 
-    /// Connects and says hello.
+    /// Connects and sends the hello.
     pub(crate) fn attach(path: &Path) -> Self {
         let start = Instant::now();
         loop {
             let mut rude = Self::connect(path);
             match rude.ask(hello(), &[]).0 {
                 ControlReply::Welcome(_) => return rude,
-                // A user whose clients broke the rules waits for a moment.
+                // A user whose clients broke the rules must wait for a moment.
                 ControlReply::Refused { code: RefusalCode::Full, .. }
                     if start.elapsed() < PATIENCE =>
                 {
@@ -62,17 +62,17 @@ impl Rude {
         }
     }
 
-    /// Connects and says hello; nothing when the sidecar wants nobody like us now.
+    /// Connects and sends the hello; `None` when the sidecar refuses this user now.
     pub(crate) fn try_attach(path: &Path) -> Option<Self> {
         let mut rude = Self { channel: Channel::connect(path).ok()?, seq: 0 };
         rude.send(hello(), &[]).ok()?;
-        match rude.hear().ok()?.0 {
+        match rude.receive().ok()?.0 {
             SidecarMessage::Reply { answer: ControlReply::Welcome(_), .. } => Some(rude),
             _ => None,
         }
     }
 
-    /// Whether the sidecar has closed; what it says meanwhile is not heard.
+    /// Whether the sidecar has closed the session; its messages until then are dropped.
     pub(crate) fn has_ended(&self) -> bool {
         loop {
             match self.channel.receive::<SidecarMessage>(&mut PacketBuffer::default(), FDS_MAX) {
@@ -83,7 +83,7 @@ impl Rude {
         }
     }
 
-    /// Waits until the sidecar has closed, but not for long.
+    /// Waits until the sidecar has closed, for this time at most.
     pub(crate) fn wait_for_the_end(&self, patience: Duration) {
         let start = Instant::now();
         while !self.has_ended() && start.elapsed() < patience {
@@ -91,7 +91,7 @@ impl Rude {
         }
     }
 
-    /// Until the sidecar says something, but not for long.
+    /// Waits for a message of the sidecar, for a short time.
     fn wait(&self) {
         let patience = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let _ready = poll(&mut [PollFd::new(&self.channel, PollFlags::IN)], Some(&patience));
@@ -106,24 +106,24 @@ impl Rude {
         self.channel.send_ask(&ClientMessage { seq: self.seq, ask }, fds)
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(
         &mut self,
         ask: ControlRequest,
         fds: &[BorrowedFd<'_>],
     ) -> (ControlReply, Vec<OwnedFd>) {
         match self.send(ask, fds) {
-            // A refusal may come before the question.
+            // A refusal may come before the request.
             Ok(()) | Err(ChannelError::Closed) => {}
             Err(error) => panic!("asking: {error}"),
         }
-        match self.hear() {
+        match self.receive() {
             Ok((SidecarMessage::Reply { answer, .. }, fds)) => (answer, fds),
             other => panic!("no answer but {other:?}"),
         }
     }
 
-    pub(crate) fn hear(&self) -> Result<(SidecarMessage, Vec<OwnedFd>), ChannelError> {
+    pub(crate) fn receive(&self) -> Result<(SidecarMessage, Vec<OwnedFd>), ChannelError> {
         let start = Instant::now();
         loop {
             match self.channel.receive(&mut PacketBuffer::default(), FDS_MAX) {
@@ -137,12 +137,12 @@ impl Rude {
         }
     }
 
-    /// The sidecar says goodbye with a reason, and closes.
+    /// The reason of the sidecar's closing message; waits for the close.
     pub(crate) fn expelled(&self) -> String {
         let mut reason = String::new();
         loop {
-            match self.hear() {
-                Ok((SidecarMessage::Closing { reason: said, .. }, _)) => reason = said,
+            match self.receive() {
+                Ok((SidecarMessage::Closing { reason: last, .. }, _)) => reason = last,
                 Ok(_) => {}
                 Err(ChannelError::Closed) => return reason,
                 Err(error) => panic!("{error}"),
@@ -155,17 +155,17 @@ impl Rude {
         let ControlReply::Queue { queue, segment_bytes } = answer else { panic!("{answer:?}") };
         let mut fds = fds.into_iter();
         let segment = fds.next().expect("a segment");
-        let hear = fds.next().expect("a bell");
+        let bell = fds.next().expect("a bell");
         let copy = segment.try_clone().expect("a descriptor");
         let memory = Region::import_with(copy, segment_bytes, Sealing::Size);
         let memory = Arc::new(memory.expect("a sealed segment"));
         let (answer, _) = self.ask(ControlRequest::QueueMapped { queue }, &[]);
         assert!(matches!(answer, ControlReply::QueueServed { .. }), "{answer:?}");
-        RawQueue { memory, segment, hear, doorbells: fds.collect() }
+        RawQueue { memory, segment, bell, doorbells: fds.collect() }
     }
 }
 
-/// What a client of this release says first.
+/// The first message of a client of this release.
 pub(crate) fn hello() -> ControlRequest {
     ControlRequest::Hello(Hello {
         protocol: Version::CURRENT,
@@ -183,7 +183,7 @@ pub(crate) fn bare(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Leaves the core to somebody else for a moment.
+/// Yields the core to other threads for a moment.
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_micros(200));
 }

@@ -59,14 +59,14 @@ fn limit(resource: Resource, most: u64) {
     setrlimit(resource, limit).expect("a lower limit");
 }
 
-/// The advice that a kernel before 6.1 does not know.
+/// The advice that kernels before 6.1 lack.
 fn collapse() -> SeccompRule {
     let advice = u64::try_from(libc::MADV_COLLAPSE).expect("a small number");
     let is = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, advice);
     is.and_then(|is| SeccompRule::new(vec![is])).expect("a rule of one condition")
 }
 
-/// A system call, or the calls that one of the rules meets. As containers do it.
+/// Forbids a system call, or those of its calls that match a rule, as containers do.
 fn forbid(call: i64, calls: Vec<SeccompRule>, errno: u64) {
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a known architecture");
     let rules = BTreeMap::from([(call, calls)]);

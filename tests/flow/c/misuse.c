@@ -177,19 +177,19 @@ static void child(void) {
     }
 }
 
-/* A sidecar that lets nobody in: takes one client and sends this answer. */
+/* A sidecar that refuses every client: accepts one and sends this answer. */
 static void *refuse(void *answer) {
     char hello[4096];
     const int *listener = answer;
     const char *code = (const char *)(listener + 1);
     int peer = accept(*listener, NULL, NULL);
-    ssize_t heard = recv(peer, hello, sizeof hello, 0);
+    ssize_t received = recv(peer, hello, sizeof hello, 0);
     char reply[256];
     int bytes = snprintf(reply, sizeof reply,
                          "{\"Reply\":{\"seq\":1,\"answer\":{\"Refused\":{\"code\":\"%s\","
                          "\"message\":\"it speaks protocol 9.0\"}}}}",
                          code);
-    if (heard <= 0 || send(peer, reply, (size_t)bytes, MSG_NOSIGNAL) != bytes) {
+    if (received <= 0 || send(peer, reply, (size_t)bytes, MSG_NOSIGNAL) != bytes) {
         exit(1);
     }
     close(peer);
@@ -227,7 +227,7 @@ static void *wait_a_second(void *none) {
     kvrail_completion end = {.size = sizeof end};
     size_t count;
     (void)none;
-    /* Nothing is in flight: ends at once, or is told that another thread is here. */
+    /* Nothing is in flight: ends at once, or fails because another thread uses the queue. */
     for (int i = 0; i < 1000; i++) {
         int32_t code = kvrail_wait(queue, &end, 1, 1, 1000000, &count);
         if (code != KVRAIL_OK && code != KVRAIL_E_BUSY) {

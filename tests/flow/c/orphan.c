@@ -1,4 +1,4 @@
-/* The sidecar dies in the middle of waits: `orphan SOCKET VOLUME`. Says "waiting" first. */
+/* The sidecar dies in the middle of waits: `orphan SOCKET VOLUME`. Prints "waiting" first. */
 #include <stdio.h>
 #include <stdlib.h>
 

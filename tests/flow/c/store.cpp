@@ -1,5 +1,5 @@
-// The store from C++: wrong uses end in the code the header promises, listings and the feed have
-// what is there and what is gone: `store SOCKET STORE`.
+// The store from C++: wrong uses end in the code of the header, listings and the feed have the
+// blocks that are there and gone: `store SOCKET STORE`.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +23,7 @@ kvrail_namespace *space;
 kvrail_queue *queue;
 kvrail_arena_info arena;
 
-// Checks the code, and that an error has words; with some, that they are among them.
+// Checks the code, and that an error has a message, which contains the given words.
 void expect(std::int32_t wanted, std::int32_t got, int line, const char *words = "") {
     if (got != wanted || (got != KVRAIL_OK && std::strstr(kvrail_last_error(), words) == nullptr)) {
         std::fprintf(stderr, "line %d: %s, not %s: %s\n", line, kvrail_status_name(got),
@@ -149,7 +149,7 @@ void put_get_drop() {
     CHECK(end_of(request(KVRAIL_GET, 77)).status == KVRAIL_MISS);
 }
 
-// One block is there, one is not; misuse is named.
+// One block is there, one is not; errors name the misuse.
 void probes() {
     const kvrail_key keys[] = {key_of(3), key_of(5), key_of(77), key_of(6)};
     std::uint8_t presence[5] = {9, 9, 9, 9, 9};
@@ -171,7 +171,7 @@ void probes() {
            __LINE__, "space is null");
 }
 
-// What the listing has: each block once, with the number that was put as its metadata.
+// Content of the listing: each block once, with the number in its metadata.
 std::vector<bool> listed() {
     std::vector<bool> seen(blocks);
     kvrail_listing *listing = nullptr;

@@ -28,7 +28,7 @@ static void check(int32_t code, const char *what) {
     }
 }
 
-/* What the end of a sidecar does to calls and requests. */
+/* Whether a code means the end of a sidecar. */
 static int is_end(int32_t code) {
     return code == KVRAIL_E_GONE || code == KVRAIL_RESTARTED || code == KVRAIL_DRAINING;
 }
@@ -42,7 +42,7 @@ static unsigned char byte_of(uint32_t block, uint64_t at) {
 }
 
 static void let_go(session *it) {
-    /* Closed whatever it says: that its sidecar ended is known. */
+    /* Closed with any result: the end of its sidecar is known. */
     if (it->queue) {
         (void)kvrail_queue_close(&it->queue, SECOND);
     }

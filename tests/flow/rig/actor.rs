@@ -63,7 +63,7 @@ impl Actor {
         self.child.wait().expect("our child");
     }
 
-    /// The rest of its words, once it has ended well.
+    /// The rest of its output, once it has ended well.
     pub(crate) fn finish(mut self) -> String {
         let mut words = String::new();
         self.output.read_to_string(&mut words).expect("its output");
@@ -87,14 +87,14 @@ impl Drop for Actor {
     }
 }
 
-/// A process of the helper program that is told what to do line by line.
+/// A process of the helper program that takes commands line by line.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Worker {
     actor: Actor,
     input: ChildStdin,
 }
 
-impl Told {
+impl Worker {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(actor_program());
         without_configuration(&mut command);
@@ -105,24 +105,24 @@ impl Told {
         Self { actor: Actor { child, output }, input }
     }
 
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         writeln!(self.input, "{line}").expect("the helper reads");
     }
 
     /// Waits for its next line.
-    pub(crate) fn hear(&mut self) -> String {
+    pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.actor.output.read_line(&mut line).expect("its output");
         assert!(!line.is_empty(), "the helper ended");
         line.trim().to_owned()
     }
 
-    /// Waits for this word.
+    /// Waits for a line, which must be this word.
     pub(crate) fn expect(&mut self, word: &str) {
-        assert_eq!(self.hear(), word);
+        assert_eq!(self.next_line(), word);
     }
 
-    /// Ends its input; its last line.
+    /// Closes its standard input; returns its last line.
     pub(crate) fn end(self) -> String {
         let Self { actor, input } = self;
         drop(input);
@@ -134,7 +134,7 @@ impl Told {
     }
 }
 
-/// An attack of so many seconds.
+/// An attack of this duration.
 pub(crate) fn hostile(sidecar: &Sidecar, kind: &str, seconds: f64) -> Actor {
     let socket = sidecar.socket().to_str().expect("a plain path");
     Actor::spawn(&["hostile", kind, socket, VOLUME, &seconds.to_string()])

@@ -8,7 +8,7 @@ pub(crate) fn actor_program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_kvrail-actor"))
 }
 
-/// The program under test: a build of the workspace leaves it beside the helper.
+/// The program under test, in the helper's folder, where a build of the workspace leaves it.
 ///
 /// # Panics
 /// When it was not built.
@@ -22,18 +22,18 @@ pub(crate) fn kvrail_program() -> PathBuf {
     program
 }
 
-/// Takes away whatever this environment may configure.
+/// Removes every variable of this environment that configures kvrail.
 pub(crate) fn without_configuration(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("KVRAIL_") {
             command.env_remove(name);
         }
     }
-    // Whatever /etc holds on this machine is not read.
+    // The configuration in /etc of this machine is not read.
     command.env("KVRAIL_CONFIG", "/dev/null");
 }
 
-/// A run of `kvrail`, without anything that this environment may configure.
+/// A run of `kvrail`, without configuration from this environment.
 pub(crate) fn kvrail() -> Command {
     let mut command = Command::new(kvrail_program());
     without_configuration(&mut command);
@@ -47,7 +47,7 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     Outcome { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// How a run ended and what it said.
+/// Exit status and output of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// None when a signal ended it.

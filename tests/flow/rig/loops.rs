@@ -1,16 +1,16 @@
-//! Loop devices, where this machine gives them.
+//! Loop devices, where this machine has them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::is_root;
 
-/// Loop devices that are given back when this is dropped.
+/// Loop devices, detached on drop.
 #[derive(Debug)]
 pub(crate) struct Loops(Vec<PathBuf>);
 
 impl Loops {
-    /// One over each file; says why where there are none.
+    /// One over each file; `None`, with the reason printed, where there are none.
     pub(crate) fn over(files: &[PathBuf]) -> Option<Self> {
         if !is_root() {
             println!("skipped: only root makes loop devices");

@@ -1,4 +1,4 @@
-//! What every flow needs: the binary, a place with a volume, a sidecar, client processes.
+//! Parts of every flow: the binary, a place with a volume, a sidecar, client processes.
 
 mod actor;
 mod binary;
@@ -7,7 +7,7 @@ mod open;
 mod place;
 mod sidecar;
 
-pub(crate) use actor::{Actor, Told, hostile, hostile_with, under};
+pub(crate) use actor::{Actor, Worker, hostile, hostile_with, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
@@ -18,10 +18,10 @@ pub(crate) use sidecar::Sidecar;
 
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything that happens on a healthy machine at all.
+/// Longest wait for an event that a healthy machine reaches at all.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -30,7 +30,7 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether this process may do what only root may.
+/// Whether this process is root.
 pub(crate) fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }

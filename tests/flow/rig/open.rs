@@ -1,5 +1,5 @@
-//! Where another user can reach the program: nobody else may enter the folder of a clone in root's
-//! home.
+//! A folder where another user can execute the program: the folder of a clone in root's home is
+//! closed to others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,11 @@ use tempfile::TempDir;
 
 use super::{actor_program, kvrail_program};
 
-/// Folders that everybody may enter on a usual system.
+/// Folders that every user may enter on a usual system.
 const USUAL: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
 
-/// A new folder that every user may enter and run programs in; says so where there is none.
+/// A new folder that every user may enter and run programs in; `None`, with a line printed, where
+/// there is none.
 pub(crate) fn open_folder() -> Option<TempDir> {
     let places = [std::env::temp_dir()].into_iter().chain(USUAL.map(PathBuf::from));
     let folder = places.filter(|place| is_open(place)).find_map(|place| {
@@ -31,17 +32,17 @@ pub(crate) fn open_folder() -> Option<TempDir> {
     folder
 }
 
-/// Whether everybody may go there, and programs may be run there.
+/// Whether every user may enter the folder, and programs may be run there.
 fn is_open(place: &Path) -> bool {
     let Ok(place) = place.canonicalize() else { return false };
     let may_enter =
-        |path: &Path| fs::metadata(path).is_ok_and(|it| it.permissions().mode() & 0o001 != 0);
-    let runs = statvfs(&place).is_ok_and(|it| !it.f_flag.contains(StatVfsMountFlags::NOEXEC));
+        |path: &Path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    let runs = statvfs(&place).is_ok_and(|mount| !mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     runs && place.ancestors().all(may_enter)
 }
 
-/// Copies of the sidecar's program and the helper's, in a folder. By another process: while this
-/// one had a copy open for writing, a child that some other test starts at that moment would
+/// Copies of the sidecar's program and the helper's, in a folder. Another process copies them: if
+/// this one had a copy open for writing, a child that another test starts at that moment would
 /// inherit it, and the copy could not be run ("text file busy").
 #[derive(Debug)]
 pub(crate) struct Copies {

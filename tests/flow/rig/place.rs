@@ -1,4 +1,4 @@
-//! A folder with a volume and a configuration, gone at the end.
+//! A folder with a volume and a configuration, removed at the end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,7 @@ pub(crate) struct StoreShape {
 /// Where one sidecar lives.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Sockets have short paths, so it lies apart from the data.
+    /// Socket paths have a short limit, so this folder lies apart from the data.
     run: TempDir,
     data: TempDir,
     pub(crate) members: Vec<PathBuf>,
@@ -41,7 +41,7 @@ impl Place {
         Self::of(run, data, members)
     }
 
-    /// As `empty`, all of it where every user can get; says so where that cannot be.
+    /// As `empty`, open to every user; `None`, with a line printed, where that is impossible.
     pub(crate) fn open_to_all(members: usize) -> Option<Self> {
         Some(Self::of(open_folder()?, open_folder()?, members))
     }
@@ -54,14 +54,14 @@ impl Place {
         }
         let members = (0..members).map(|index| data.path().join(format!("member-{index}")));
         let members = members.collect();
-        // Flows run side by side: no two may have one port.
+        // Flows run in parallel: no two may have one port.
         let extra = "device.direct = \"optional\"\nmetrics.listen = \"off\"\n\
                      sidecar.wait_for_drives = \"0s\"\n"
             .into();
         Self { run, data, members, extra, of_volume: String::new() }
     }
 
-    /// A place with a volume of at least so many bytes, in stripes of 256 KiB.
+    /// A place with a volume of this size at least, in stripes of 256 KiB.
     pub(crate) fn with_volume(members: usize, bytes: u64) -> Self {
         let place = Self::empty(members);
         place.create(bytes, "256KiB").expect(0, &[]);
@@ -76,7 +76,7 @@ impl Place {
         run(command.args(["--direct", "optional", "--quiet", "--force"]).args(&self.members))
     }
 
-    /// A place with a store of at least so many bytes.
+    /// A place with a store of this size at least.
     pub(crate) fn with_store(members: usize, bytes: u64) -> Self {
         Self::with_store_of(members, bytes, &[])
     }
@@ -93,7 +93,7 @@ impl Place {
         place
     }
 
-    /// A place with a store of so many bytes on each member.
+    /// A place with a store of this size on each member.
     pub(crate) fn with_shaped_store(members: usize, shape: &StoreShape) -> Self {
         let place = Self::empty(members);
         place.create_store(shape).expect(0, &[]);
@@ -117,7 +117,7 @@ impl Place {
         self.extra.push('\n');
     }
 
-    /// The lines of the configuration's table of the volume, instead of those before.
+    /// Replaces the lines of the volume's table in the configuration.
     pub(crate) fn configure_volume(&mut self, lines: &str) {
         lines.clone_into(&mut self.of_volume);
     }
@@ -126,7 +126,7 @@ impl Place {
         self.run.path().join("s")
     }
 
-    /// A path for something else that belongs to this flow.
+    /// A path for another file of this flow.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.run.path().join(name)
     }
@@ -155,7 +155,7 @@ impl Place {
         path
     }
 
-    /// `kvrail serve` with it.
+    /// `kvrail serve` with this configuration.
     pub(crate) fn serve(&self) -> Command {
         let mut command = kvrail();
         command.args(["serve", "--exit-with-parent", "--config"]).arg(self.configuration());

@@ -21,7 +21,7 @@ pub(crate) struct Sidecar {
     socket: PathBuf,
 }
 
-/// What a sidecar has of others, when nobody is there.
+/// Resources that a sidecar holds without sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Belongings {
     fds: usize,
@@ -39,27 +39,28 @@ impl Sidecar {
         let mut it = Self::launch(place, command);
         eventually("the sidecar serves", || {
             if let Some(status) = it.child.try_wait().expect("our child") {
-                panic!("the sidecar ended with {status}: {}", it.said());
+                panic!("the sidecar ended with {status}: {}", it.stderr());
             }
             Client::attach(&it.socket).is_ok()
         });
         it
     }
 
-    /// Starts one with its metrics and its page, and waits until it says where: `address:port`.
+    /// Starts one with metrics and page, and waits until the log names their address:
+    /// `address:port`.
     pub(crate) fn start_with_metrics(place: &Place) -> (Self, String) {
         let mut command = place.serve();
         command.args(["--set", "metrics.listen=127.0.0.1:0"]);
         let it = Self::start_as(place, command);
         let mark = "metrics and page: http://";
-        eventually("it says where", || it.said().contains(mark));
-        let said = it.said();
-        let address = said.split_once(mark).expect("just seen").1.split_once('/');
+        eventually("the log names the address", || it.stderr().contains(mark));
+        let log = it.stderr();
+        let address = log.split_once(mark).expect("just seen").1.split_once('/');
         let address = address.expect("a path behind it").0.to_owned();
         (it, address)
     }
 
-    /// Starts this command, which may not come to serve.
+    /// Starts this command, which may fail to serve.
     pub(crate) fn launch(place: &Place, mut command: Command) -> Self {
         let log = place.path("log");
         let output = File::options().append(true).create(true).open(&log).expect("our folder");
@@ -77,8 +78,8 @@ impl Sidecar {
         &self.socket
     }
 
-    /// Everything it wrote to standard error.
-    pub(crate) fn said(&self) -> String {
+    /// All its standard error until now.
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -86,12 +87,12 @@ impl Sidecar {
         kill_process(Pid::from_child(&self.child), signal).expect("our child lives");
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our child")
     }
 
-    /// Waits until it has ended, or serves. Whether it has ended.
+    /// Waits until it has ended, or serves; true when it has ended.
     pub(crate) fn wait_or_serve(&mut self) -> bool {
         let mut ended = false;
         eventually("it serves or ends", || {
@@ -108,20 +109,20 @@ impl Sidecar {
             if let Some(status) = self.child.try_wait().expect("our child") {
                 return status;
             }
-            assert!(start.elapsed() < LONG, "the sidecar does not end: {}", self.said());
+            assert!(start.elapsed() < LONG, "the sidecar does not end: {}", self.stderr());
             let mut ended = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
             let patience = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             let _woken = rustix::event::poll(&mut ended, Some(&patience));
         }
     }
 
-    /// Asks it to drain, and checks that it ends well.
+    /// Sends SIGTERM, and checks that it ends well; returns its standard error.
     pub(crate) fn stop(mut self) -> String {
         self.signal(Signal::TERM);
         let status = self.wait();
-        let said = self.said();
-        assert!(status.success(), "{status} (signal {:?}): {said}", status.signal());
-        said
+        let log = self.stderr();
+        assert!(status.success(), "{status} (signal {:?}): {log}", status.signal());
+        log
     }
 
     /// Kills it, and waits until it is gone.
@@ -133,7 +134,7 @@ impl Sidecar {
     /// Panics unless it lives.
     pub(crate) fn assert_alive(&mut self) {
         let ended = self.child.try_wait().expect("our child");
-        assert!(ended.is_none(), "the sidecar ended with {ended:?}: {}", self.said());
+        assert!(ended.is_none(), "the sidecar ended with {ended:?}: {}", self.stderr());
     }
 
     pub(crate) fn attach(&self) -> Client {
@@ -146,7 +147,7 @@ impl Sidecar {
         self.attach().status().expect("the sidecar answers")
     }
 
-    /// What it has when nobody but the asker is attached.
+    /// Resources with no session but this call's own.
     pub(crate) fn belongings(&self) -> Belongings {
         let watcher = self.attach();
         eventually("all sessions are reclaimed", || {
@@ -161,8 +162,8 @@ impl Sidecar {
         Belongings { fds, mappings }
     }
 
-    /// Waits until it has no more than it had: what a session had is closed a little after it is
-    /// gone, maybe also what one had that ended before the first look.
+    /// Waits until it holds no more than before: the resources of a session are freed a little
+    /// after its end, maybe also those of a session that ended before the first look.
     pub(crate) fn wait_for_belongings(&self, before: &Belongings) {
         let start = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! A write budget that runs out: puts are declined with the reason, what is put again gets in, and
-//! SIGHUP gives another budget.
+//! A write budget that runs out: puts are declined with the reason, repeated puts are taken, and
+//! SIGHUP sets another budget.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Putter {
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }
 
-    /// None if it was taken.
+    /// `None` if the put was taken.
     fn put(&mut self, number: u64) -> Option<Decline> {
         let lease = self.arena.lease(BYTES).unwrap();
         let done = self.end(BlockRequest::put(&self.space, key(number), lease));
@@ -47,7 +47,7 @@ impl Putter {
         }
     }
 
-    /// Puts a block that nobody has put before, again if the store was only busy.
+    /// Puts a block that was never put before, again if the store was only busy.
     fn put_new(&mut self) -> (u64, Option<Decline>) {
         let number = self.next;
         self.next += 1;
@@ -59,8 +59,9 @@ impl Putter {
         }
     }
 
-    /// Puts a block that the budget declines. A byte is earned every two seconds, and a slow
-    /// machine may take as long: what is put again then spends it, and owes the rest for hours.
+    /// Puts a block that the budget declines. The budget grows by a byte every two seconds, and a
+    /// slow machine may take that long: a repeated put then spends the byte, and the debt lasts for
+    /// hours.
     fn put_beyond(&mut self) -> u64 {
         loop {
             match self.put_new() {
@@ -81,7 +82,7 @@ fn key(number: u64) -> BlockKey {
     BlockKey::of(&number.to_le_bytes())
 }
 
-/// Gives a running sidecar another budget.
+/// Sets another budget on a running sidecar.
 fn budget(place: &mut Place, sidecar: &Sidecar, words: &str) {
     let bytes = counter(sidecar, "budget_bytes_per_day");
     place.configure_volume(&format!("write_budget = \"{words}\""));
@@ -97,7 +98,7 @@ fn a_budget_that_runs_out_declines_with_the_reason_until_there_is_more() {
     let sidecar = Sidecar::start(&place);
     let mut putter = Putter::open(&sidecar);
 
-    // Everything is taken until the ring was full once.
+    // All puts are taken until the ring was full once.
     let mut taken = 0;
     while putter.put_new().1.is_none() {
         taken += 1;
@@ -113,7 +114,7 @@ fn a_budget_that_runs_out_declines_with_the_reason_until_there_is_more() {
     let more = counter(&sidecar, "written_bytes") - written;
     assert!(more <= 4 << 20, "{more} bytes were written without a budget");
 
-    // Little is left: what is put a second time is taken. Half of the bucket takes 10 s.
+    // Little of the budget is left: a repeated put is taken. Half of the bucket takes 10 s.
     budget(&mut place, &sidecar, "200dwpd");
     let mut fresh = 0;
     eventually("something to write", || {
@@ -132,11 +133,11 @@ fn a_budget_that_runs_out_declines_with_the_reason_until_there_is_more() {
         assert!(first_sight >= 1, "{first_sight}");
         let words = format!("({first_sight} first sight, {out} budget)");
         let mut status = kvrail();
-        let said = run(status.args(["store", "status", "--socket"]).arg(sidecar.socket())).stdout;
-        out >= 99 && said.contains(&words) && said.contains("/day")
+        let stdout = run(status.args(["store", "status", "--socket"]).arg(sidecar.socket())).stdout;
+        out >= 99 && stdout.contains(&words) && stdout.contains("/day")
     });
 
-    // Without a limit everything is taken at first sight.
+    // Without a limit every first put is taken.
     budget(&mut place, &sidecar, "unlimited");
     assert!((0..50).all(|_| putter.put_new().1.is_none()));
     drop(putter);

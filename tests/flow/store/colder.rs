@@ -1,5 +1,5 @@
-//! Chains that begin, while what is there is read again and again: they are declined as a whole,
-//! and the one that keeps coming gets in.
+//! New chains, while the residents are read again and again: a chain is declined as a whole, and
+//! one that returns often enough is taken.
 
 use kvrail_client::{
     Arena, BlockKey, BlockNote, BlockRequest, Chain, Completed, Decline, Identity, Lookup,
@@ -20,7 +20,7 @@ struct Engine {
     arena: Arena,
     queue: Queue,
     space: Namespace,
-    /// Blocks that are read again and again, and how many reads there were.
+    /// Blocks that are read again and again, and the number of reads.
     residents: Vec<u64>,
     reads: usize,
 }
@@ -51,7 +51,7 @@ impl Engine {
         self.end(BlockRequest::get(&self.space, key(number), lease)).status
     }
 
-    /// Fills the store, and reads what is there often.
+    /// Fills the store, and reads its blocks often.
     fn settle(&mut self, sidecar: &Sidecar) {
         let mut next = 0;
         while counter(sidecar, "reclaimed") == 0 {
@@ -66,7 +66,7 @@ impl Engine {
         (0..3).for_each(|_| self.read(self.residents.len()));
     }
 
-    /// Reads so many residents in turn: all are there.
+    /// Reads this number of residents in turn: all are there.
     fn read(&mut self, count: usize) {
         for _ in 0..count {
             let number = self.residents[self.reads % self.residents.len()];
@@ -75,7 +75,8 @@ impl Engine {
         }
     }
 
-    /// Puts what is missing of a chain, as an engine does after a lookup; how many were declined.
+    /// Puts the missing blocks of a chain, as an engine does after a lookup; returns how many were
+    /// declined.
     fn offer(&mut self, first: u64) -> u64 {
         let keys: Vec<BlockKey> = (first..first + CHAIN).map(key).collect();
         let how = Lookup { extent: LookupExtent::Prefix, ..Lookup::default() };
@@ -121,14 +122,14 @@ fn new_chains_are_declined_as_a_whole_and_one_that_keeps_coming_gets_in() {
     assert!((1 << 40..(1 << 40) + CHAIN).all(|number| engine.get(number) == Status::Ok));
     engine.read(engine.residents.len());
 
-    // A block of which nothing is said is taken at once.
+    // A block without a hint is taken at once.
     assert_eq!(engine.put(1 << 41, Chain::Extends).status, Status::Ok);
 
     eventually("the same in the table and in the counters", || {
         let colder = counter(&sidecar, "declined_colder");
         let mut status = kvrail();
-        let said = run(status.args(["store", "status", "--socket"]).arg(sidecar.socket())).stdout;
-        colder >= 30 * CHAIN && said.contains(&format!("{colder} colder"))
+        let stdout = run(status.args(["store", "status", "--socket"]).arg(sidecar.socket())).stdout;
+        colder >= 30 * CHAIN && stdout.contains(&format!("{colder} colder"))
     });
     drop(engine);
     sidecar.stop();

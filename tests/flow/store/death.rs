@@ -6,15 +6,15 @@ use kvrail_ring::Status;
 use kvrail_tests::{Op, bytes_of, key_of};
 
 use super::{number, seat, seed, shards, small_store};
-use crate::rig::{Sidecar, Told, VOLUME, eventually};
+use crate::rig::{Sidecar, VOLUME, Worker, eventually};
 
-/// Keys that are there to be held: as many as one owner may hold.
+/// Keys to hold: the limit of one owner.
 const KEYS: u64 = 4096;
-/// Within that, in milliseconds, holds of a process are gone after its end, in most rounds: the
-/// machine may be busy in some.
+/// Time in milliseconds within which the holds of a process are gone after its end, in most rounds:
+/// the machine may be busy in some.
 const GONE_WITHIN_MS: u128 = 100;
 
-/// Holds of a killed process end with it, however often; nothing of it stays.
+/// Holds of a killed process end with it, in every round; no resource of it stays.
 #[test]
 fn holds_end_with_their_owner() {
     seed("death");
@@ -39,9 +39,9 @@ fn holds_end_with_their_owner() {
     let holds = || shards(&sidecar).iter().map(|shard| u64::from(shard.holds)).sum::<u64>();
     let mut times = Vec::new();
     for round in 0..rounds {
-        let mut owners: Vec<Told> = (0..2).map(|_| Told::start(&words)).collect();
+        let mut owners: Vec<Worker> = (0..2).map(|_| Worker::start(&words)).collect();
         for owner in &mut owners {
-            assert_eq!(owner.hear(), KEYS.to_string(), "all are held");
+            assert_eq!(owner.next_line(), KEYS.to_string(), "all are held");
         }
         eventually("they are counted", || holds() == 2 * KEYS);
         owners.remove(0).kill();

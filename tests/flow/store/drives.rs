@@ -1,4 +1,5 @@
-//! Drives that are lost, come back, are added and retired: each costs or takes its own keys only.
+//! Drives that are lost, come back, are added and retired: each change moves the keys of that drive
+//! only.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,13 +21,13 @@ const AREA_AT: u64 = 1 << 20;
 const KEYS: u64 = 600;
 const BYTES: u32 = 2000;
 
-/// Which of these are there; those that are have the right bytes.
+/// The numbers of these that are there, with the right bytes.
 fn found(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let there = |number: &u64| {
         let (key, capacity) = (key_of(*number), BYTES);
         let end = loop {
             let end = seat.one(Op::Get { key, capacity }).expect("the sidecar stays");
-            // While recovery goes on a miss says nothing yet.
+            // A miss during recovery is not final.
             if end.status != Status::Miss || end.flags & FLAG_WARMING == 0 {
                 break end;
             }
@@ -58,28 +59,28 @@ fn drop_all(seat: &mut Seat, numbers: &BTreeSet<u64>) {
 }
 
 fn of_member(seat: &Seat, member: u16, numbers: &BTreeSet<u64>) -> BTreeSet<u64> {
-    let own = numbers.iter().copied().filter(|it| seat.member_of(key_of(*it)) == member);
+    let own = numbers.iter().copied().filter(|number| seat.member_of(key_of(*number)) == member);
     own.collect()
 }
 
-/// Changes who the members are, and checks what is said of it.
-fn change(verb: &str, words: &[&str], members: &[PathBuf], said: &[&str]) {
+/// Changes the members, and checks that the messages have these words.
+fn change(verb: &str, words: &[&str], members: &[PathBuf], words_expected: &[&str]) {
     let mut command = kvrail();
     command.args(["volume", verb, VOLUME]).args(words);
     let ended = run(command.args(["--direct", "optional"]).args(members));
     ended.expect(0, &[]);
-    for word in said {
+    for word in words_expected {
         assert!(ended.stdout.contains(word), "no {word:?} in {}", ended.stdout);
     }
 }
 
 fn add(new: &Path, members: &[PathBuf]) {
     let path = new.display().to_string();
-    let said = ["added", "4 member(s)", "member 3", &path];
-    change("add", &[&path, "--fill", "nothing"], members, &said);
+    let expected = ["added", "4 member(s)", "member 3", &path];
+    change("add", &[&path, "--fill", "nothing"], members, &expected);
 }
 
-/// One life of the sidecar; what it and those before it said.
+/// One life of the sidecar; returns its standard error and that of earlier lives.
 fn life(place: &Place, act: impl FnOnce(&mut Seat)) -> String {
     let sidecar = Sidecar::start(place);
     let mut seat_ = seat(&sidecar, "drives");
@@ -88,7 +89,7 @@ fn life(place: &Place, act: impl FnOnce(&mut Seat)) -> String {
     sidecar.stop()
 }
 
-/// Leaves a member as a start does that is killed when only this one knows of it.
+/// Leaves a member as a killed start does, when it is the only one with the new epoch.
 fn begin_start(member: &Path) {
     let file = fs::File::options().read(true).write(true).open(member).expect("our own file");
     let copies = SUPER_AT.map(|at| {
@@ -103,11 +104,11 @@ fn begin_start(member: &Path) {
     file.write_all_at(&page, AREA_AT + SUPER_AT[0]).expect("our own file");
 }
 
-/// What was dropped does not come back with it, and the others lose nothing; nor does anybody by a
-/// start that ends between the supers.
+/// Dropped keys do not come back with the old copy, and the other members lose none; the same holds
+/// after a start that ends between the supers.
 #[test]
 fn an_older_copy_of_a_member_begins_empty() {
-    const SAID: &str = "an older copy of a member was put back";
+    const OLDER: &str = "an older copy of a member was put back";
     seed("older copy");
     let place = Place::with_shaped_store(3, &shape(64 << 20));
     let all: BTreeSet<u64> = (0..KEYS).collect();
@@ -123,23 +124,23 @@ fn an_older_copy_of_a_member_begins_empty() {
     let kept: BTreeSet<u64> = all.difference(&dropped).copied().collect();
     begin_start(&place.members[1]);
     begin_start(&place.members[1]);
-    let said = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), kept));
-    assert!(!said.contains(SAID), "{said}");
+    let log = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), kept));
+    assert!(!log.contains(OLDER), "{log}");
 
     fs::copy(&older, &place.members[0]).expect("our own file");
     let others: BTreeSet<u64> = all.difference(&own).copied().collect();
-    let said = life(&place, |seat| {
+    let log = life(&place, |seat| {
         assert_eq!(found(seat, 0..KEYS), others);
         put(seat, own.iter().copied());
     });
-    assert!(said.contains(SAID) && said.contains("begins empty"), "{said}");
-    // What all lives said.
-    let said = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), all));
-    assert_eq!(said.matches(SAID).count(), 1, "{said}");
+    assert!(log.contains(OLDER) && log.contains("begins empty"), "{log}");
+    // The log of all lives.
+    let log = life(&place, |seat| assert_eq!(found(seat, 0..KEYS), all));
+    assert_eq!(log.matches(OLDER).count(), 1, "{log}");
 }
 
-/// What was in force before is what is found after, at each step; a key that was dropped at any
-/// time is never found again.
+/// At each step the members before the change or those after it are in force; a key that was
+/// dropped at any time is never found again.
 #[test]
 fn each_drive_costs_or_takes_its_own_keys() {
     seed("drives");
@@ -152,7 +153,7 @@ fn each_drive_costs_or_takes_its_own_keys() {
     drop(seat_);
     sidecar.stop();
 
-    // One is lost: its keys miss, and are taken by the others.
+    // One is lost: its keys miss, and the other members take new puts of them.
     let away = place.data_path("away");
     fs::rename(&place.members[1], &away).expect("our own file");
     let sidecar = Sidecar::start(&place);
@@ -167,23 +168,23 @@ fn each_drive_costs_or_takes_its_own_keys() {
     drop(seat_);
     sidecar.stop();
 
-    // It is back: what it had is old, what the others have stays theirs.
+    // It is back: its content is old, and the others keep their new keys.
     fs::rename(&away, &place.members[1]).expect("our own file");
     let sidecar = Sidecar::start(&place);
     let mut seat_ = seat(&sidecar, "drives");
     let again: BTreeSet<u64> = (0..2 * KEYS).collect();
-    let expected = again.iter().copied().filter(|it| {
-        let own = seat_.member_of(key_of(*it)) != 1;
-        own && !dropped.contains(it)
+    let expected = again.iter().copied().filter(|number| {
+        let own = seat_.member_of(key_of(*number)) != 1;
+        own && !dropped.contains(number)
     });
     let expected: BTreeSet<u64> = expected.collect();
-    assert_eq!(found(&mut seat_, 0..2 * KEYS), expected, "{}", sidecar.said());
+    assert_eq!(found(&mut seat_, 0..2 * KEYS), expected, "{}", sidecar.stderr());
     put(&mut seat_, 2 * KEYS..3 * KEYS);
     let before = found(&mut seat_, 0..3 * KEYS);
     drop(seat_);
     sidecar.stop();
 
-    // A fourth takes its share of the keys, and no other moves.
+    // A fourth takes its share of the keys, and no other key moves.
     let new = place.data_path("member-3");
     add(&new, &place.members);
     place.members.push(new);
@@ -206,7 +207,7 @@ fn each_drive_costs_or_takes_its_own_keys() {
     drop(seat_);
     sidecar.stop();
 
-    // It is taken out again: what the others still have of the keys that had moved is old.
+    // It is removed again: the copies that the others still have of the moved keys are old.
     let stay = place.members[..3].to_vec();
     change("retire", &["--member", "3"], &stay, &["retired member 3", "3 member(s)"]);
     let sidecar = Sidecar::start(&place);
@@ -214,7 +215,7 @@ fn each_drive_costs_or_takes_its_own_keys() {
     let mut expected = stayed;
     expected.extend(fresh.difference(&of_fourth));
     let got = found(&mut seat_, 0..4 * KEYS);
-    assert_eq!(got, expected, "{}", sidecar.said());
+    assert_eq!(got, expected, "{}", sidecar.stderr());
     assert!(got.is_disjoint(&dropped), "a key that was dropped is back");
     put(&mut seat_, moved.iter().copied());
     assert_eq!(found(&mut seat_, moved.iter().copied()), moved);
@@ -222,22 +223,22 @@ fn each_drive_costs_or_takes_its_own_keys() {
     sidecar.stop();
 }
 
-/// A member that is missed once more has been there all the same.
+/// A member that is lost once more had been there in between.
 #[test]
-fn what_is_said_of_a_lost_drive_stays_so() {
+fn the_state_of_a_lost_drive_stays() {
     let place = Place::with_shaped_store(3, &shape(64 << 20));
     Sidecar::start(&place).stop();
     fs::remove_file(&place.members[1]).expect("our own file");
     for _ in 0..3 {
         let sidecar = Sidecar::start(&place);
-        let said = sidecar.said();
-        assert!(said.contains("member 1 is not there: the others have its keys now"), "{said}");
+        let log = sidecar.stderr();
+        assert!(log.contains("member 1 is not there: the others have its keys now"), "{log}");
         sidecar.stop();
     }
 }
 
-/// `volume add` that is killed at any moment: the store starts with the members that it had, and
-/// with the new one named, too; every key is found; the same command ends it.
+/// `volume add` is killed at any moment: the store starts with the old members, and with the new
+/// one named, too; every key is found; the same command completes the change.
 #[test]
 fn an_add_that_is_killed_loses_nothing() {
     let seed = seed("drives, killed");
@@ -267,13 +268,13 @@ fn an_add_that_is_killed_loses_nothing() {
             let all: BTreeSet<u64> = (0..KEYS).collect();
             let mine: BTreeSet<u64> =
                 all.difference(&of_member(&seat_, 3, &all)).copied().collect();
-            assert!(there.is_superset(&mine), "seed {seed}: {}", sidecar.said());
+            assert!(there.is_superset(&mine), "seed {seed}: {}", sidecar.stderr());
             left_there = there.len();
             let is_added = mine.len() < all.len();
             drop(seat_);
             sidecar.stop();
             if is_added {
-                // It has content of its own now: the next start without it would be told.
+                // It has content of its own now: the next start without it would log that.
                 break 'rounds;
             }
         }

@@ -1,4 +1,5 @@
-//! More than fits: more bytes than the store has, and more blocks than its index is made for.
+//! More than the capacity: more bytes than the store has, and more blocks than its index is made
+//! for.
 
 use kvrail_ring::Status;
 use kvrail_tests::{Op, Seat, bytes_of, key_of};
@@ -6,12 +7,13 @@ use kvrail_tests::{Op, Seat, bytes_of, key_of};
 use super::{counter, seat, seed};
 use crate::rig::{Place, Sidecar, StoreShape, eventually};
 
-/// Puts blocks in batches; those that are declined are put again. Returns how often that was.
+/// Puts blocks in batches; declined puts are repeated. Returns the number of repetitions.
 fn fill(seat: &mut Seat, numbers: std::ops::Range<u64>, length: u32) -> u64 {
     let mut declined = 0;
     for first in numbers.clone().step_by(32) {
         let batch: Vec<u64> = (first..numbers.end.min(first + 32)).collect();
-        let blocks: Vec<Vec<u8>> = batch.iter().map(|it| bytes_of(*it, 1, length)).collect();
+        let blocks: Vec<Vec<u8>> =
+            batch.iter().map(|number| bytes_of(*number, 1, length)).collect();
         let mut open: Vec<usize> = (0..batch.len()).collect();
         let mut rounds = 0;
         while !open.is_empty() {
@@ -55,7 +57,7 @@ fn verify(seat: &mut Seat, numbers: std::ops::Range<u64>, length: u32) -> u64 {
     found
 }
 
-/// Three times what fits: every put ends, the newest are there, the oldest are not.
+/// Three times the capacity: every put ends, the newest are there, the oldest are not.
 #[test]
 fn three_laps_of_the_ring() {
     seed("full");
@@ -87,6 +89,6 @@ fn more_blocks_than_the_index_takes() {
     assert!(found > 100 && found < 6000, "{found}");
     let words = "made for 65536; older ones are evicted early, and puts may be declined. A store \
                  made anew with --block-mean 1";
-    eventually("it says why", || sidecar.said().contains(words));
+    eventually("the log has the reason", || sidecar.stderr().contains(words));
     sidecar.stop();
 }

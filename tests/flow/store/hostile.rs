@@ -1,4 +1,4 @@
-//! Nonsense in the lanes of a store, beside clients with manners.
+//! Malformed requests in the lanes of a store, while well-behaved clients work.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use kvrail_ring::Status;
 use kvrail_tests::{Op, Seat, bytes_of, half, key_of, length_of};
 
 use super::{number, seat, seed, small_store};
-use crate::rig::{Sidecar, Told, VOLUME};
+use crate::rig::{Sidecar, VOLUME, Worker};
 
-/// Blocks of the client with manners.
+/// Blocks of the well-behaved client.
 const KEYS: u64 = 200;
 const CAPACITY: u32 = 300 << 10;
 
-/// Gets all keys so many times, and checks all bytes. How long each get took, in order.
+/// Gets all keys this number of times, and checks all bytes. Returns the time of each get, sorted.
 fn get_all(seat: &mut Seat, times: usize) -> Vec<Duration> {
     let mut took = Vec::new();
     for number in (0..times).flat_map(|_| 0..KEYS) {
@@ -28,14 +28,15 @@ fn get_all(seat: &mut Seat, times: usize) -> Vec<Duration> {
     took
 }
 
-/// What gets took is printed: a busy machine decides it, and each of them has come to its end.
-fn say(who: &str, took: &[Duration]) {
+/// The times are only printed, because they depend on the machine's load; the test is that each get
+/// ends.
+fn report(when: &str, took: &[Duration]) {
     let at = |percent: usize| took[(took.len() - 1) * percent / 100];
-    println!("hostile: {} gets {who}: p50 {:?}, p99 {:?}", took.len(), at(50), at(99));
+    println!("hostile: {} gets {when}: p50 {:?}, p99 {:?}", took.len(), at(50), at(99));
 }
 
-/// Slots of chance, lying checks, false reports and floods of holds, for some seconds: others find
-/// all their blocks, right, and the sidecar lives.
+/// Random slots, wrong checks, false reports and floods of holds, for some seconds: other clients
+/// find all their blocks, right, and the sidecar lives.
 #[test]
 fn others_keep_their_blocks() {
     let seed = seed("hostile");
@@ -49,29 +50,30 @@ fn others_keep_their_blocks() {
     }
     let socket = place.socket();
     let socket = socket.to_str().expect("a path");
-    say("alone", &get_all(&mut seat, 2));
+    report("alone", &get_all(&mut seat, 2));
     let mut took = Vec::new();
     for round in 0..number("KVRAIL_STORE_ROUNDS", 1) {
         let noise = |which: u64| {
             let dice = (seed ^ which << 20 ^ round).to_string();
-            Told::start(&["noise", socket, VOLUME, &format!("bad {which}"), &dice])
+            Worker::start(&["noise", socket, VOLUME, &format!("bad {which}"), &dice])
         };
-        let mut noises: Vec<Told> = (0..3).map(noise).collect();
+        let mut noises: Vec<Worker> = (0..3).map(noise).collect();
         for noise in &mut noises {
             noise.expect("running");
         }
         took.extend(get_all(&mut seat, 5));
         for noise in &mut noises {
-            println!("hostile: {}", noise.hear());
+            println!("hostile: {}", noise.next_line());
         }
     }
     took.sort_unstable();
-    say("beside them", &took);
+    report("with hostile clients", &took);
     sidecar.assert_alive();
     sidecar.stop();
 }
 
-/// A session has what it was granted: under no other handle does it find, hold or drop a block.
+/// A session has only the handles that it was granted: under no other handle does it find, hold or
+/// drop a block.
 #[test]
 fn handles_of_others_mean_nothing() {
     seed("hostile, handles");
@@ -83,7 +85,7 @@ fn handles_of_others_mean_nothing() {
     let mut bad = seat(&sidecar, "bad");
     let own = bad.handle();
     let key = key_of(1);
-    for handle in (0..2048).chain([4096, 1 << 15, u16::MAX]).filter(|it| *it != own) {
+    for handle in (0..2048).chain([4096, 1 << 15, u16::MAX]).filter(|handle| *handle != own) {
         bad.pretend(handle);
         for op in [
             Op::Get { key, capacity: 8192 },
@@ -101,7 +103,7 @@ fn handles_of_others_mean_nothing() {
     sidecar.stop();
 }
 
-/// Blocks of which the rest never comes take places for puts. However many one client begins, the
+/// Blocks without their last part occupy places for puts. Whatever number one client begins, the
 /// puts of another, into a pool of its own, find places.
 #[test]
 fn half_begun_blocks_leave_places_to_others() {
@@ -118,7 +120,7 @@ fn half_begun_blocks_leave_places_to_others() {
     assert!((100..10_000).contains(&begun), "{begun}");
     for number in 0..KEYS {
         let end = good.one(Op::put(key_of(number), &block)).expect("the sidecar stays");
-        assert_eq!(end.status, Status::Ok, "put {number} beside {begun} halves: {end:?}");
+        assert_eq!(end.status, Status::Ok, "put {number} with {begun} halves: {end:?}");
     }
     sidecar.stop();
 }

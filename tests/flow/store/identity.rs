@@ -1,4 +1,4 @@
-//! What a namespace's bytes depend on: another identity is another namespace, or refused.
+//! The identity of a namespace: another identity is another namespace, or refused.
 
 use kvrail_ring::Status;
 use kvrail_tests::{Op, Seat, SeatOptions, bytes_of, key_of};
@@ -16,8 +16,8 @@ fn identity() -> Map<String, Value> {
     all.as_object().expect("an object").clone()
 }
 
-/// Each field, changed alone: under the same name refused by that field's name, under another name
-/// a set of keys of its own.
+/// Each field, changed alone: under the same name refused with that field's name, under another
+/// name a set of keys of its own.
 #[test]
 fn each_field_of_an_identity_counts() {
     seed("identity");

@@ -1,4 +1,4 @@
-//! `kill -9` of the sidecar, again and again, under clients that put, get and drop.
+//! `kill -9` of the sidecar, again and again, while clients put, get and drop.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use kvrail_tests::{KeyedPlan, KeyedTally};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{counter, number, seed, shape};
-use crate::rig::{Place, Sidecar, Told, VOLUME, eventually};
+use crate::rig::{Place, Sidecar, VOLUME, Worker, eventually};
 
 const PROCESSES: u64 = 8;
 
-fn process(place: &Place, process: u64, seed: u64) -> Told {
+fn process(place: &Place, process: u64, seed: u64) -> Worker {
     let plan = KeyedPlan {
         socket: place.socket(),
         volume: VOLUME.into(),
@@ -19,24 +19,24 @@ fn process(place: &Place, process: u64, seed: u64) -> Told {
         processes: PROCESSES,
         seed: seed ^ process << 32,
     };
-    Told::start(&["keyed", &serde_json::to_string(&plan).expect("a plan is text")])
+    Worker::start(&["keyed", &serde_json::to_string(&plan).expect("a plan is text")])
 }
 
 /// Every block that was acknowledged more than 100 ms before the kill is found with its bytes,
-/// those in several parts as well; none is wrong, and nothing that was dropped comes back.
+/// those in several parts as well; none is wrong, and no dropped block comes back.
 #[test]
 fn acknowledged_blocks_survive_kills() {
     let (seed, rounds) = (seed("kill"), number("KVRAIL_STORE_ROUNDS", 2));
     let mut dice = Rng::with_seed(seed);
-    // Whatever 8 processes have at once takes some 100 MB of it, and drops and new versions of 50
-    // rounds the rest: nothing is evicted between two starts, which is checked.
+    // The blocks of 8 processes take some 100 MB of it, and drops and new versions of 50 rounds the
+    // rest: nothing is evicted between two starts, which is checked.
     let place = Place::with_shaped_store(2, &shape(4 << 30));
     let mut sidecar = Sidecar::start(&place);
     let processes = (0..PROCESSES).map(|number| process(&place, number, seed));
-    let mut processes: Vec<Told> = processes.collect();
+    let mut processes: Vec<Worker> = processes.collect();
     for round in 0..rounds {
         for process in &mut processes {
-            process.tell("go");
+            process.send_line("go");
         }
         for process in &mut processes {
             process.expect("running");
@@ -52,17 +52,17 @@ fn acknowledged_blocks_survive_kills() {
         let killed = Duration::try_from(killed).expect("after the machine's start").as_nanos();
         for process in &mut processes {
             process.expect("gone");
-            process.tell(&format!("killed {killed}"));
+            process.send_line(&format!("killed {killed}"));
         }
         sidecar = Sidecar::start(&place);
         println!("kill: round {round}");
     }
     let mut all = KeyedTally::default();
     for process in &mut processes {
-        process.tell("check");
+        process.send_line("check");
         process.expect("checked");
-        process.tell("end");
-        let tally: KeyedTally = serde_json::from_str(&process.hear()).expect("a tally");
+        process.send_line("end");
+        let tally: KeyedTally = serde_json::from_str(&process.next_line()).expect("a tally");
         assert!(tally.wrong.is_empty(), "seed {seed}: {:#?}", tally.wrong);
         all.puts += tally.puts;
         all.large += tally.large;
@@ -74,6 +74,6 @@ fn acknowledged_blocks_survive_kills() {
     }
     println!("kill: {all:?}");
     assert_eq!(all.sessions, PROCESSES * rounds);
-    // However slow the machine: each kind was there.
+    // On the slowest machine, too, each kind occurred.
     assert!(all.puts > 100 && all.right > 100 && all.drops > 0 && all.large > 0, "{all:?}");
 }

@@ -13,10 +13,10 @@ use super::{seat, seed, shape};
 use crate::rig::{Place, Sidecar, kvrail, run};
 
 const KEYS: u64 = 300;
-/// Bytes with the label and the supers of a member, and no segment.
+/// Bytes of the label and the supers of a member, without any segment.
 const FRONT_BYTES: u64 = 2 << 20;
 
-/// Which keys are there; those that are have the right bytes.
+/// The keys that are there, with the right bytes.
 fn found(seat: &mut Seat) -> Vec<u64> {
     let there = |number: &u64| {
         let (key, capacity) = (key_of(*number), 2000);
@@ -32,7 +32,7 @@ fn found(seat: &mut Seat) -> Vec<u64> {
     (0..KEYS).filter(there).collect()
 }
 
-/// A member whose content is another store's, or was put back from long ago, never gives wrong
+/// A member with the content of another store, or with an old copy of its own, never gives wrong
 /// bytes: it is refused by name, or its keys are misses.
 #[test]
 fn a_member_of_yesterday_is_no_danger() {
@@ -49,15 +49,15 @@ fn a_member_of_yesterday_is_no_danger() {
         assert_eq!(found(&mut seat).len() as u64, KEYS);
     }
     sidecar.stop();
-    // Without its member the store is refused, or serves what the other one has.
+    // Without its member the store is refused, or serves the blocks of the other one.
     let (member, away) = (&place.members[1], place.data_path("away"));
     fs::rename(member, &away).expect("our own file");
     let mut alone = Sidecar::launch(&place, place.serve());
     let ended = alone.wait_or_serve();
     println!("lost-member: without it: {}", if ended { "refused" } else { "served" });
     if ended {
-        let said = alone.said();
-        assert!(said.contains("member-1"), "the missing member is not named: {said}");
+        let log = alone.stderr();
+        assert!(log.contains("member-1"), "the missing member is not named: {log}");
     } else {
         let mut seat = seat(&alone, "lost");
         let some = found(&mut seat).len() as u64;
@@ -105,7 +105,7 @@ fn a_member_that_is_missing_at_the_start_is_seen_by_all() {
         "kvrail_volume_members{volume=\"kv\"} 2".to_owned(),
         "kvrail_volume_members_wanted{volume=\"kv\"} 3".to_owned(),
     ] {
-        assert!(metrics.lines().any(|it| it == line), "no {line} in {metrics}");
+        assert!(metrics.lines().any(|sample| sample == line), "no {line} in {metrics}");
     }
     let top = run(kvrail().args(["top", "--once", "--socket"]).arg(place.socket()));
     assert!(top.stdout.contains("member_missing"), "{}", top.stdout);
@@ -114,7 +114,7 @@ fn a_member_that_is_missing_at_the_start_is_seen_by_all() {
     sidecar.stop();
     fs::rename(&away, member).expect("our own file");
     let sidecar = Sidecar::start(&place);
-    assert!(sidecar.said().contains("begins empty"), "{}", sidecar.said());
+    assert!(sidecar.stderr().contains("begins empty"), "{}", sidecar.stderr());
     assert_eq!(sidecar.status().troubles, []);
     sidecar.stop();
 }
@@ -127,8 +127,8 @@ fn get(address: &str, path: &str) -> String {
     text
 }
 
-/// A member that loses its content under load: what is asked of it misses or fails, never wrong
-/// bytes; the other one serves all that it has, and the next start is none that is refused.
+/// A member that loses its content under load: gets of it miss or fail, without a wrong byte; the
+/// other one serves all its blocks, and the next start is not refused.
 #[test]
 fn a_member_that_fails_under_load_takes_its_own_keys_only() {
     seed("lost-member, under load");
@@ -140,16 +140,17 @@ fn a_member_that_fails_under_load_takes_its_own_keys_only() {
         let end = seat.one(Op::put_durable(key_of(number), &block)).expect("it stays");
         assert_eq!(end.status, Status::Ok);
     }
-    let on_first: Vec<u64> = (0..KEYS).filter(|it| seat.member_of(key_of(*it)) == 0).collect();
+    let on_first: Vec<u64> =
+        (0..KEYS).filter(|number| seat.member_of(key_of(*number)) == 0).collect();
     let member = fs::File::options().write(true).open(&place.members[1]).expect("our file");
     let bytes = member.metadata().expect("our file").len();
     let mut ends = BTreeMap::new();
     for round in 0..4 {
         match round {
             1 => member.set_len(FRONT_BYTES).expect("our file"),
-            // Who comes now opens the namespace as well.
+            // A new client opens the namespace as well.
             2 => drop(super::seat(&sidecar, "lost")),
-            // It is back, with nothing in it.
+            // It is back, empty.
             3 => member.set_len(bytes).expect("our file"),
             _ => {}
         }
@@ -159,13 +160,13 @@ fn a_member_that_fails_under_load_takes_its_own_keys_only() {
             let right = end.status == Status::Ok
                 && seat.verified(0, capacity, key, &end) == Some(bytes_of(number, 1, 2000));
             assert!(right || round > 0 && !on_first.contains(&number), "{number}: {end:?}");
-            // The check tells zeros from a block: a client takes that for a miss.
+            // The check fails for zeros: a client takes them for a miss.
             let what =
                 if end.status == Status::Ok && !right { "caught" } else { end.status.name() };
             *ends.entry((round, what)).or_insert(0) += 1;
             let new = bytes_of(KEYS * (round + 1) + number, 1, 2000);
             let put = seat.one(Op::put(key_of(KEYS * (round + 1) + number), &new));
-            assert!(put.is_ok(), "{put:?}: {}", sidecar.said());
+            assert!(put.is_ok(), "{put:?}: {}", sidecar.stderr());
         }
     }
     println!("lost-member: {ends:?}");

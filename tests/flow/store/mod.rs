@@ -1,5 +1,5 @@
-//! Stores between real processes. Each scenario prints its seed; `KVRAIL_STORE_SEED` is another
-//! one, `KVRAIL_STORE_ROUNDS` how many rounds those take that have some.
+//! Stores between real processes. Each scenario prints its seed; `KVRAIL_STORE_SEED` sets another
+//! one, `KVRAIL_STORE_ROUNDS` the rounds of scenarios with rounds.
 
 mod budget;
 mod colder;
@@ -21,12 +21,12 @@ use kvrail_tests::{Seat, SeatOptions, role_seat};
 
 use crate::rig::{Place, Sidecar, StoreShape, VOLUME};
 
-/// A number that the environment may say.
+/// A number from the environment, or the usual one.
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().map_or(usual, |text| text.parse().expect(name))
 }
 
-/// The seed, said before anything depends on it.
+/// The seed, printed before anything depends on it.
 fn seed(scenario: &str) -> u64 {
     let seed = number("KVRAIL_STORE_SEED", u64::from(std::process::id()));
     println!("{scenario}: KVRAIL_STORE_SEED={seed}");
@@ -42,7 +42,7 @@ fn shape(member_bytes: u64) -> StoreShape {
     StoreShape { member_bytes, segment_bytes: 4 << 20, block_mean: 8 << 10 }
 }
 
-/// What a client needs of a sidecar's store.
+/// The options of a client of a sidecar's store.
 fn options(sidecar: &Sidecar, space: &str) -> SeatOptions {
     role_seat(sidecar.socket(), VOLUME, space)
 }

@@ -1,4 +1,4 @@
-//! Lengths of every kind, and no byte beside them.
+//! Lengths of every kind, and no byte written outside of them.
 
 use kvrail_ring::Status;
 use kvrail_ring::slot::FLAG_MORE;
@@ -33,7 +33,7 @@ const LENGTHS: [u32; 20] = [
     72 << 20,
 ];
 
-/// Puts a block in as few parts as there is memory for.
+/// Puts a block in the smallest number of parts that memory allows.
 fn put(seat: &mut Seat, number: u64, block: &[u8], metadata: &[u8]) {
     let length = u32::try_from(block.len()).expect("small");
     let mut at = 0;
@@ -48,7 +48,7 @@ fn put(seat: &mut Seat, number: u64, block: &[u8], metadata: &[u8]) {
     }
 }
 
-/// Gets it in the same way; the guards around each part are looked at.
+/// Gets it in the same way; the guards around each part are checked.
 fn get(seat: &mut Seat, number: u64, length: u32) -> Vec<u8> {
     let key = key_of(number);
     if length <= PLACE_BYTES {
@@ -71,8 +71,8 @@ fn get(seat: &mut Seat, number: u64, length: u32) -> Vec<u8> {
     all
 }
 
-/// Every length is found with its bytes, after a restart too; memory that is too small is left
-/// alone.
+/// Every length is found with its bytes, after a restart too; memory that is too small is not
+/// written.
 #[test]
 fn lengths_of_every_kind() {
     let seed = seed("odd");

@@ -1,5 +1,5 @@
-//! Pools by the program itself: one team floods a store, and no block of the other one goes; a
-//! kill, a restart and another configuration in between.
+//! Pools by the program itself: one team floods a store, and no block of the other one is evicted;
+//! a kill, a restart and another configuration in between.
 
 use kvrail_protocol::PoolReport;
 use kvrail_ring::Status;
@@ -10,14 +10,14 @@ use super::{number, seat, seed, shards};
 use crate::rig::{Place, Sidecar, StoreShape, eventually, kvrail, run};
 
 const LENGTH: u32 = 60_000;
-/// 39 segments of 1 MiB are there at least.
+/// At least 39 segments of 1 MiB.
 const SHAPE: StoreShape =
     StoreShape { member_bytes: 40 << 20, segment_bytes: 1 << 20, block_mean: 32 << 10 };
 const KEPT: &str = "{ name = \"kept\", namespaces = \"team a *\", minimum = \"20MiB\" }";
 
 fn pool(sidecar: &Sidecar, name: &str) -> PoolReport {
     let pools = shards(sidecar).swap_remove(0).pools;
-    let found = pools.iter().find(|it| it.name == name).cloned();
+    let found = pools.iter().find(|pool| pool.name == name).cloned();
     found.unwrap_or_else(|| panic!("no pool {name} in {pools:?}"))
 }
 
@@ -56,7 +56,7 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
     let mut place = Place::with_shaped_store(1, &SHAPE);
     place.configure_volume(&format!("pool = [{KEPT}]"));
     let mut sidecar = Sidecar::start(&place);
-    // 16 of its 20 segments, of 16 blocks each.
+    // 16 of the pool's 20 segments, of 16 blocks each.
     let kept = 0..250;
     put_all(&mut seat(&sidecar, "team a kv"), kept.clone());
     let mut next = 10_000;
@@ -70,7 +70,7 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
         assert!(others.counters.evicted > Some(500), "{others:?}");
         assert!(others.segment_bytes <= SHAPE.member_bytes - (20 << 20), "{others:?}");
         if round % 2 == 0 {
-            // What was put in the last 100 ms may be lost by a kill: ten times that.
+            // A kill may lose the puts of the last 100 ms: ten times that.
             std::thread::sleep(std::time::Duration::from_secs(1));
             sidecar.kill();
         } else {
@@ -81,10 +81,10 @@ fn a_flood_into_one_pool_evicts_nothing_of_another() {
         got_all(&mut seat(&sidecar, "team a kv"), kept.clone());
     }
     for (command, head) in [("pools", "CONFIGURED"), ("status", "MEMBER")] {
-        let said = run(kvrail().args(["store", command, "--socket"]).arg(sidecar.socket()));
-        said.expect(0, &[]);
+        let outcome = run(kvrail().args(["store", command, "--socket"]).arg(sidecar.socket()));
+        outcome.expect(0, &[]);
         for words in ["POOL", "kept", "default", "20.00 MiB", head] {
-            assert!(said.stdout.contains(words), "{words}: {said:?}");
+            assert!(outcome.stdout.contains(words), "{words}: {outcome:?}");
         }
     }
     sidecar.stop();
@@ -104,13 +104,13 @@ fn a_pool_shrinks_by_sighup_and_stays_without_its_rule() {
     place.configuration();
     sidecar.signal(Signal::HUP);
     eventually("it shrinks", || pool(&sidecar, "kept").segment_bytes <= 10 << 20);
-    // The newest stay, and it goes on.
+    // The newest stay, and new puts are taken.
     put_all(&mut team, 400..440);
     got_all(&mut team, 380..440);
     drop(team);
     sidecar.stop();
 
-    // Without its rule it keeps what it has.
+    // Without its rule the pool keeps its blocks.
     place.configure_volume("");
     let sidecar = Sidecar::start(&place);
     eventually("it serves", || shards(&sidecar)[0].state == "serving");

@@ -1,6 +1,6 @@
-//! A ring that comes round again and again under gets and puts: what is written for each byte that
-//! is put, memory and latencies stay what they are. `KVRAIL_SOAK_SECONDS` says for how long; at
-//! least twenty laps are made.
+//! A ring that wraps again and again under gets and puts: bytes written for each byte put, memory
+//! and latencies stay constant. `KVRAIL_SOAK_SECONDS` is the duration; at least twenty laps are
+//! made.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,11 +21,11 @@ use crate::rig::{LONG, Sidecar, soak_seconds};
 const MEMBER_BYTES: u64 = 128 << 20;
 /// Client threads, each with keys of its own.
 const CLIENTS: u64 = 4;
-/// Blocks that a client asks for again and again: they are moved, lap after lap.
+/// Blocks that a client gets again and again: they are moved, lap after lap.
 const HOT: u64 = 8;
 /// Rows of the table, and laps at least.
 const ROWS: u32 = 20;
-/// Rows in which the ring fills and comes round for the first time.
+/// Rows in which the ring fills and wraps for the first time.
 const WARM: usize = 4;
 /// Latencies in microseconds since the row began.
 struct Times {
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// What the clients share with the watcher.
+/// Data that clients and watcher share.
 struct Shared {
     stop: AtomicBool,
     times: Mutex<Times>,
@@ -81,7 +81,7 @@ impl Client {
         (done, u64::try_from(began.elapsed().as_micros()).expect("short"))
     }
 
-    /// Puts the next block, again while the store is busy; how long the last try took.
+    /// Puts the next block, again while the store is busy; returns the time of the last try.
     fn put(&mut self) -> u64 {
         let number = self.first + self.put;
         let bytes = bytes_of(number, 1, length(number));
@@ -100,11 +100,12 @@ impl Client {
         }
     }
 
-    /// Gets a block, and compares every byte of it; how long it took, or that it is gone.
+    /// Gets a block, and compares every byte of it; the time it took, or `None` if the block is
+    /// gone.
     fn get(&mut self, shared: &Shared) -> Option<u64> {
         let recent = self.put - self.dice.u64(1..=self.put.min(32));
         let hot = self.dice.u64(..HOT.min(self.put));
-        // One in five of those that were put is read again, and so moved once.
+        // One in five blocks is read again, and so moved once.
         let number = self.first + if self.dice.u8(..5) == 0 { recent } else { hot };
         let bytes = bytes_of(number, 1, length(number));
         let lease = self.arena.lease(bytes.len()).expect("one at a time");
@@ -141,7 +142,7 @@ fn key(number: u64) -> BlockKey {
     BlockKey::of(&number.to_le_bytes())
 }
 
-/// What happened in a twentieth of the time.
+/// Figures of a twentieth of the time.
 #[derive(Debug)]
 struct Row {
     laps: f64,
@@ -152,7 +153,7 @@ struct Row {
     put: [u64; 2],
 }
 
-/// Memory of a process that is really there.
+/// Resident memory of a process.
 fn resident_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("as on all Linux");
@@ -216,8 +217,8 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// The rows after the first laps: the later half is as the earlier one. Latencies are for the
-/// reader of the table: they are the machine's, too.
+/// The rows after the first laps: the later half equals the earlier one. Latencies are only for the
+/// reader of the table: they depend on the machine, too.
 fn assert_constant(rows: &[Row]) {
     let (early, late) = rows[WARM..].split_at((rows.len() - WARM) / 2);
     let ratio = |of: &dyn Fn(&Row) -> f64| {
@@ -269,7 +270,7 @@ fn a_ring_that_comes_round_stays_what_it_is() {
         "{:?}",
         status.pollers
     );
-    assert!(verified > 0 && of("moved_bytes") > 0, "nothing was asked for twice");
+    assert!(verified > 0 && of("moved_bytes") > 0, "no block was read twice");
     assert_eq!(of("corrupt") + of("failures") + of("suspects"), 0);
     assert_constant(&rows);
     sidecar.stop();

@@ -1,4 +1,5 @@
-//! Users that the kernel names: what a tenant may do with namespaces, by the program itself.
+//! Tenants by the user ids that the kernel reports: their rights on namespaces, by the program
+//! itself.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,11 +10,11 @@ use kvrail_tests::{Op, bytes_of, key_of};
 use super::{seat, shape};
 use crate::rig::{Copies, Outcome, Place, Sidecar, is_root, run};
 
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 const TENANTS: &str = "tenant = [{ namespaces = \"shared\", uids = [65534], rights = \"read\" }]";
 
 #[test]
-fn a_user_reads_what_it_may_and_is_told_what_it_may_not() {
+fn a_user_reads_its_own_namespaces_and_is_refused_others() {
     if !is_root() {
         println!("skipped: a client of another user: only root becomes somebody else");
         return;
@@ -32,7 +33,7 @@ fn a_user_reads_what_it_may_and_is_told_what_it_may_not() {
     let store = |arguments: &[&str]| -> Outcome {
         let mut command = Command::new(&program);
         command.arg("store").args(arguments).arg("--socket").arg(sidecar.socket());
-        run(command.uid(NOBODY).gid(NOBODY))
+        run(command.uid(UNPRIVILEGED).gid(UNPRIVILEGED))
     };
     let shown = store(&["namespaces"]);
     shown.expect(0, &[]);

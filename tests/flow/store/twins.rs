@@ -5,7 +5,7 @@ use kvrail_ring::slot::{FLAG_PENDING, FLAG_PRESENT};
 use kvrail_tests::{Op, TwinTally, bytes_of, key_of};
 
 use super::{counter, number, seat, seed, small_store};
-use crate::rig::{Place, Sidecar, Told, VOLUME, eventually};
+use crate::rig::{Place, Sidecar, VOLUME, Worker, eventually};
 
 /// Keys of a round.
 const KEYS: u64 = 500;
@@ -25,20 +25,20 @@ fn twins_write_once() {
     sidecar.stop();
 }
 
-/// All put the same keys and find them. How many were written.
+/// All put the same keys and find them. Returns how many puts wrote.
 fn put_by_all(place: &Place, space: &str) -> u64 {
     let (socket, keys) = (place.socket(), KEYS.to_string());
     let arguments = ["twin", socket.to_str().expect("a path"), VOLUME, space, &keys];
-    let mut twins: Vec<Told> = (0..8).map(|_| Told::start(&arguments)).collect();
+    let mut twins: Vec<Worker> = (0..8).map(|_| Worker::start(&arguments)).collect();
     for twin in &mut twins {
         twin.expect("ready");
     }
     for twin in &mut twins {
-        twin.tell("go");
+        twin.send_line("go");
     }
     let mut wrote = 0;
     for twin in &mut twins {
-        let tally: TwinTally = serde_json::from_str(&twin.hear()).expect("a tally");
+        let tally: TwinTally = serde_json::from_str(&twin.next_line()).expect("a tally");
         println!("twins: {tally:?}");
         assert!(tally.wrong.is_empty(), "{:?}", tally.wrong);
         assert_eq!(tally.right, KEYS);
@@ -58,7 +58,7 @@ fn a_writer_that_dies_in_the_middle_is_no_obstacle() {
     let mut seat = seat(&sidecar, "twins");
     for number in 0..3 {
         let words = ["half", socket, VOLUME, "twins", &number.to_string()];
-        let mut writer = Told::start(&words);
+        let mut writer = Worker::start(&words);
         writer.expect("half");
         let (key, block) = (key_of(number), bytes_of(number, 1, 64 << 10));
         let end = seat.one(Op::put(key, &block)).expect("the sidecar stays");

@@ -1,4 +1,4 @@
-//! Whether two devices are one: what is written through the one stands on both.
+//! Whether two devices are one: bytes written through the one are on both.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// A page-aligned buffer of 256 KiB, as O_DIRECT wants it.
+/// A page-aligned buffer of 256 KiB, as O_DIRECT requires.
 struct Aligned(Vec<u8>, usize);
 
 const LENGTH: usize = 256 << 10;
 
-/// Behind the label's place, so that the device stays blank to the next plan.
+/// Behind the label's place, so that the next plan finds the device blank.
 const AT: u64 = 2 << 20;
 
 impl Aligned {

@@ -8,12 +8,12 @@ use super::target::NQN;
 use crate::machine::tool;
 use crate::rig::{Outcome, eventually, run};
 
-/// The name this machine has as a host, of a fixed identity.
+/// The machine's host NQN, of a fixed identity.
 pub(crate) const HOST: &str =
     "nqn.2014-08.org.nvmexpress:uuid:0f3c1a52-5d1c-44e0-8412-3fcf7d99df27";
 const HOST_ID: &str = "0f3c1a52-5d1c-44e0-8412-3fcf7d99df27";
 
-/// `nvme discover`, with a way such as `RDMA`; what it said.
+/// `nvme discover`, with a way such as `RDMA`; returns its output.
 pub(crate) fn discover(way: &str) -> String {
     tool(&format!("nvme discover {way} -q {HOST} -I {HOST_ID}"))
 }
@@ -30,7 +30,7 @@ pub(crate) fn disconnect() {
     tool(&format!("nvme disconnect -n {NQN}"));
 }
 
-/// The block device that this machine, as a host, has of the target's namespace.
+/// The block device of the target's namespace on this machine as a host.
 pub(crate) fn seen() -> Option<PathBuf> {
     let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let blocks = fs::read_dir("/sys/block").expect("sysfs is mounted").flatten();
@@ -46,6 +46,6 @@ pub(crate) fn seen() -> Option<PathBuf> {
 
 /// As `seen`, once it is there.
 pub(crate) fn namespace() -> PathBuf {
-    eventually("the namespace shows up", || seen().is_some_and(|it| it.exists()));
+    eventually("the namespace shows up", || seen().is_some_and(|path| path.exists()));
     seen().expect("it was there")
 }

@@ -14,7 +14,7 @@ use crate::rig::{Actor, Sidecar, eventually};
 /// Threads of the load.
 const THREADS: u32 = 2;
 
-/// With these ANA states at the two RDMA ports.
+/// The target's configuration with these ANA states at the two RDMA ports.
 fn states_at(target: &Target, ana: [&str; 2]) {
     target.apply(&Wish { ana, ..Wish::default() });
 }
@@ -37,7 +37,7 @@ fn a_path_that_goes_under_a_load_that_is_not_ours_costs_no_error() {
     load.args(["--ioengine=libaio", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]);
     load.args(["--size=24m", "--rate=1m", "--verify_backlog=64"]);
     load.arg(format!("--filename={}", device.display()));
-    // It would write into the line that says how this test ends.
+    // Its output would end in the line with this test's result.
     let mut load = load.stdout(Stdio::null()).spawn().expect("fio");
     let moment = || std::thread::sleep(std::time::Duration::from_secs(3));
     moment();
@@ -45,7 +45,7 @@ fn a_path_that_goes_under_a_load_that_is_not_ours_costs_no_error() {
     moment();
     states_at(&target, ["optimized", "non-optimized"]);
     moment();
-    // Not through kvrail: the path goes as it goes when somebody pulls a cable.
+    // Not through kvrail: the path is lost as when a cable is pulled.
     shut(1);
     moment();
     states_at(&target, ["optimized", "optimized"]);
@@ -77,7 +77,7 @@ fn a_lost_path_costs_no_error() {
     let mut actor = Actor::traffic(&sidecar, 0, THREADS, 12.0);
     assert!(actor.wait_until_running());
     eventually("status has both paths", || ana(&sidecar) == ["optimized", "optimized"]);
-    // Requests are sent elsewhere, then one path is lost, then the other one.
+    // Requests move to the other path, then one path is lost, then the other one.
     states_at(&target, ["optimized", "inaccessible"]);
     eventually("the state is seen", || ana(&sidecar).contains(&"inaccessible".to_owned()));
     states_at(&target, ["optimized", "optimized"]);
@@ -106,7 +106,7 @@ fn ana(sidecar: &Sidecar) -> Vec<String> {
     sidecar.status().paths.into_iter().filter_map(|path| path.ana_state).collect()
 }
 
-/// States of its connections.
+/// States of the connections.
 fn states(sidecar: &Sidecar) -> Vec<String> {
     sidecar.status().paths.into_iter().map(|path| path.state).collect()
 }

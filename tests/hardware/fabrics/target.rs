@@ -1,5 +1,5 @@
-//! A target that `kvrail target` makes: one namespace of a drive at four ports, undone with the
-//! value. Also the kernel's target tree as text.
+//! A target that `kvrail target` makes: one namespace of a drive at four ports, removed on drop.
+//! Also the kernel's target tree as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,10 +26,10 @@ pub(crate) const TCP: &str = "-t tcp -a 192.0.2.1 -s 4421";
 pub(crate) const LOOP: &str = "-t loop";
 pub(crate) const RDMA_OTHER: &str = "-t rdma -a 192.0.2.2 -s 4420";
 
-/// What is asked for.
+/// A desired target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish<'a> {
-    /// The only host that is let in; any host where there is none.
+    /// The only host that is admitted; `None` admits every host.
     pub(crate) host: Option<&'a str>,
     /// The file with that host's key.
     pub(crate) key: Option<&'a Path>,
@@ -58,7 +58,7 @@ impl<'a> Wish<'a> {
             )
         };
         let [here, there] = [ADDRESS, OTHER].map(|address| format!("address = {address:?}"));
-        let who = match self.host {
+        let hosts = match self.host {
             Some(host) => format!("hosts = [{host:?}]"),
             None => "allow_any_host = true".into(),
         };
@@ -68,7 +68,7 @@ impl<'a> Wish<'a> {
         [
             format!("[target]\nstate_dir = {state:?}\n{}\n", self.more),
             key.unwrap_or_default(),
-            format!("[[target.subsystem]]\nnqn = {NQN:?}\n{who}\n"),
+            format!("[[target.subsystem]]\nnqn = {NQN:?}\n{hosts}\n"),
             format!("[[target.subsystem.namespace]]\nnsid = 1\ndevice = {DRIVE:?}\n"),
             "ana_group = 2\n".into(),
             port(1, "rdma", &here, self.ana[0]),
@@ -87,7 +87,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Nothing is exported yet, and the drive has nothing known on it; none outside of the machine.
+    /// A target of which nothing is exported yet, on a blank drive; `None` outside of the machine.
     pub(crate) fn ready() -> Option<Self> {
         if !machine::is_ours() {
             return None;
@@ -102,7 +102,7 @@ impl Target {
         self.folder.path().join("state")
     }
 
-    /// The configuration for a wish.
+    /// The configuration of a desired target.
     pub(crate) fn text(&self, wish: &Wish) -> String {
         wish.text(&self.state())
     }
@@ -132,13 +132,13 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // What a test that failed left.
+        // Connections that a failed test left.
         let _ended = Command::new("nvme").args(["disconnect", "-n", NQN]).output();
         self.run(&["teardown"]);
     }
 }
 
-/// Nothing known on it.
+/// Removes every known content.
 pub(crate) fn blank(device: &Path) {
     let to = device.display();
     tool(&format!("dd if=/dev/zero of={to} bs=1M count=2 oflag=direct status=none"));
@@ -149,7 +149,7 @@ fn target(configuration: &Path, words: &[&str]) -> Outcome {
     run(kvrail().arg("target").args(words).arg("--config").arg(configuration))
 }
 
-/// Somebody takes the subsystem away from a port, behind everybody's back: connections are lost.
+/// Removes the subsystem from a port, without kvrail: connections are lost.
 pub(crate) fn shut(port: u16) {
     fs::remove_file(opening(port)).expect("it was open");
 }
@@ -163,7 +163,7 @@ fn opening(port: u16) -> String {
     format!("{TREE}/ports/{port}/subsystems/{NQN}")
 }
 
-/// Who is let in at any port, by name; `*` is everybody.
+/// Hosts that any port admits, by name; `*` is every host.
 pub(crate) fn let_in() -> BTreeSet<String> {
     let below = |path: &Path| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -178,14 +178,14 @@ pub(crate) fn let_in() -> BTreeSet<String> {
             }
             let hosts = below(&subsystem.join("allowed_hosts"));
             let name = |host: &PathBuf| host.file_name().expect("it has a name").to_owned();
-            names.extend(hosts.iter().map(|it| name(it).to_string_lossy().into_owned()));
+            names.extend(hosts.iter().map(|host| name(host).to_string_lossy().into_owned()));
         }
     }
     names
 }
 
-/// The whole tree: every directory, link and attribute with its value. What vanishes meanwhile is
-/// left out.
+/// The whole tree: every directory, link and attribute with its value. Files that vanish meanwhile
+/// are left out.
 pub(crate) fn tree() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![PathBuf::from(TREE)];

@@ -1,5 +1,5 @@
-//! What clients did to the keys of a store, in order, as lines of text: what may be found after
-//! the end of power, and what must be.
+//! The history of a store's keys, in order, as lines of text: the content that may be found after
+//! the end of power, and the content that must be.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +19,14 @@ pub(super) fn block(key: u64, version: u32) -> Vec<u8> {
     bytes_of(key, version, length)
 }
 
-/// What happened to a key.
+/// An event of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// A put of a version begins.
     Putting(u32),
-    /// It was acknowledged.
+    /// The put was acknowledged.
     Put(u32),
-    /// It was acknowledged as durable; or the version was found after a start.
+    /// The put was acknowledged as durable; or the version was found after a start.
     Kept(u32),
     /// A drop begins.
     Dropping,
@@ -34,7 +34,7 @@ pub(super) enum What {
     Gone,
 }
 
-/// Something that happened to a key at a time.
+/// An event of a key at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) at: Duration,
@@ -76,20 +76,20 @@ impl FromStr for Event {
     }
 }
 
-/// What of a history a medium has for sure, and what it may have.
+/// The parts of a history that a medium has for sure, and those it may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Horizon {
     /// Drops that were acknowledged until then have happened.
     pub(super) dropped: Duration,
-    /// What was acknowledged as durable until then is there; `None`: or evicted.
+    /// Blocks that were acknowledged as durable until then are there; `None`: or evicted.
     pub(super) kept: Option<Duration>,
-    /// So are other puts that were acknowledged until then.
+    /// Other puts that were acknowledged until then are there, too.
     pub(super) flushed: Option<Duration>,
-    /// Nothing that began later is there.
+    /// No later event is there.
     pub(super) last: Duration,
 }
 
-/// All that happened, key by key.
+/// All events, key by key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     keys: BTreeMap<u64, Vec<Event>>,
@@ -130,7 +130,7 @@ impl History {
         (must, may)
     }
 
-    /// Looks at what was found of a key: the version, if there was one.
+    /// Checks the content that was found of a key: the version, if there was one.
     ///
     /// # Errors
     /// The key must be there, or not with these bytes.
@@ -159,9 +159,9 @@ impl History {
     }
 }
 
-/// The books themselves, on any machine.
+/// Checks these books themselves, on any machine.
 #[test]
-fn a_history_says_what_must_be_found_and_what_may_be() {
+fn a_history_has_required_and_possible_versions() {
     let s = Duration::from_secs;
     let mut history = History::default();
     let lines = ["1 7 putting 1", "2 7 put 1", "5 7 dropping 0", "6 7 gone 0", "7 7 putting 2"];

@@ -1,5 +1,5 @@
-//! A client that puts, gets and drops, and writes down what it does before and after; and one that
-//! looks what is there.
+//! A client that puts, gets and drops, and records each request before and after; and one that
+//! checks the content.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ const PLACES: usize = 8;
 /// Bytes of the largest block.
 const BLOCK_BYTES: u32 = 300 << 10;
 
-/// What is to be done with a key.
+/// A request for a key.
 enum Job {
     Put { key: u64, version: u32, block: Vec<u8>, durable: bool },
     Get { key: u64, version: u32 },
     Drop { key: u64 },
 }
 
-/// Which keys a client has, and how often it waits for the medium: a durable put of so many puts,
-/// a drop of so many looks at keys that are there.
+/// Keys of a client, and the shares of its requests that wait for the medium: one durable put in
+/// this number of puts, one drop in this number of visits to present keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     pub(super) first_key: u64,
@@ -33,7 +33,7 @@ pub(super) struct Habits {
     pub(super) drop: u8,
 }
 
-/// A client and what it knows.
+/// A client and its history.
 pub(super) struct Client<N, W> {
     pub(super) history: History,
     seat: Seat,
@@ -41,7 +41,7 @@ pub(super) struct Client<N, W> {
     habits: Habits,
     now: N,
     write: W,
-    /// The version of each key that is there.
+    /// The version of each present key.
     there: Vec<Option<u32>>,
     pub(super) drops: u64,
     pub(super) right: u64,
@@ -55,8 +55,8 @@ pub(super) fn seat(sidecar: &Sidecar) -> Seat {
 }
 
 impl<N: Fn() -> Duration, W: FnMut(&[Event])> Client<N, W> {
-    /// A client that goes on where a history ended. `now` is its clock, `write` gets what it does
-    /// before it is done and what came of it.
+    /// A client that continues a history. `now` is its clock; `write` gets each request before it
+    /// is submitted, and its result.
     pub(super) fn new(seat: Seat, history: History, habits: Habits, now: N, write: W) -> Self {
         let unknown = Duration::MAX;
         let (dropped, kept) = (unknown, Some(unknown));
@@ -67,7 +67,7 @@ impl<N: Fn() -> Duration, W: FnMut(&[Event])> Client<N, W> {
         Self { history, seat, dice, habits, now, write, there, drops: 0, right: 0, misses: 0 }
     }
 
-    /// Works until then, or until the session ends.
+    /// Works until that time, or until the session ends.
     pub(super) fn work(&mut self, until: Instant) -> Result<(), Gone> {
         while Instant::now() < until {
             let count = self.dice.usize(1..=PLACES);
@@ -106,13 +106,13 @@ impl<N: Fn() -> Duration, W: FnMut(&[Event])> Client<N, W> {
         }
     }
 
-    /// The version that is there.
+    /// The key's version, if it is there.
     fn known(&mut self, key: u64) -> &mut Option<u32> {
         let place = usize::try_from(key - self.habits.first_key).expect("few keys");
         &mut self.there[place]
     }
 
-    /// Writes down what happens now.
+    /// Records events of this moment.
     fn note(&mut self, happened: Vec<(u64, What)>) {
         let at = (self.now)();
         let events = happened.into_iter().map(|(key, what)| Event { at, key, what });
@@ -176,18 +176,18 @@ fn op(job: &Job) -> Op<'_> {
     }
 }
 
-/// What a look found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub(super) struct Look {
-    /// Keys and the version that each has, if it is there.
+    /// Keys and the version of each, if it is there.
     pub(super) found: Vec<(u64, Option<u32>)>,
     /// Keys that had to be there, and were.
-    pub(super) owed: u64,
-    /// Whatever was wrong.
+    pub(super) required: u64,
+    /// All faults.
     pub(super) wrong: Vec<String>,
 }
 
-/// Gets every key that ever was, and compares.
+/// Gets every key of the history, and compares.
 pub(super) fn look(sidecar: &Sidecar, history: &History, horizon: &Horizon) -> Look {
     let mut seat = seat(sidecar);
     let mut look = Look::default();
@@ -207,11 +207,11 @@ pub(super) fn look(sidecar: &Sidecar, history: &History, horizon: &Horizon) -> L
                         continue;
                     }
                     Status::Miss => None,
-                    // Bytes that are not those of the check are a miss too, for a client.
+                    // Bytes whose check fails are a miss too, for a client.
                     Status::Ok => seat.verified(place, BLOCK_BYTES, key_of(*key), &end),
-                    other => panic!("{key} ended {other}: {}", sidecar.said()),
+                    other => panic!("{key} ended {other}: {}", sidecar.stderr()),
                 };
-                look.owed += u64::from(history.expected(*key, horizon).0.is_some());
+                look.required += u64::from(history.expected(*key, horizon).0.is_some());
                 match history.judge(*key, found.as_deref(), horizon) {
                     Ok(version) => look.found.push((*key, version)),
                     Err(what) => look.wrong.push(what),

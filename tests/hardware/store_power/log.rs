@@ -1,6 +1,6 @@
 //! The log of the kernel's `log-writes` target: every write below a device, in the order in which
-//! it became certain. A flush stands behind all writes that had ended when it was sent; writes that
-//! no flush followed come last of all. Documentation/admin-guide/device-mapper/log-writes.rst.
+//! it became certain. A flush stands behind all writes that had ended when it was sent; writes
+//! without a later flush come last. Documentation/admin-guide/device-mapper/log-writes.rst.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,16 +17,16 @@ const MARK: u64 = 8;
 /// Bytes of an entry's front: sector, sectors, flags, bytes of a mark.
 const FRONT_BYTES: usize = 32;
 
-/// Something in the log.
+/// An entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Bytes of the log were written there.
     Write { offset: u64, bytes: u64, at: u64 },
-    /// A range was given back.
+    /// A range was discarded.
     Discard { offset: u64, bytes: u64 },
-    /// What stands before it is durable.
+    /// All entries before it are durable.
     Flush,
-    /// It was this time, or later.
+    /// The time was this, or later.
     Mark(Duration),
 }
 
@@ -73,7 +73,7 @@ impl Log {
         Self { device, entries }
     }
 
-    /// Does to another device what an entry says; a range that was given back reads as zeroes.
+    /// Applies an entry to another device; a discarded range reads as zeroes.
     pub(super) fn apply(&self, entry: &Entry, to: &File) {
         let (offset, content) = match *entry {
             Entry::Write { offset, bytes, at } => {

@@ -1,7 +1,7 @@
-//! A store and the end of power: what a drive may have forgotten, what a reset left, and where a
-//! drive with data placement puts a store's writes.
+//! A store and the end of power: writes that a drive may have lost, the content after a reset, and
+//! the placement of a store's writes on a drive with data placement.
 //!
-//! `KVRAIL_STORE_POINTS` says at how many flushes the replay stops; without it at a few.
+//! `KVRAIL_STORE_POINTS` sets the number of flushes at which the replay stops; by default a few.
 
 mod history;
 mod load;
@@ -26,7 +26,7 @@ fn place_on(device: PathBuf, mode: &str) -> Place {
     place
 }
 
-/// Makes the store, of blocks that are small.
+/// Makes the store, for small blocks.
 fn create(place: &Place, member_bytes: u64) -> Outcome {
     let (segment_bytes, block_mean) = (SEGMENT_BYTES, 8 << 10);
     place.create_store(&StoreShape { member_bytes, segment_bytes, block_mean })

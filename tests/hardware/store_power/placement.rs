@@ -1,5 +1,5 @@
-//! Where a drive with data placement (FDP) puts a store's writes: all of them under the handle
-//! that the store took, counted by the drive.
+//! Placement of a store's writes on a drive with data placement (FDP): all of them under the
+//! store's handle, counted by the drive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,37 +21,38 @@ const MEMBER_BYTES: u64 = 28 << 20;
 const BLOCK_BYTES: u32 = 256 << 10;
 /// Blocks that are put.
 const BLOCKS: u64 = 160;
-/// Blocks that are asked for again and again.
+/// Blocks that are read again and again.
 const HOT: u64 = 8;
-/// One block in so many is one of them, so that segments hold both kinds: a segment of blocks that
-/// are all in use would stay where it is.
+/// One block in this number is one of them, so that segments hold both kinds: a segment whose
+/// blocks are all in use would not move.
 const SPREAD: u64 = 4;
 
-/// Bytes of reclaim units that are left, by handle: what is written under a handle takes of it.
+/// Bytes of reclaim units that are left, by handle: a write under a handle reduces its number.
 fn left(node: &str) -> BTreeMap<u64, u64> {
     let text = tool(&format!("nvme fdp status -o json /dev/{node}"));
-    let said: Value = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
-    let lists = said.as_object().expect("an object").values();
+    let list: Value = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    let lists = list.as_object().expect("an object").values();
     let handles = lists.filter_map(Value::as_array).flatten();
     let number =
-        |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {said}"));
-    handles.map(|it| (number(it, "pid"), number(it, "ruamw") * 512)).collect()
+        |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {list}"));
+    handles.map(|handle| (number(handle, "pid"), number(handle, "ruamw") * 512)).collect()
 }
 
-/// Bytes written to the drive's endurance group by everybody.
+/// Bytes that all hosts have written to the drive's endurance group.
 fn host_bytes(node: &str) -> u64 {
     let text = tool(&format!("nvme fdp stats -e 1 -o json /dev/{node}"));
-    let said: Value = serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
-    let bytes = &said["hbmw"];
+    let statistics: Value =
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"));
+    let bytes = &statistics["hbmw"];
     bytes.as_u64().or_else(|| bytes.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }
 
-/// Bytes written under each handle meanwhile.
+/// Bytes written under each handle between two readings.
 fn taken(before: &BTreeMap<u64, u64>, after: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
     before.iter().map(|(handle, bytes)| (*handle, bytes - after[handle])).collect()
 }
 
-/// Writes the ring several times over; some blocks stay because they are asked for.
+/// Writes the ring several times over; some blocks stay because they are read.
 fn churn(seat: &mut Seat) {
     for number in 0..BLOCKS {
         let (key, block) = (key_of(number), bytes_of(number, 1, BLOCK_BYTES));
@@ -62,7 +63,7 @@ fn churn(seat: &mut Seat) {
                 other => panic!("{number} ended {other}"),
             }
         }
-        // Often enough that each has been asked for when its segment's turn comes.
+        // Often enough that each was read before its segment is reclaimed.
         if number % HOT != 0 {
             continue;
         }
@@ -76,17 +77,20 @@ fn churn(seat: &mut Seat) {
     }
 }
 
-/// What a store in this mode says of the streams, and what the drive counts for it.
+/// The store's report of its streams in this mode, and the drive's counters for it.
 fn placed(place: &Place, node: &str, streams: u64) {
     let sidecar = Sidecar::start(place);
-    let feature =
-        sidecar.status().devices[0].features.iter().find(|it| it.contains("streams:")).cloned();
+    let feature = sidecar.status().devices[0]
+        .features
+        .iter()
+        .find(|feature| feature.contains("streams:"))
+        .cloned();
     let words = match streams {
         0 => "write streams: none here".to_owned(),
         _ => format!("write streams: {streams} of {streams} (auto: a store's own)"),
     };
     assert_eq!(feature.as_deref(), Some(words.as_str()));
-    assert!(sidecar.said().contains(&words), "not in the start report: {}", sidecar.said());
+    assert!(sidecar.stderr().contains(&words), "not in the start report: {}", sidecar.stderr());
     let mut seat = seat(&sidecar);
     let (handles, host) = (left(node), host_bytes(node));
     let counters = || sidecar.status().shards[0].counters;
@@ -113,7 +117,7 @@ fn placed(place: &Place, node: &str, streams: u64) {
     for kind in ["put_bytes", "moved_bytes", "pages", "reclaimed"] {
         assert!(grown(kind) > 0, "no {kind}");
     }
-    // The last pages are written at the stop, behind the counters.
+    // The last pages are written at the stop, after the counters were read.
     assert!(host >= grown("written_bytes"), "{host} B");
     let own = streams.saturating_sub(1);
     for (handle, bytes) in &taken {
@@ -121,8 +125,8 @@ fn placed(place: &Place, node: &str, streams: u64) {
     }
 }
 
-/// Blocks of clients, blocks that move, pages and heads: all go under the store's own handle, past
-/// the block layer as well; a raw volume's go where everybody's go.
+/// Blocks of clients, blocks that move, pages and heads: all are written under the store's own
+/// handle, past the block layer as well; a raw volume's are written under the default handle.
 #[test]
 fn a_store_writes_under_a_handle_of_its_own() {
     if !machine::is_ours() {

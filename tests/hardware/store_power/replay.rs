@@ -1,5 +1,5 @@
-//! A store above dm-log-writes: what the drive held for sure at each flush, and with some of what
-//! came after it, is written to another drive, and the sidecar opens the store there.
+//! A store above dm-log-writes: the content that the drive had for sure at each flush, with some of
+//! the later writes, is written to another drive, and the sidecar opens the store there.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ struct Case {
     habits: Habits,
 }
 
-/// Nothing that is put is evicted, and much of it is waited for.
+/// Nothing is evicted, and many requests wait for the medium.
 const ROOMY: Case = Case {
     member_bytes: 96 << 20,
     habits: Habits { first_key: 0, keys: 400, durable: 6, drop: 4 },
@@ -36,10 +36,10 @@ const TIGHT: Case = Case {
 
 /// How long the load runs.
 const LOAD: Duration = Duration::from_secs(7);
-/// Flushes at which the replay stops, unless it is said otherwise.
+/// Flushes at which the replay stops by default.
 const POINTS: usize = 4;
-/// From a put's answer to the end of the write of its record: 100 ms on a machine that is none
-/// of these, where a processor is a fifteenth of one.
+/// From a put's answer to the end of the write of its record: 100 ms on a usual machine; this one
+/// has a fifteenth of a processor.
 const SOON: Duration = Duration::from_millis(500);
 /// Between two marks with the time.
 const MARK_EACH: Duration = Duration::from_millis(150);
@@ -49,7 +49,7 @@ fn now() -> Duration {
     Duration::try_from(now).expect("after the machine's start")
 }
 
-/// A device of device-mapper; gone at the end.
+/// A device of device-mapper; removed on drop.
 struct Mapped(&'static str);
 
 impl Mapped {
@@ -57,7 +57,7 @@ impl Mapped {
         tool(&format!(
             "modprobe -a dm-log-writes dm-snapshot; dmsetup create {name} --table '{table}'"
         ));
-        // Without udev nobody makes it.
+        // Without udev no other program makes the node.
         tool(&format!("dmsetup mknodes {name}; test -b /dev/mapper/{name}"));
         Self(name)
     }
@@ -73,7 +73,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What the drive below was told, and what clients know.
+/// The log of the drive's writes, and the clients' history.
 struct Recorded {
     log: Log,
     history: History,
@@ -94,7 +94,7 @@ fn record(case: Case) -> Recorded {
     let [data, log] = [("kvr-main", 1), ("kvr-slow", 1)].map(|(serial, n)| namespace(serial, n));
     machine::wipe_label(&data);
     tool(&format!("dd if=/dev/zero of={} bs=4k count=1 conv=fsync 2>&1", log.display()));
-    // The label and what is beside the segments.
+    // The label and the area before the segments.
     let sectors = (case.member_bytes + (8 << 20)) / 512;
     let table = format!("0 {sectors} log-writes {} {}", data.display(), log.display());
     let device = Mapped::new("recorded", &table);
@@ -123,7 +123,7 @@ fn record(case: Case) -> Recorded {
     Recorded { log: Log::read(&log), history, evicted }
 }
 
-/// Times of marks, of the entries in front, in order.
+/// Times of the marks in these entries, in order.
 fn marks(entries: &[Entry]) -> impl DoubleEndedIterator<Item = Duration> {
     entries.iter().filter_map(|entry| match *entry {
         Entry::Mark(at) => Some(at),
@@ -132,26 +132,25 @@ fn marks(entries: &[Entry]) -> impl DoubleEndedIterator<Item = Duration> {
 }
 
 impl Recorded {
-    /// Places of the flushes.
+    /// Indices of the flushes.
     fn flushes(&self) -> Vec<usize> {
         let entries = self.log.entries.iter().enumerate();
         entries.filter(|(_, entry)| **entry == Entry::Flush).map(|(at, _)| at).collect()
     }
 
-    /// What is known of a drive that has everything up to one flush, and perhaps more up to
-    /// another.
+    /// The content of a drive that has all entries up to one flush, and perhaps more up to another.
     fn horizon(&self, before: usize, flush: usize, up_to: usize) -> Horizon {
         let entries = &self.log.entries;
-        // A mark tells a time before it was made: the next one's is behind it for sure.
+        // A mark has a time before its entry was made: the next one's is certainly after it.
         let last = marks(&entries[up_to..]).nth(1).unwrap_or(Duration::MAX);
         let dropped = marks(&entries[..flush]).next_back().unwrap_or_default();
         let flushed = marks(&entries[..before]).next_back().and_then(|at| at.checked_sub(SOON));
-        let owed = |until: Option<Duration>| until.filter(|_| self.evicted == 0);
-        Horizon { dropped, kept: owed(Some(dropped)), flushed: owed(flushed), last }
+        let required = |until: Option<Duration>| until.filter(|_| self.evicted == 0);
+        Horizon { dropped, kept: required(Some(dropped)), flushed: required(flushed), last }
     }
 }
 
-/// A drive that is written as the log says, and a view of it that forgets what is done to it.
+/// A drive that is written from the log, and a snapshot of it that drops its writes.
 struct Bench {
     origin: PathBuf,
     scratch: PathBuf,
@@ -176,7 +175,7 @@ fn open(path: &Path) -> File {
     File::options().write(true).open(path).expect("our own device")
 }
 
-/// Whether there is a label of a store that can be served: creation itself may have been cut.
+/// Whether there is the label of a complete store: its creation itself may have been cut.
 fn has_store(place: &Place) -> bool {
     run(kvrail().args(["volume", "inspect", VOLUME]).args(&place.members)).code == Some(0)
 }
@@ -194,10 +193,12 @@ fn replay(case: Case) {
     let bench = Bench::new(case.member_bytes);
     let (flushes, mut dice) = (recorded.flushes(), Rng::with_seed(seed));
     let each = flushes.len().div_ceil(points()).max(1);
-    let (mut applied, mut looks, mut owed, mut found, mut unmade) = (0, 0, 0, 0, 0);
+    let (mut applied, mut looks, mut required, mut found, mut unmade) = (0, 0, 0, 0, 0);
     for (number, &flush) in flushes.iter().enumerate() {
         let to = open(&bench.origin);
-        recorded.log.entries[applied..flush].iter().for_each(|it| recorded.log.apply(it, &to));
+        recorded.log.entries[applied..flush]
+            .iter()
+            .for_each(|entry| recorded.log.apply(entry, &to));
         to.sync_all().expect("our own device");
         applied = flush;
         if (number + 1) % each != 0 && number + 1 != flushes.len() {
@@ -205,12 +206,12 @@ fn replay(case: Case) {
         }
         let view = bench.view();
         let next = flushes.get(number + 1).copied().unwrap_or(recorded.log.entries.len());
-        // Every other time any part of what no flush has followed yet is there as well.
+        // Every other time the drive also has a part of the writes that no flush has followed yet.
         let more = looks % 2 == 1;
         if more {
             let to = open(&view.path());
             let after = recorded.log.entries[flush..next].iter().filter(|_| dice.bool());
-            after.for_each(|it| recorded.log.apply(it, &to));
+            after.for_each(|entry| recorded.log.apply(entry, &to));
             to.sync_all().expect("our own device");
         }
         let before = if number == 0 { 0 } else { flushes[number - 1] };
@@ -224,18 +225,21 @@ fn replay(case: Case) {
         let it = look(&sidecar, &recorded.history, &horizon);
         assert!(it.wrong.is_empty(), "seed {seed}, flush {number}: {:#?}", it.wrong);
         looks += 1;
-        owed += it.owed;
+        required += it.required;
         found += it.found.iter().filter(|(_, version)| version.is_some()).count();
         sidecar.kill();
     }
     println!(
         "store-power: seed {seed}: {} entries, {} flushes, {looks} replayed, {unmade} before the \
-         store was made, {owed} blocks owed and found, {found} found, {} evicted",
+         store was made, {required} blocks required and found, {found} found, {} evicted",
         recorded.log.entries.len(),
         flushes.len(),
         recorded.evicted
     );
-    assert!(looks > 2 && found > 0 && (owed > 0 || recorded.evicted > 0), "nothing was looked at");
+    assert!(
+        looks > 2 && found > 0 && (required > 0 || recorded.evicted > 0),
+        "nothing was looked at"
+    );
 }
 
 fn seed() -> u64 {
@@ -245,7 +249,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Everything that was acknowledged as durable before a flush is there, and every put of more than
+/// All puts that were acknowledged as durable before a flush are there, and all puts of more than
 /// 100 ms before the flush; no byte is wrong, no dropped key is back, every start succeeds.
 #[test]
 fn each_flush_leaves_what_was_promised() {
@@ -254,8 +258,8 @@ fn each_flush_leaves_what_was_promised() {
     }
 }
 
-/// The same for a ring that is overwritten: what was evicted is owed to nobody, and nothing of it
-/// comes back in the place of something else.
+/// The same for a ring that is overwritten: evicted blocks are not required, and no old block
+/// appears in the place of another one.
 #[test]
 fn each_flush_of_a_ring_that_is_overwritten_leaves_nothing_wrong() {
     if machine::is_ours() {

@@ -1,8 +1,8 @@
 //! The machine is reset, or its emulator killed, in the middle of a store's load; the next boot
-//! finds what was acknowledged. What clients did stands in a file of the host, written before and
-//! after, which no reset reaches. `vm/power.sh` boots again and again.
+//! finds the acknowledged blocks. The clients' history is in a file of the host, written before and
+//! after each request, which no reset reaches. `vm/power.sh` boots again and again.
 //!
-//! `KVRAIL_POWER`: `reset` or `kill`, how this boot is to end; `look`, only look.
+//! `KVRAIL_POWER`: `reset` or `kill` ends this boot; `look` only checks.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,12 +22,13 @@ use crate::rig::Sidecar;
 const MEMBER_BYTES: u64 = 200 << 20;
 /// How long the load runs before the end of power.
 const LOAD: Duration = Duration::from_secs(8);
-/// From a put's answer to the flush behind its record: a second, and as much as this machine needs.
+/// From a put's answer to the flush behind its record: a second, and the extra time of this
+/// machine.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(2500);
 /// The host's folder.
 const OUT: &str = "/out";
 
-/// The clock that goes on while the machine is off.
+/// The clock that continues while the machine is off.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Realtime);
     Duration::try_from(now).expect("after 1970")
@@ -37,7 +38,7 @@ fn lines(events: &[Event]) -> String {
     events.iter().map(|event| format!("{event}\n")).collect()
 }
 
-/// What earlier boots did. A line that a reset has cut is none.
+/// The history of earlier boots. A line that a reset has cut does not count.
 fn history(ledger: &Path) -> (History, Duration) {
     let text = fs::read_to_string(ledger).unwrap_or_default();
     let (mut history, mut last) = (History::default(), Duration::ZERO);
@@ -50,7 +51,7 @@ fn history(ledger: &Path) -> (History, Duration) {
     (history, last)
 }
 
-/// Ends the machine, with everything under way.
+/// Ends the machine, with requests in flight.
 fn end_power(how: &str) {
     let out = Path::new(OUT);
     let marker = File::create(out.join("cut")).expect("the host's folder");
@@ -82,10 +83,14 @@ fn what_was_acknowledged_is_there_after_a_reset() {
     let it = look(&sidecar, &history, &horizon);
     assert!(it.wrong.is_empty(), "{:#?}", it.wrong);
     let there = it.found.iter().filter(|(_, version)| version.is_some()).count();
-    println!("store-power: {} keys, {} owed and found, {there} found", it.found.len(), it.owed);
-    assert!(is_first || it.owed > 10, "the ledger owes too little");
+    println!(
+        "store-power: {} keys, {} required and found, {there} found",
+        it.found.len(),
+        it.required
+    );
+    assert!(is_first || it.required > 10, "the ledger requires too few keys");
     let mut file = File::options().create(true).append(true).open(&ledger).expect("a ledger");
-    // A line that was cut has an end now, and what this boot found stays so.
+    // A cut line is ended now, and the content that this boot found is recorded.
     let at = now();
     let found = it.found.iter().map(|(key, version)| {
         let what = version.map_or(What::Gone, What::Kept);

@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Clock ticks that this host's processors have worked, and those that our children have.
+# Clock ticks that this host's processors have worked, and those of this script's children.
 ticks_of_host() { awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 ticks_of_ours() { awk '{ sub(/.*\) /, ""); print $14 + $15 }' "/proc/$$/stat"; }
 

@@ -4,11 +4,11 @@
 #   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] [--images FOLDER]
 #       [--systemd] (--shell | -- COMMAND...)
 #
-# With --systemd the first process is systemd, and the command a service's.
-# With --images the drives' contents are kept there, and the command may end the machine: a file
-# /out/cut says that it is about to, a file /out/kill asks for the emulator to be killed.
-# The command sees the programs' folder as /job/programs and writes what is to be kept to /out.
-# 124: the time limit; 125: the machine could not be booted, or died.
+# With --systemd the first process is systemd, and the command a service's. With --images the
+# drives' contents are kept there, and the command may end the machine: it writes a file /out/cut
+# before it does, and a file /out/kill makes this script kill the emulator. The command sees the
+# programs' folder as /job/programs and writes its results to /out. 124: the time limit; 125: the
+# machine could not be booted, or died.
 # shellcheck disable=SC2054,SC2317 # the emulator's arguments have commas; a trap calls `cleanup`
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -36,7 +36,7 @@ qemu=$(part_folder qemu)
 system=$(part_folder "kernel-$kernel")
 [[ -d $tools && -d $qemu && -d $system ]] || die "not built: scripts/dev vm build"
 
-# Sockets have short paths, so the run's files are in the temporary folder.
+# Socket paths have a short limit, so the run's files are in the temporary folder.
 work=$(mktemp -d)
 emulator=''
 cleanup() {
@@ -59,7 +59,7 @@ cp "$vm/guest.sh" "$vm/inside.sh" "$work/job/"
 all_controllers
 echo "$controllers" >"$work/job/controllers"
 modules=capability
-# What systemd would do besides: catalogues and terminals that nobody reads.
+# Services that systemd would start besides: catalogues and terminals without a reader.
 if [[ $systemd == yes ]]; then
     : >"$work/job/systemd"
     modules=landlock,capability
@@ -82,7 +82,7 @@ args=(
     -virtfs "$(share "$system/usr/lib/modules" modules ,readonly=on)"
     -virtfs "$(share "$work/job" job ,readonly=on)"
     -virtfs "$(share "$out" out)"
-    # The guest's door to this emulator: a monitor, and a port that leads to it.
+    # The guest's way to this emulator: a monitor, and a port that leads to it.
     -chardev "socket,id=monitor,path=$work/monitor,server=on,wait=off"
     -mon chardev=monitor,mode=control
     -chardev "socket,id=door,path=$work/monitor"
@@ -94,7 +94,7 @@ args=(
  nvme.poll_queues=2 nvme_core.multipath=N hugepages=64"
 )
 
-# Becomes the emulator: to be called in a shell of its own, whose number is then the emulator's.
+# Becomes the emulator: called in a shell of its own, whose process id is then the emulator's.
 start() {
     local libraries=$qemu/usr/lib/x86_64-linux-gnu
     # `setsid` gives it a process group to end; `timeout` ends it even if this script is killed.
@@ -144,7 +144,7 @@ wait # for the rest of the log
 [[ ! -e $out/status ]] || exit "$(cat "$out/status")"
 tail -n 30 "$out/console" "$out/emulator" >&2
 if ((status == 124 || SECONDS >= limit)); then
-    say "the time limit of $limit s ended it; above is what the kernel said last"
+    say "the time limit of $limit s ended it; the kernel's last messages are above"
     exit 124
 fi
-die "the machine ended without a status; above is what it said last"
+die "the machine ended without a status; its last messages are above"

@@ -19,7 +19,7 @@ make_part qemu make_tree "$suite-backports" "${qemu_packages[@]}"
 for kernel in "${kernels[@]}"; do
     make_part "kernel-$kernel" make_kernel "$kernel"
 done
-# Leavings: of interrupted builds, and of recipes that nobody has used for a month.
+# Leftovers of interrupted builds, and parts of recipes that were not used for a month.
 rm -rf "$cache"/*.new
 find "$cache" -mindepth 1 -maxdepth 1 -name '*-*' -mtime +30 -exec rm -rf {} +
 for kernel in "${kernels[@]}"; do

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the VM's scripts share: where its parts lie, how one is made whole or not at all. Sourced.
+# Functions of the VM's scripts: the folders of its parts, and how a part is made whole or not at
+# all. Sourced.
 # shellcheck disable=SC2034 # variables for those who source it
 set -euo pipefail
 
@@ -10,13 +11,13 @@ cache=${XDG_CACHE_HOME:-~/.cache}/kvrail-vm
 
 say() { echo "vm: $*" >&2; }
 
-# 125: the machine could not be built or run, which is neither good nor bad news about kvrail.
+# 125: the machine could not be built or run, which proves nothing about kvrail.
 die() {
     say "$*"
     exit 125
 }
 
-# The folder of a part. Its name holds what it is made from, so an edited recipe makes a new one.
+# The folder of a part. Its name has a hash of the recipe, so an edited recipe makes a new one.
 part_folder() {
     local name=$1 recipe
     case $name in
@@ -43,7 +44,7 @@ make_part() {
     touch "$folder"
 }
 
-# Runs a program of an unpacked tree with that tree's own libraries, whatever the host's are.
+# Runs a program of an unpacked tree with that tree's own libraries, not with the host's.
 in_tree() {
     local tree=$1 program=$2 place
     local libraries=$tree/usr/lib/x86_64-linux-gnu

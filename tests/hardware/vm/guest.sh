@@ -15,7 +15,7 @@ trouble() {
     exit
 }
 
-# What a first process does.
+# Work of a first process.
 be_first() {
     mount -t sysfs sys /sys
     mkdir -p /dev/pts /dev/shm /dev/hugepages
@@ -33,7 +33,7 @@ be_first() {
     ulimit -n 65536
 }
 
-# Where systemd is wanted, the first process becomes it, and this script its service.
+# With --systemd the first process becomes systemd, and this script its service.
 if [[ -e /job/systemd && $$ == 1 ]]; then
     cat >/etc/systemd/system/job.service <<'END'
 [Unit]
@@ -53,12 +53,12 @@ p9=trans=virtio,version=9p2000.L,msize=512000,cache=none
 mount -t 9p -o "$p9" out /out || trouble "no folder for results"
 [[ -e /job/systemd ]] || be_first
 
-# Named by no udev: the monitor's port.
+# The monitor's port, which has no name without udev.
 for port in /sys/class/virtio-ports/*; do
     [[ $(cat "$port/name" 2>/dev/null) != monitor ]] || ln -s "${port##*/}" /dev/monitor
 done
 
-# Controllers come up side by side, so kernel names say nothing; all must be there.
+# Controllers come up in parallel, so kernel names have no order; all must be there.
 modprobe nvme || trouble "no nvme driver"
 controllers=$(</job/controllers)
 for ((tenths = 0; ; tenths++)); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What scripts that run in a machine share. Sourced as /job/inside.sh.
+# Functions of scripts that run in a machine. Sourced as /job/inside.sh.
 
 # The kernel's name for namespace $2 of the controller with serial $1.
 namespace() {

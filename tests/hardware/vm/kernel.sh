@@ -2,7 +2,7 @@
 # Makes a kernel bootable: its modules, its image unpacked, a first root file system. Sourced.
 # shellcheck disable=SC2154 # variables of common.sh and build.sh
 
-# What the first root file system needs to reach the real one.
+# Modules that the first root file system needs to reach the real one.
 early_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 
 # Kernel packages of a release, whatever they are split into, without what installing them needs.

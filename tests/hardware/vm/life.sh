@@ -21,7 +21,7 @@ trap 'fail "line $LINENO"' ERR
 apt_get() { apt-get -q -y -o APT::Sandbox::User=root "$@"; }
 as() { setpriv --reuid "$1" --regid "$(id -g "$1")" --init-groups "${@:2}"; }
 main_pid() { systemctl show --property MainPID --value kvrail.service; }
-# Everything on this system but what belongs to its package manager, its log and its live state.
+# All files of this system except those of its package manager, its log and its live state.
 everything() {
     {
         find / -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache \
@@ -66,26 +66,26 @@ as engine kvrail status
 as engine kvrail status --format json >"$work/status"
 jq -e '.sandbox.mode == "on"' "$work/status" >/dev/null || fail "no sandbox"
 
-# What the unit forbids is not missed: metrics are on TCP.
+# The unit forbids UNIX sockets for metrics; TCP works.
 exec 4<>/dev/tcp/127.0.0.1/9464
 printf 'GET /readyz HTTP/1.0\r\n\r\n' >&4
 grep -q '200 OK' <&4 || fail "no metrics"
 exec 4>&-
 
-# As many as 100 GB have of 1 MiB each: the new sidecar reads as long an index.
+# The blocks of 100 GB at 1 MiB each: the new sidecar reads an index of that length.
 step "an index of 100,000 blocks"
 as engine /job/programs/kvrail-actor fill "$socket" kv fill 0 100000 1024
 
 step "blocks"
 mkfifo "$work/end"
-as engine /job/programs/kvrail-actor steady "$socket" kv life <"$work/end" >"$work/said" &
+as engine /job/programs/kvrail-actor steady "$socket" kv life <"$work/end" >"$work/output" &
 client=$!
 exec 3>"$work/end"
 for ((tenths = 0; tenths < 300; tenths++)); do
-    [[ ! -s $work/said ]] || break
+    [[ ! -s $work/output ]] || break
     sleep 0.1
 done
-[[ $(<"$work/said") == running ]] || fail "no block was moved"
+[[ $(<"$work/output") == running ]] || fail "no block was moved"
 sleep 3
 
 step "reload"
@@ -97,7 +97,7 @@ for ((tenths = 0; tenths < 100; tenths++)); do
     ! as stranger kvrail status >"$work/stranger" 2>&1 || break
     sleep 0.1
 done
-((tenths < 100)) || fail "the reload let nobody in: $(<"$work/stranger")"
+((tenths < 100)) || fail "the reload admitted no client: $(<"$work/stranger")"
 [[ $(main_pid) == "$first" ]] || fail "the reload restarted it"
 
 step "a reload that is refused"
@@ -106,7 +106,7 @@ echo 'no_such_key = 1' | cat - "$work/good" >"$file"
 ! systemctl reload kvrail.service || fail "a refused reload looked well"
 [[ $(systemctl is-active kvrail.service) == active && $(main_pid) == "$first" ]] ||
     fail "a refused reload stopped it"
-as engine kvrail status >"$work/refused" 2>&1 && fail "nothing is wrong, it says"
+as engine kvrail status >"$work/refused" 2>&1 && fail "status finds no fault"
 grep -q config_refused "$work/refused" || fail "no trouble: $(<"$work/refused")"
 cp "$work/good" "$file"
 systemctl reload kvrail.service || fail "the corrected file is refused"
@@ -127,13 +127,13 @@ second=$(main_pid)
 cp "$file" "$work/good"
 echo 'no_such_key = 1' | cat - "$work/good" >"$file"
 apt_get install --reinstall "$new" 2>&1 | tee "$work/refused"
-grep -q 'the running sidecar was left as it is' "$work/refused" || fail "nothing was said"
+grep -q 'the running sidecar was left as it is' "$work/refused" || fail "no message"
 [[ $(main_pid) == "$second" && $(systemctl is-active kvrail.service) == active ]] ||
     fail "clients lost a sidecar to a configuration"
 cp "$work/good" "$file"
 exec 3>&-
-wait "$client" || fail "the client failed: $(<"$work/said")"
-tail -n 1 "$work/said" | jq -c . | tee /out/tally.json
+wait "$client" || fail "the client failed: $(<"$work/output")"
+tail -n 1 "$work/output" | jq -c . | tee /out/tally.json
 jq -e '.wrong == []' /out/tally.json >/dev/null || fail "wrong bytes"
 jq -e '.interruptions_ms | length == 1' /out/tally.json >/dev/null || fail "no upgrade under load"
 jq -e '.cut_off | keys - ["DRAINING"] == []' /out/tally.json >/dev/null ||

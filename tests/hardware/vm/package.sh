@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The life of the Debian package in a machine with systemd: package.sh [KERNEL]. Two builds of the
-# same program with two versions; `life.sh` says what becomes of them.
+# same program with two versions; `life.sh` has the steps.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

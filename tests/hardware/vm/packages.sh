@@ -2,8 +2,8 @@
 # Fetches packages of the distribution and unpacks them; installs nothing. Sourced by build.sh.
 # shellcheck disable=SC2034,SC2154 # variables shared with common.sh and build.sh
 
-# What runs the machine. The distribution's own emulator of this suite loses a race with its other
-# virtual CPUs now and then; the one of its backports does not.
+# Programs that run the machine. The distribution's own emulator of this suite loses a race with its
+# other virtual CPUs now and then; the one of its backports does not.
 qemu_packages=(qemu-system-x86 seabios)
 
 # Apt with folders of its own: no package of the host counts as installed and nothing of the host
@@ -45,7 +45,7 @@ open_apt() {
     logged apt apt-get update -o APT::Update::Error-Mode=any
 }
 
-# Runs a command in silence, or shows how it failed.
+# Runs a command in silence, or prints its output when it fails.
 logged() {
     "$@" >"$apt_root/log" 2>&1 || {
         tail -n 20 "$apt_root/log" >&2
@@ -53,7 +53,7 @@ logged() {
     }
 }
 
-# Unpacks into a folder what lies in apt's cache of archives, and empties that.
+# Unpacks the content of apt's cache of archives into a folder, and empties the cache.
 unpack() {
     local deb
     for deb in "$apt_root"/cache/archives/*.deb; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Boots a machine again and again, ends its power under a store's load, and lets the next boot look
-# what is there: power.sh KERNEL ROUNDS OUT PROGRAMS.
+# Boots a machine again and again, ends its power under a store's load, and checks the content at
+# the next boot: power.sh KERNEL ROUNDS OUT PROGRAMS.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

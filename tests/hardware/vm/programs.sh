@@ -18,10 +18,10 @@ cargo build --workspace --locked
 put kvrail "$target/debug/kvrail"
 put kvrail-actor "$target/debug/kvrail-actor"
 
-# Where the tests expect the two above: the guest has them there too.
+# The folder where the tests expect the two programs above: the guest has it too.
 (cd "$target/debug" && pwd) >"$folder/target"
-said=$(CARGO_TERM_QUIET=false cargo test --workspace --locked --no-run \
-    --test contract --test hardware 2>&1) || { echo "$said" >&2 && exit 1; }
+built=$(CARGO_TERM_QUIET=false cargo test --workspace --locked --no-run \
+    --test contract --test hardware 2>&1) || { echo "$built" >&2 && exit 1; }
 for name in contract hardware; do
-    put "$name" "$(sed -n "s|.*Executable $name/main.rs (\(.*\))|\1|p" <<<"$said")"
+    put "$name" "$(sed -n "s|.*Executable $name/main.rs (\(.*\))|\1|p" <<<"$built")"
 done

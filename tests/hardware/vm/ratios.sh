@@ -24,18 +24,18 @@ null_device() {
     echo "/dev/$1"
 }
 
-# Serves a new volume on these members in a mode; says why where the mode is refused.
+# Serves a new volume on these members in a mode; prints why where the mode is refused.
 serve() {
-    local mode=$1 member said tries
+    local mode=$1 member list tries
     for member in "${@:2}"; do
         dd if=/dev/zero of="$member" bs=1M count=1 conv=fsync status=none
     done
     kvrail volume create kv --stripe 256KiB --quiet --force "${@:2}" >/dev/null
-    said=$(IFS=,; printf '"%s",' "${@:2}")
+    list=$(IFS=,; printf '"%s",' "${@:2}")
     # The poller has a processor, client and fio have the other one, in every arm.
     kvrail serve --set sidecar.socket=/tmp/s --set "device.mode=\"$mode\"" \
         --set 'pollers.cpus=[1]' --set pollers.count=1 \
-        --set "volume=[{name=\"kv\",members=[${said%,}]}]" >/tmp/serve 2>&1 &
+        --set "volume=[{name=\"kv\",members=[${list%,}]}]" >/tmp/serve 2>&1 &
     sidecar=$!
     for ((tries = 0; tries < 300; tries++)); do
         [[ ! -S /tmp/s ]] || return 0
@@ -94,7 +94,7 @@ modes_on() {
     done
 }
 
-# Rows of a place: what the aims speak of, then every mode beside iopoll.
+# Rows of a place: those of the aims, then every mode compared with iopoll.
 table_of() {
     local place=$1 mode
     line "$place: kvrail iopoll / fio hipri, 4 KiB d32, IOPS" \

@@ -9,12 +9,12 @@ programs=/job/programs
 # The tests find the binaries where they were built.
 target=$(<$programs/target)
 mkdir -p "$target" "$(dirname "$target")/tmp"
-# Copied: what is started often is read over 9p each time.
+# Copied, because programs that start often would be read over 9p each time.
 cp $programs/kvrail $programs/kvrail-actor "$target/"
 
 export RUST_BACKTRACE=1 KVRAIL_HARDWARE=1
 status=0
-# Adds to each test's line the seconds it took.
+# Adds the seconds of each test to its line.
 timed() {
     local line since=$SECONDS
     while IFS= read -r line; do
@@ -32,7 +32,8 @@ step() {
 echo "== machine: kernel $(uname -r), $(nproc) processors"
 skips=()
 case ${KVRAIL_SUITE:-all} in
-    # What another kernel shows: the store's own doing, and that of `kvrail target`.
+    # Tests of behaviour that depends on the kernel: without those of the store and of `kvrail
+    # target`.
     kernel) skips=(--skip store_power:: --skip kills::) ;;
     store-power) step store-power $programs/hardware store_power:: && exit $status ;;
     power) step power $programs/hardware store_power::reset:: && exit $status ;;

@@ -3,14 +3,14 @@
 #
 #   test.sh [brief | store-power] [KERNEL...]
 #
-# What is about kvrail more than about the kernel runs on the last kernel alone. With `brief` only
-# what is about the kernel, on the last one unless another is named: a third of the time. With
-# `store-power` only what a store keeps when power ends, and all of it, on each kernel: each flush
-# replayed.
+# Tests of kvrail that do not depend on the kernel run on the last kernel alone. With `brief` only
+# tests that depend on the kernel run, on the last one unless another is named: a third of the time.
+# With `store-power` only the tests of a store at the end of power run, all of them, on each kernel:
+# each flush replayed.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Seconds one machine may take; it takes a quarter of that where nothing else runs.
+# Seconds one machine may take; it takes a quarter of that on an idle host.
 limit=${KVRAIL_VM_LIMIT:-1500}
 suite_of=all points='' cuts=2
 case ${1:-} in

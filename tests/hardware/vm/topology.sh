@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The machine's NVMe controllers, as arguments of the emulator, and what each is for. Sourced.
+# The machine's NVMe controllers, as arguments of the emulator, and the purpose of each. Sourced.
 # shellcheck disable=SC2034,SC2054,SC2154 # variables of boot.sh, arguments with commas
 
 nvme_args=()
@@ -31,7 +31,7 @@ namespace() {
     nvme_args+=(-device "nvme-ns,bus=$1,nsid=$2,drive=$3${4:+,$4}")
 }
 
-# Fails reads of byte 2 MiB and writes of byte 4 MiB for good, told in sectors of 512 bytes.
+# Fails reads of byte 2 MiB and writes of byte 4 MiB for good, in sectors of 512 bytes.
 bad_sectors() {
     local kind sector
     while read -r kind sector; do

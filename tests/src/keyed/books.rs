@@ -1,4 +1,5 @@
-//! What one process knows of its own keys: which bytes a get may return, and what must be there.
+//! What one process knows of its own keys: the bytes a get may return, and the blocks that must be
+//! there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,25 +8,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::content::{bytes_of, length_of};
 
-/// How long after its answer a put is sure to survive the sidecar's end.
+/// A put that was acknowledged this long ago survives the sidecar's end.
 const SOON: Duration = Duration::from_millis(100);
 
 /// Events of a key that are kept.
 const HISTORY: usize = 12;
 
-/// What is known of a key.
+/// State of one key.
 #[derive(Clone, Debug, Default)]
 struct Known {
     /// Versions that may be there.
     possible: Vec<u32>,
-    /// The one that must be, and when it was acknowledged in the session that goes on or ended
-    /// last; 0 in an earlier one. On the clock that all processes share.
+    /// The version that must be there, and when it was acknowledged in the session that goes on or
+    /// ended last; 0 in an earlier one. On the clock that all processes share.
     must: Option<(u32, Duration)>,
-    /// Whether the last one that had to be was too young when the sidecar was killed.
+    /// Whether the last version that had to be there was too young when the sidecar was killed.
     young: bool,
     /// The highest version that was ever put.
     last: u32,
-    /// What happened to it last, for whoever has to find out why it is lost.
+    /// The last events of the key, to find out why it is lost.
     history: VecDeque<(Duration, String)>,
 }
 
@@ -51,7 +52,7 @@ impl Books {
         self.keys.keys().copied().collect()
     }
 
-    /// Whether a key may be put: nothing of it is known to be there.
+    /// Whether a key may be put: no version of it can be there.
     #[must_use]
     pub fn is_free(&self, key: u64) -> bool {
         self.keys.get(&key).is_none_or(|known| known.possible.is_empty())
@@ -76,7 +77,7 @@ impl Books {
 
     /// A put was declined: nothing was written.
     pub fn declined(&mut self, key: u64, version: u32) {
-        self.keys.entry(key).or_default().possible.retain(|it| *it != version);
+        self.keys.entry(key).or_default().possible.retain(|put| *put != version);
     }
 
     /// A drop begins.
@@ -93,8 +94,8 @@ impl Books {
         known.note(now(), "dropped".into());
     }
 
-    /// The sidecar of the session that ended last was killed then: what it had acknowledged less
-    /// than 100 ms before may be gone.
+    /// The sidecar of the session that ended last was killed at this time: puts that it had
+    /// acknowledged less than 100 ms before may be gone.
     pub fn killed(&mut self, when: Duration) {
         for known in self.keys.values_mut() {
             known.note(when, "killed".into());
@@ -108,7 +109,7 @@ impl Books {
         }
     }
 
-    /// A get was a miss. `true`: it was known, but too young.
+    /// A get was a miss. `true`: the block had been put, but was too young.
     ///
     /// # Errors
     /// The block must be there.
@@ -118,7 +119,7 @@ impl Books {
             let history = &known.history;
             return Err(format!("{key} v{version} is lost: acknowledged {at:?}: {history:?}"));
         }
-        // Once it was missed it stays missed: nothing brings it back.
+        // A missed block stays missed until the next put.
         known.possible.clear();
         known.note(now(), "missed".into());
         Ok(std::mem::take(&mut known.young))
@@ -127,7 +128,7 @@ impl Books {
     /// A get returned these bytes, and their check was right.
     ///
     /// # Errors
-    /// They are not what was put.
+    /// They are not the bytes that were put.
     pub fn got(&mut self, key: u64, bytes: &[u8], now: Duration) -> Result<(), String> {
         let known = self.keys.entry(key).or_default();
         let is_it = |version: &&u32| is_version(key, **version, bytes);
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn what_was_acknowledged_long_before_must_be_found() {
         let (mut books, version) = with_a_put();
-        assert!(books.clone().missed(7).is_err(), "nobody was killed");
+        assert!(books.clone().missed(7).is_err(), "no sidecar was killed");
         books.killed(2 * SECOND);
         assert!(books.clone().missed(7).is_err());
         books.killed(2 * SECOND + Duration::from_millis(50));

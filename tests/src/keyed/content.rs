@@ -1,12 +1,12 @@
-//! What blocks hold: a function of key and version, so that any process can tell right bytes.
+//! Content of blocks: a function of key and version, so that any process can check bytes.
 
 use fastrand::Rng;
 use kvrail_store::Key;
 
-/// Bits that keep one use of the dice from another.
+/// Separates the random numbers for lengths from those for content.
 const LENGTHS: u64 = 0x6c65_6e67;
 
-/// Numbers from here on are those of large blocks.
+/// Numbers from here on belong to large blocks.
 pub(super) const LARGE: u64 = 1 << 40;
 
 /// The key of a number.
@@ -31,7 +31,7 @@ pub fn length_of(number: u64, version: u32) -> u32 {
     }
 }
 
-/// So many bytes of a block.
+/// The first bytes of a block, in this number.
 #[must_use]
 pub fn bytes_of(number: u64, version: u32, length: u32) -> Vec<u8> {
     let mut bytes = vec![0; length as usize];
@@ -48,7 +48,10 @@ mod tests {
         let all: Vec<Vec<u8>> = [(1, 1), (1, 2), (2, 1)].map(|(n, v)| bytes_of(n, v, 64)).into();
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
         let lengths: Vec<u32> = (0..1000).map(|number| length_of(number, 1)).collect();
-        assert!(lengths.iter().any(|it| *it < 512) && lengths.iter().any(|it| *it > 64 << 10));
-        assert!(lengths.iter().any(|it| it.is_multiple_of(4096)));
+        assert!(
+            lengths.iter().any(|bytes| *bytes < 512)
+                && lengths.iter().any(|bytes| *bytes > 64 << 10)
+        );
+        assert!(lengths.iter().any(|bytes| bytes.is_multiple_of(4096)));
     }
 }

@@ -1,4 +1,4 @@
-//! One request of a process, with what it is for.
+//! One request of a process, with its purpose.
 
 use super::content::{LARGE, bytes_of, key_of, length_of};
 use super::seat::Op;
@@ -8,7 +8,7 @@ const PART_BYTES: u32 = 300 << 10;
 /// Bytes of the largest block.
 const LARGE_BYTES: u32 = 2 << 20;
 
-/// What a place is used for.
+/// Purpose of a place.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
     Put { number: u64, version: u32, block: Vec<u8>, at: u32 },

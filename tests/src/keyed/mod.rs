@@ -1,5 +1,5 @@
-//! Clients of a store that speak lanes themselves: a second reading of the wire, beside the
-//! client library's.
+//! Clients of a store that speak lanes themselves: a second implementation of the wire protocol,
+//! independent of the client library.
 
 mod books;
 mod content;

@@ -1,8 +1,8 @@
-//! A process that puts, gets and drops until the sidecar is gone, and then looks what it finds.
+//! A process that puts, gets and drops until the sidecar is gone, and then checks what is left.
 //!
-//! It is told what to do line by line: `go` attaches, checks everything that is known, says
-//! `running` and works until the session ends, says `gone`; `killed NANOSECONDS` says when the
-//! sidecar was killed; `check` attaches and checks, says `checked`; `end` says the tally.
+//! Commands come as lines: `go` attaches, checks all known keys, prints `running`, works until the
+//! session ends, and prints `gone`; `killed NANOSECONDS` is the time at which the sidecar was
+//! killed; `check` attaches, checks, and prints `checked`; `end` prints the tally.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ const PLACES: u32 = 8;
 const BLOCK_BYTES: u32 = 2 << 20;
 /// Large blocks of a process at most.
 const LARGE_KEYS: u64 = 8;
-/// Keys of a process at most: what all of them put fits into the store, so nothing is evicted.
+/// Keys of a process at most: all processes' puts fit into the store, so nothing is evicted.
 const KEYS: u64 = 1500;
-/// Versions that other processes are thought to reach.
+/// Highest version of another process's key that a get looks for.
 const VERSIONS: u32 = 64;
 /// How long the sidecar may take to come back.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
@@ -37,15 +37,15 @@ pub struct KeyedPlan {
     pub socket: PathBuf,
     /// The store.
     pub volume: String,
-    /// Which process of how many: its keys are its own.
+    /// Number of this process: its keys are its own.
     pub process: u64,
     /// How many there are.
     pub processes: u64,
-    /// Of all dice.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Results of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyedTally {
     /// Puts that were acknowledged.
@@ -64,15 +64,15 @@ pub struct KeyedTally {
     pub young: u64,
     /// Sessions that ended.
     pub sessions: u64,
-    /// Whatever was wrong.
+    /// All faults.
     pub wrong: Vec<String>,
 }
 
-/// Does what the lines say; `say` is what it answers.
+/// Executes the lines as commands; `print` gets the answers.
 ///
 /// # Panics
-/// When a line makes no sense, or the sidecar does not come back.
-pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: impl Fn(&str)) {
+/// When a line is no command, or the sidecar does not come back.
+pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, print: impl Fn(&str)) {
     let mut process = Process {
         plan: plan.clone(),
         books: Books::default(),
@@ -82,15 +82,15 @@ pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: i
     for line in lines {
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("go", _) => {
-                // A sidecar that goes while everything is checked is one more end.
+                // A sidecar that ends during the check is one more end of a session.
                 let ended = process.attach().and_then(|mut seat| {
                     process.check(&mut seat)?;
-                    say("running");
+                    print("running");
                     process.work(&mut seat)
                 });
                 ended.expect_err("only an end ends it");
                 process.tally.sessions += 1;
-                say("gone");
+                print("gone");
             }
             ("killed", at) => {
                 let nanoseconds = at.parse().expect("nanoseconds");
@@ -99,10 +99,10 @@ pub fn drive_keyed(plan: &KeyedPlan, lines: impl Iterator<Item = String>, say: i
             ("check", _) => {
                 let checked = process.attach().and_then(|mut seat| process.check(&mut seat));
                 checked.expect("the sidecar stays");
-                say("checked");
+                print("checked");
             }
             ("end", _) => {
-                return say(&serde_json::to_string(&process.tally).expect("plain figures"));
+                return print(&serde_json::to_string(&process.tally).expect("plain figures"));
             }
             other => panic!("{other:?}"),
         }
@@ -175,7 +175,7 @@ impl Process {
                 jobs.push(self.job(number));
             }
             let mut again = self.round(seat, jobs)?;
-            // What was begun is finished; what was declined is left.
+            // Puts that were begun are finished; declined ones are left.
             while again.iter().any(Job::is_begun) {
                 let (begun, left) = again.into_iter().partition(Job::is_begun);
                 self.leave(left);
@@ -193,8 +193,8 @@ impl Process {
         }
     }
 
-    /// What to do with a key of its own, or a get of another's. A key has one job at a time: a get
-    /// beside its put or drop may find the block or miss it.
+    /// A request for a key of its own, or a get of another process's key. A key has one job at a
+    /// time: a get during its put or drop may find the block or miss it.
     fn job(&mut self, number: u64) -> Job {
         if self.dice.u8(..8) == 0 {
             let process = self.dice.u64(..self.plan.processes);
@@ -213,7 +213,7 @@ impl Process {
         Job::Get { number }
     }
 
-    /// Does jobs at once. Those that must be done again: declined, or still warming.
+    /// Runs jobs at once. Returns those to repeat: declined, or still warming.
     fn round(&mut self, seat: &mut Seat, jobs: Vec<Job>) -> Result<Vec<Job>, Gone> {
         let ops: Vec<Op<'_>> = jobs.iter().map(Job::op).collect();
         let ends = seat.batch(&ops)?;
@@ -282,7 +282,7 @@ impl Process {
             // Nothing was written: an older version is there.
             self.tally.present += 1;
             self.books.declined(number, version);
-            self.blame(format!("{number} v{version} is said to be there"));
+            self.blame(format!("{number} v{version} is reported as present"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of a store's clients with one thing to do each.
+//! Processes of a store's clients with one task each.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub struct TwinTally {
     pub pending: u64,
     /// Blocks found with their bytes.
     pub right: u64,
-    /// Whatever was wrong.
+    /// All faults.
     pub wrong: Vec<String>,
 }
 
@@ -64,7 +64,8 @@ pub fn twin(options: &SeatOptions, keys: u64, begin: impl FnOnce()) -> Result<Tw
                 (Status::Ok, 0) => tally.wrote += 1,
                 (Status::Ok, FLAG_PENDING) => tally.pending += 1,
                 (Status::Ok, FLAG_PRESENT) => tally.present += 1,
-                // Somebody else will: all of them would have to be declined.
+                // The other process's put will succeed: only if all puts were declined would the
+                // key stay absent.
                 (Status::Declined, _) => {}
                 other => tally.wrong.push(format!("put of {number}: {other:?}")),
             }
@@ -99,7 +100,7 @@ fn find(seat: &mut Seat, numbers: &[u64], tally: &mut TwinTally) -> Result<Vec<u
     Ok(missing)
 }
 
-/// Holds so many keys, all there are, for a minute. Returns how many it holds.
+/// Holds this number of keys, all there are, for a minute. Returns how many it holds.
 ///
 /// # Errors
 /// When the session ends.
@@ -129,11 +130,11 @@ pub fn half(seat: &mut Seat, number: u64, block: &[u8]) -> Result<(), Gone> {
     Ok(())
 }
 
-/// Requests that are wrong in some place, false reports and floods of holds, in a namespace of its
-/// own. Returns how many it made.
+/// Malformed requests, false reports and floods of holds, in a namespace of its own. Returns the
+/// number of requests.
 ///
 /// # Errors
-/// When the session ends: a lane of nonsense is no reason.
+/// When the session ends: malformed requests in a lane must not end it.
 pub fn noise(options: &SeatOptions, seconds: f64, seed: u64) -> Result<u64, Gone> {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let mut dice = Rng::with_seed(seed);
@@ -159,7 +160,7 @@ pub fn noise(options: &SeatOptions, seconds: f64, seed: u64) -> Result<u64, Gone
     Ok(rounds)
 }
 
-/// A slot of a request to a store, wrong somewhere.
+/// A slot of a request to a store with a random error.
 fn garbage(dice: &mut Rng, handle: u16, block: &[u8]) -> kvrail_ring::Request {
     let mut request = kvrail_ring::Request {
         opcode: dice.u8(5..11),
@@ -177,7 +178,7 @@ fn garbage(dice: &mut Rng, handle: u16, block: &[u8]) -> kvrail_ring::Request {
         ..kvrail_ring::Request::default()
     };
     match dice.u8(..8) {
-        // Never another namespace's that this session was granted: it has one only.
+        // Never the handle of another namespace of this session: it has one only.
         0 => request.volume = dice.u16(..),
         1 => request.length = dice.u32(..),
         2 => request.region = dice.u32(..),
@@ -187,7 +188,7 @@ fn garbage(dice: &mut Rng, handle: u16, block: &[u8]) -> kvrail_ring::Request {
         6 => request.reserved_b = dice.u32(..),
         _ => {}
     }
-    // Raw volumes are not this one's business.
+    // Raw volumes are not this process's business.
     if matches!(request.opcode, 1..=4) {
         request.opcode = 0;
     }

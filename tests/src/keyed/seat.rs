@@ -20,13 +20,13 @@ use kvrail_store::{Key, Members, check};
 
 /// Bytes of a page of the tail arena.
 const TAIL: usize = 4096;
-/// What memory holds where no block is.
+/// Content of memory outside of blocks.
 const GUARD: u8 = 0x5a;
-/// Bytes behind each place that nobody may touch.
+/// Bytes behind each place that no request may touch.
 const GUARD_BYTES: usize = 4096;
-/// Longest wait for anything of a sidecar that lives.
+/// Longest wait for any answer of a live sidecar.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Looks at a lane between looks at the socket.
+/// Polls of a lane between two polls of the socket.
 const LOOKS: u32 = 256;
 
 /// The session has ended; what was in flight may have happened or not.
@@ -63,7 +63,7 @@ pub enum Op<'a> {
         at: u32,
         /// Bytes of the part.
         bytes: u32,
-        /// What stays with it.
+        /// The block's metadata.
         metadata: &'a [u8],
         /// `FLAG_DURABLE` or 0.
         flags: u8,
@@ -72,7 +72,7 @@ pub enum Op<'a> {
     Get {
         /// Its key.
         key: Key,
-        /// Bytes of memory that are offered.
+        /// Bytes of memory that the request offers.
         capacity: u32,
     },
     /// Gets a part of a block.
@@ -84,11 +84,11 @@ pub enum Op<'a> {
         /// Bytes.
         bytes: u32,
     },
-    /// Looks for one key, and holds it for so many milliseconds.
+    /// Looks for one key, and holds it for this number of milliseconds.
     Lookup {
         /// Its key.
         key: Key,
-        /// 0: not at all.
+        /// 0: no hold.
         hold_ms: u32,
     },
     /// Drops a block, durably.
@@ -113,7 +113,7 @@ impl<'a> Op<'a> {
         Self::Put { key, block, at: 0, bytes, metadata: &[], flags: 0 }
     }
 
-    /// The same, answered when it is durable.
+    /// The same, acknowledged when it is durable.
     #[must_use]
     pub fn put_durable(key: Key, block: &'a [u8]) -> Self {
         let bytes = u32::try_from(block.len()).expect("at most 128 MiB");
@@ -139,9 +139,9 @@ pub struct End {
     pub status: Status,
     /// `FLAG_PRESENT` and the like.
     pub flags: u8,
-    /// As the operation says.
+    /// Meaning depends on the operation.
     pub bytes: u32,
-    /// As the operation says.
+    /// Meaning depends on the operation.
     pub checksum: u64,
 }
 
@@ -155,9 +155,9 @@ pub struct Seat {
     memory: Arc<dyn Pinned>,
     region: RegionId,
     tails: Arc<dyn Pinned>,
-    /// What requests name the namespace by.
+    /// The namespace's handle in requests.
     handle: u16,
-    /// What its checks are folded with.
+    /// The uid that checks are folded with.
     uid: u64,
     options: SeatOptions,
 }
@@ -166,10 +166,10 @@ impl Seat {
     /// Attaches and opens everything.
     ///
     /// # Errors
-    /// What the sidecar refuses, in its words, or that there is none.
+    /// The sidecar's refusal, in its words, or that there is no sidecar.
     ///
     /// # Panics
-    /// When it says what cannot be.
+    /// When an answer breaks the protocol.
     pub fn attach(options: &SeatOptions) -> Result<Self, Gone> {
         let channel = Channel::connect(&options.socket).map_err(|why| Gone(why.to_string()))?;
         let mut ask = Asker { channel, seq: 0 };
@@ -182,7 +182,7 @@ impl Seat {
         let ControlReply::Welcome(welcome) = ask.ask(ControlRequest::Hello(hello))?.0 else {
             return Err(Gone("not let in".into()));
         };
-        let volume = welcome.volumes.into_iter().find(|it| it.name == options.volume);
+        let volume = welcome.volumes.into_iter().find(|volume| volume.name == options.volume);
         let volume = volume.ok_or_else(|| Gone("no such store".into()))?;
         let (handle, uid) = ask.open_space(&volume, options)?;
         let each = options.place_bytes + GUARD_BYTES;
@@ -196,13 +196,13 @@ impl Seat {
         Ok(Self { channel, seq, volume, lanes, memory, region, tails, handle, uid, options })
     }
 
-    /// What checks are folded with.
+    /// The uid that checks are folded with.
     #[must_use]
     pub fn uid(&self) -> u64 {
         self.uid
     }
 
-    /// What requests name the namespace by.
+    /// The namespace's handle in requests.
     #[must_use]
     pub fn handle(&self) -> u16 {
         self.handle
@@ -221,12 +221,12 @@ impl Seat {
         }
     }
 
-    /// Requests name this from now on, whatever was granted.
+    /// Requests carry this handle from now on, granted or not.
     pub fn pretend(&mut self, handle: u16) {
         self.handle = handle;
     }
 
-    /// Bytes that a request names at least, and multiples of.
+    /// Requests transfer at least this number of bytes, and multiples of it.
     #[must_use]
     pub fn logical_block(&self) -> u32 {
         self.volume.geometry.logical_block
@@ -239,7 +239,7 @@ impl Seat {
         check(checksum(CrcAlgorithm::Crc64Nvme, block), self.uid, key, length)
     }
 
-    /// Asks something on the session's socket.
+    /// Sends a request on the session's socket and waits for the answer.
     ///
     /// # Errors
     /// When the session has ended.
@@ -249,7 +249,7 @@ impl Seat {
         Ok(answer)
     }
 
-    /// Gives all requests at once, each its own place, and waits until all have ended.
+    /// Submits all requests at once, each with its own place, and waits until all have ended.
     ///
     /// # Errors
     /// When the session ends before.
@@ -275,7 +275,7 @@ impl Seat {
         Ok(self.batch(&[op])?[0])
     }
 
-    /// Slots as they are, with side areas of chance; waits until each is answered.
+    /// Submits slots unchanged, with random side areas; waits until each is answered.
     ///
     /// # Errors
     /// When the session ends.
@@ -413,13 +413,13 @@ impl Seat {
         store(self.tails.as_ref(), place * TAIL, tail);
     }
 
-    /// Fills a place with what no block holds.
+    /// Fills a place with bytes that no block has.
     fn guard(&self, place: usize, bytes: u32) {
         let bytes = (bytes as usize).min(self.options.place_bytes) + GUARD_BYTES;
         store(self.memory.as_ref(), self.offset(place), &vec![GUARD; bytes]);
     }
 
-    /// What a get of so many bytes left in its place.
+    /// Content of a place after a get of this number of bytes.
     ///
     /// # Panics
     /// When it wrote more than the block's own bytes.
@@ -435,7 +435,7 @@ impl Seat {
         all
     }
 
-    /// A get's block, if its check says so.
+    /// A get's block, if its check is right.
     #[must_use]
     pub fn verified(&self, place: usize, capacity: u32, key: Key, end: &End) -> Option<Vec<u8>> {
         let bytes = self.bytes(place, capacity, end.bytes);
@@ -443,13 +443,13 @@ impl Seat {
     }
 }
 
-/// The session's socket before there is a seat.
+/// The session's socket while the seat is set up.
 struct Asker {
     channel: Channel,
     seq: u64,
 }
 
-/// Asks and waits for the answer.
+/// Sends a request and waits for the answer.
 fn ask_on(
     channel: &Channel,
     seq: &mut u64,

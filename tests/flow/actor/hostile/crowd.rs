@@ -8,7 +8,7 @@ use crate::rude::{Rude, bare, pause};
 /// Connections that are open at once.
 const CONNECTIONS: usize = 400;
 
-/// Takes every session there is, and asks for more. Each stays awake, so that it keeps its place.
+/// Takes all sessions, and requests more. Each stays active, so that it keeps its place.
 pub(crate) fn sessions(target: &Target) -> u64 {
     let mut all: Vec<Rude> = Vec::new();
     let mut rounds = 0;
@@ -23,7 +23,7 @@ pub(crate) fn sessions(target: &Target) -> u64 {
     rounds
 }
 
-/// Connects and says nothing; the oldest connection hangs up for the next one.
+/// Connects and sends nothing; the oldest connection is closed for the next one.
 pub(crate) fn connections(target: &Target) -> u64 {
     let mut open = std::collections::VecDeque::new();
     let mut rounds = 0;
@@ -49,7 +49,7 @@ pub(crate) fn attaches(target: &Target) -> u64 {
     rounds
 }
 
-/// Has arenas made and gives them up.
+/// Creates arenas and frees them.
 pub(crate) fn arenas(target: &Target) -> u64 {
     let client = target.client();
     let mut rounds = 0;

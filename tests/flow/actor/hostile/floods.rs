@@ -1,4 +1,4 @@
-//! As many requests as the lanes take, each allowed: what a client may ask of a poller.
+//! Lanes full of allowed requests: the most work that a client may give a poller.
 
 use std::time::Duration;
 
@@ -37,17 +37,17 @@ pub(crate) fn checksums(target: &Target) -> u64 {
     with_memory(target, (64, MIB), Request::checksum, Status::Ok)
 }
 
-/// The same, each against a checksum that is not theirs.
+/// The same, each against a wrong checksum.
 pub(crate) fn verify(target: &Target) -> u64 {
     with_memory(target, (64, MIB), |request| request.verify(1), Status::Corrupt)
 }
 
-/// Checksums of the longest requests there are.
+/// Checksums of the longest requests.
 pub(crate) fn stripes(target: &Target) -> u64 {
     with_memory(target, (2, 64 * MIB), Request::checksum, Status::Ok)
 }
 
-/// One client with one queue, and its ends.
+/// One client with one queue, and its completions.
 struct Flood {
     queue: Queue,
     volume: Volume,
@@ -63,7 +63,7 @@ impl Flood {
         Self { queue, volume, client, ended: 0 }
     }
 
-    /// Waits for one end at least, and takes all there are.
+    /// Waits for one completion at least, and takes all.
     fn take(&mut self, expected: Status) -> Vec<Completed> {
         let mut done = Vec::new();
         self.queue.wait_for(1, &mut done, LONG).expect("a session");
@@ -85,7 +85,7 @@ fn without_memory(target: &Target, depth: usize, make: fn(&Volume) -> Request) -
     flood.ended
 }
 
-/// Reads at so many places at once, of so many bytes each, from one stripe after the other.
+/// Reads at this number of places at once, of this length each, from one stripe after the other.
 fn with_memory(
     target: &Target,
     (depth, bytes): (usize, usize),

@@ -1,5 +1,5 @@
-//! Attacks on regions of GPU memory: requests that name what is not there, and regions that end
-//! in flight. The GPU is a stand-in.
+//! Attacks on regions of GPU memory: requests for blocks outside a region, and regions that end in
+//! flight. The GPU is a stand-in.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,7 +48,7 @@ fn good(region: u32) -> Request {
     Request { opcode, region, length, layout_block: 7, ..Request::default() }
 }
 
-/// Each wrong in one place, and how it must end.
+/// Requests with one wrong field each, and the status that each must end with.
 fn wrong(region: u32, strange: u32) -> Vec<(Request, Status)> {
     let good = good(region);
     let with = |change: fn(&mut Request)| {
@@ -57,15 +57,15 @@ fn wrong(region: u32, strange: u32) -> Vec<(Request, Status)> {
         (request, Status::Invalid)
     };
     let mut all = vec![
-        with(|it| it.layout_block = BLOCKS),
-        with(|it| it.layout_block = u32::MAX),
-        with(|it| it.region_offset = 512),
-        with(|it| it.region_offset = u64::MAX - 511),
-        with(|it| (it.region_offset, it.length) = (8, 4096)),
-        with(|it| it.length = BLOCK_BYTES + 512),
-        with(|it| it.length = 0),
-        with(|it| it.opcode = Opcode::Flush as u8),
-        with(|it| it.region ^= 0x1_0000),
+        with(|request| request.layout_block = BLOCKS),
+        with(|request| request.layout_block = u32::MAX),
+        with(|request| request.region_offset = 512),
+        with(|request| request.region_offset = u64::MAX - 511),
+        with(|request| (request.region_offset, request.length) = (8, 4096)),
+        with(|request| request.length = BLOCK_BYTES + 512),
+        with(|request| request.length = 0),
+        with(|request| request.opcode = Opcode::Flush as u8),
+        with(|request| request.region ^= 0x1_0000),
         (Request { region: strange, ..good }, Status::Invalid),
     ];
     for flag in [1 << 1, 1 << 2] {
@@ -79,7 +79,7 @@ fn lane(queue: &RawQueue) -> ClientLane {
     segment.into_client().0.remove(0)
 }
 
-/// Sends these; how each ended, by its place.
+/// Submits these; returns the status of each, by its index.
 fn run(queue: &RawQueue, lane: &mut ClientLane, requests: &[Request]) -> HashMap<u64, Status> {
     for (number, request) in (0_u64..).zip(requests) {
         assert!(lane.free(1).expect("an honest sidecar") > 0, "a slot is free");
@@ -100,7 +100,7 @@ fn run(queue: &RawQueue, lane: &mut ClientLane, requests: &[Request]) -> HashMap
     ends
 }
 
-/// Requests for blocks that are not there, beside one that is: each is refused alone.
+/// Requests for blocks that are not there, together with a good one: each bad one is refused alone.
 pub(crate) fn blocks(target: &Target) -> u64 {
     let mut rude = Rude::attach(&target.socket);
     let mut other = Rude::attach(&target.socket);
@@ -122,8 +122,8 @@ pub(crate) fn blocks(target: &Target) -> u64 {
     rounds
 }
 
-/// Attaches caches by the dozen, wrongly too, and leaves with requests in flight: by detach, by
-/// bye, by hanging up.
+/// Attaches caches by the dozen, malformed ones too, and leaves with requests in flight: by detach,
+/// by bye, by closing the socket.
 pub(crate) fn caches(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(14);
     let mut rounds = 0;
@@ -153,7 +153,7 @@ pub(crate) fn caches(target: &Target) -> u64 {
     rounds
 }
 
-/// One mistake: an error, and the session goes on.
+/// One malformed request: an error, and the session goes on.
 fn refused(rude: &mut Rude, dice: &mut fastrand::Rng) {
     let (mut info, fd) = cache();
     let pipe = rustix::pipe::pipe().expect("a pipe").0;

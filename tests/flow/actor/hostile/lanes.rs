@@ -13,14 +13,14 @@ use zerocopy::FromBytes;
 use super::Target;
 use crate::rude::{RawQueue, Rude, pause};
 
-/// Where the first lane begins, and where in a lane the client's and the sidecar's words stand:
-/// the layout that `kvrail_ring::Segment` documents.
+/// Offsets of the first lane, and of the client's and the sidecar's words in a lane: the layout
+/// that `kvrail_ring::Segment` documents.
 const LANE_AT: usize = 4096;
 const REQUEST_HEAD: usize = LANE_AT;
 const COMPLETION_HEAD: usize = LANE_AT + 128;
 const POLLER_SLEEP: usize = LANE_AT + 256;
 pub(super) const SLOTS: usize = LANE_AT + 384;
-/// Where a slot has its lap.
+/// Offset of the lap in a slot.
 pub(super) const LAP: usize = 11;
 /// Pauses within which a batch is served, unless its session has ended.
 const SERVED_WITHIN: u32 = 100;
@@ -37,14 +37,14 @@ fn read(queue: &RawQueue, at: usize) -> u32 {
     u32::from_ne_bytes(word)
 }
 
-/// 64 bytes of garbage, bent so that nobody's blocks are written: what could be a write or a
-/// discard names a region or a place that does not exist.
+/// 64 bytes of garbage, restricted so that no other client's block is written: writes and discards
+/// name a region or a place that does not exist.
 fn garbage(dice: &mut fastrand::Rng) -> Request {
     let mut bytes = [0; 64];
     dice.fill(&mut bytes);
     let mut request = Request::read_from_bytes(&bytes).expect("any bytes are a request");
     if dice.bool() {
-        // Nearly right, wrong in one place or two.
+        // Almost right, with one or two wrong fields.
         request = Request { user_data: request.user_data, ..Request::default() };
         request.opcode = dice.u8(..6);
         request.length = 512 * dice.u32(..4);
@@ -65,8 +65,8 @@ fn garbage(dice: &mut fastrand::Rng) -> Request {
     request
 }
 
-/// Fills lanes with garbage. Each slot is answered once, with its own name, and nearly all of
-/// them INVALID (a flush or a no-op may come out right).
+/// Fills lanes with garbage. Each slot is answered once, with its own user data, and almost all are
+/// INVALID (a flush or a no-op may come out right).
 pub(crate) fn slots(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(11);
     let mut rude = Rude::attach(&target.socket);
@@ -96,7 +96,7 @@ pub(crate) fn slots(target: &Target) -> u64 {
     rounds
 }
 
-/// Takes what is there; returns how many were INVALID.
+/// Takes all completions; returns how many were INVALID.
 pub(super) fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
     let mut invalid = 0;
     if !lane.is_ready().expect("an honest sidecar") {
@@ -104,7 +104,7 @@ pub(super) fn collect(lane: &mut ClientLane, open: &mut HashSet<u64>) -> u32 {
     }
     while let Some(completion) = lane.take().expect("an honest sidecar") {
         let completion = completion.fields();
-        // A LATE notice is no end.
+        // A LATE notice is no completion.
         if completion.status() != Status::Late {
             assert!(open.remove(&completion.user_data), "ended twice: {completion:?}");
         }
@@ -125,14 +125,14 @@ pub(crate) fn indices(target: &Target) -> u64 {
         let memory = queue.memory.as_ref();
         let word = |at, value: u32| store(memory, at, &value.to_ne_bytes());
         let lap = |slot: u32, lap: u8| store(memory, SLOTS + 64 * slot as usize + LAP, &[lap]);
-        // What only the sidecar writes may be anything: it does not read it back.
+        // Words that only the sidecar writes may have any value: it does not read them back.
         word(REQUEST_HEAD, dice.u32(..));
         word(POLLER_SLEEP, dice.u32(..));
         if dice.bool() {
             lap(0, dice.u8(2..));
         } else {
-            // The sidecar looks at it when the completion ring may be full: in the third batch at
-            // the latest. Until then it serves.
+            // The sidecar reads this word when the completion ring may be full: in the third batch
+            // at the latest. Until then it serves.
             word(COMPLETION_HEAD, dice.u32(depth * 2 + 1..));
             word(REQUEST_HEAD, 0);
             for batch in 1..=3 {
@@ -146,13 +146,13 @@ pub(crate) fn indices(target: &Target) -> u64 {
         ring(&queue);
         let reason = rude.expelled();
         assert!(reason.contains("queue 0"), "{reason}");
-        lap(0, late); // nobody looks any more
+        lap(0, late); // the poller reads it no more
         rounds += 1;
     }
     rounds
 }
 
-/// Asks and never reads an answer: the lane fills, and that is all.
+/// Submits and never reads a completion: the lane fills, without further effect.
 pub(crate) fn deaf(target: &Target) -> u64 {
     let mut rude = Rude::attach(&target.socket);
     let queue = rude.queue(256);
@@ -178,11 +178,11 @@ pub(crate) fn deaf(target: &Target) -> u64 {
 pub(crate) fn bells(target: &Target) -> u64 {
     let mut rude = Rude::attach(&target.socket);
     let queue = rude.queue(64);
-    for fd in queue.doorbells.iter().chain([&queue.hear]) {
+    for fd in queue.doorbells.iter().chain([&queue.bell]) {
         let flags = fcntl_getfl(fd).expect("flags");
         fcntl_setfl(fd, flags - OFlags::NONBLOCK).expect("our descriptor");
     }
-    // The counter of a doorbell to its end, so that one more write would block.
+    // The counter of a doorbell at its maximum, so that one more write would block.
     for doorbell in &queue.doorbells {
         let flags = fcntl_getfl(doorbell).expect("flags");
         fcntl_setfl(doorbell, flags | OFlags::NONBLOCK).expect("our descriptor");
@@ -192,8 +192,8 @@ pub(crate) fn bells(target: &Target) -> u64 {
     wake_over_and_over(target, &queue, reset)
 }
 
-/// Sleeps, or says so, before each of its no-ops ends. The doorbell may not ring any more: that
-/// costs only this client, which waits until the poller looks by itself; so it `rings` as it can.
+/// Sleeps, or announces it, before each of its no-ops ends. A broken doorbell costs only this
+/// client, which waits until the poller looks by itself; so `rings` is tried only.
 fn wake_over_and_over(target: &Target, queue: &RawQueue, rings: impl Fn(&RawQueue)) -> u64 {
     let segment = Segment::open(queue.memory.clone()).expect("our own segment");
     let (mut lanes, mut sleep) = segment.into_client();
@@ -215,7 +215,7 @@ fn wake_over_and_over(target: &Target, queue: &RawQueue, rings: impl Fn(&RawQueu
     rounds
 }
 
-/// Takes the counters off and puts them up again, which is a ring.
+/// Reads the counters and writes them again, which is a ring.
 fn reset(queue: &RawQueue) {
     for doorbell in &queue.doorbells {
         let _taken = rustix::io::read(doorbell, &mut [0; 8]);
@@ -223,12 +223,12 @@ fn reset(queue: &RawQueue) {
     }
 }
 
-/// Hangs as many watchers on the bell as it may, and has itself woken all the time: each watcher
-/// costs whoever rings.
+/// Registers the largest number of watchers on the bell, and is woken all the time: each watcher
+/// costs the ringing thread.
 pub(crate) fn watchers(target: &Target) -> u64 {
     let mut rude = Rude::attach(&target.socket);
     let queue = rude.queue(64);
-    let copies: Vec<_> = (0..200).map(|_| queue.hear.try_clone().expect("a descriptor")).collect();
+    let copies: Vec<_> = (0..200).map(|_| queue.bell.try_clone().expect("a descriptor")).collect();
     let sets: Vec<_> =
         (0..500).map(|_| epoll::create(CreateFlags::CLOEXEC).expect("a set")).collect();
     let pairs = sets.iter().flat_map(|set| copies.iter().map(move |copy| (set, copy)));

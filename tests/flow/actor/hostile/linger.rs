@@ -1,5 +1,5 @@
-//! Descriptors whose close waits: TCP sockets with SO_LINGER and unsent data. Whoever closes the
-//! last copy of one sleeps for as long as its maker chose, unless the reader takes the data.
+//! Descriptors whose close blocks: TCP sockets with SO_LINGER and unsent data. The close of the
+//! last copy blocks for the lingering time, unless the reader takes the data.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,10 +22,10 @@ const LINGER: Duration = Duration::from_secs(60);
 /// Sockets whose readers live: the oldest reader goes when there are more, and ends one wait.
 const READERS: usize = 200;
 
-/// How long an attack waits for the sidecar to be done with it.
+/// How long an attack waits for the sidecar to finish with it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Packets in a queue that nobody reads.
+/// Packets in a queue that is never read.
 const UNREAD: usize = 8;
 
 /// Makes such sockets.
@@ -55,20 +55,20 @@ impl Lingering {
         socket
     }
 
-    /// Sends one beside an ask. The sidecar has the only copy soon.
+    /// Sends one with a request. The sidecar soon has the only copy.
     fn send(&mut self, rude: &mut Rude, ask: ControlRequest) {
         let socket = self.make();
         if rude.send(ask, &[socket.as_fd()]).is_err() {
-            // Closed already, or too many are in flight: ours is the last copy.
+            // The session is closed, or too many are in flight: this is the last copy.
             set_socket_linger(&socket, None).expect("our socket");
             pause();
         }
-        // If the sidecar was faster, this close is the one that waits.
+        // If the sidecar was faster, this close blocks instead.
         std::thread::spawn(move || drop(socket));
     }
 }
 
-/// Beside a first message that is no hello.
+/// With a first message that is no hello.
 pub(crate) fn before_hello(target: &Target) -> u64 {
     repeat(target, |lingering| {
         let mut rude = Rude::connect(&target.socket);
@@ -77,7 +77,7 @@ pub(crate) fn before_hello(target: &Target) -> u64 {
     })
 }
 
-/// Beside an ask that comes without descriptors.
+/// With a request that takes no descriptors.
 pub(crate) fn surplus(target: &Target) -> u64 {
     repeat(target, |lingering| {
         let Some(mut rude) = Rude::try_attach(&target.socket) else { return pause() };
@@ -86,8 +86,8 @@ pub(crate) fn surplus(target: &Target) -> u64 {
     })
 }
 
-/// In packets behind a hello, which nobody reads any more once the socket is closed; whoever may
-/// not attach can do it, too.
+/// In packets behind a hello, which stay unread once the socket is closed; a user that may not
+/// attach can send them, too.
 pub(crate) fn unread(target: &Target) -> u64 {
     repeat(target, |lingering| {
         let mut rude = Rude::connect(&target.socket);
@@ -104,7 +104,7 @@ pub(crate) fn arena(target: &Target) -> u64 {
 }
 
 /// A file of a file system that answers no FLUSH, as memory for an arena: each close of a copy
-/// waits for one, whoever has others. This process closes none.
+/// waits for an answer. This process closes none.
 pub(crate) fn file(target: &Target) -> u64 {
     let file = File::open(target.file.as_ref().expect("FILE")).expect("a file");
     bring(target, |rude, ask| {
@@ -114,7 +114,7 @@ pub(crate) fn file(target: &Target) -> u64 {
     })
 }
 
-/// Brings one arena after the other, as long as the sidecar lets us.
+/// Sends one arena after the other, while the sidecar accepts sessions.
 fn bring(target: &Target, mut send: impl FnMut(&mut Rude, ControlRequest)) -> u64 {
     let mut rude = None;
     let mut rounds = 0;
@@ -122,7 +122,7 @@ fn bring(target: &Target, mut send: impl FnMut(&mut Rude, ControlRequest)) -> u6
         match &mut rude {
             Some(open) => {
                 send(open, ControlRequest::ImportArena { bytes: 4096 });
-                if open.hear().is_err() {
+                if open.receive().is_err() {
                     rude = None;
                 }
             }

@@ -27,9 +27,9 @@ fn sealed() -> OwnedFd {
     fd
 }
 
-/// Punches holes into its arena while requests, some with checksums, move its bytes. Every
-/// request ends once; what it ends with is nobody's business. It touches no block of others: it
-/// writes to the end of the volume only.
+/// Punches holes into its arena while requests, some with checksums, move its bytes. Every request
+/// ends once, with any status. No other client's block is touched: the attack writes to the end of
+/// the volume only.
 pub(crate) fn holes(target: &Target) -> u64 {
     let memory = sealed();
     let ours = memory.try_clone().expect("a descriptor");
@@ -40,7 +40,7 @@ pub(crate) fn holes(target: &Target) -> u64 {
     let stop = AtomicBool::new(false);
     let mut rounds = 0;
     std::thread::scope(|scope| {
-        // Relaxed: nothing is ordered by the flag, it only ends the loop.
+        // Relaxed: the flag orders nothing, it only ends the loop.
         scope.spawn(|| {
             let mut dice = fastrand::Rng::with_seed(3);
             while !stop.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ fn punch(memory: BorrowedFd<'_>, at: u64, bytes: u64, whole: u64) {
     fallocate(memory, flags, at, bytes.min(whole - at)).expect("no seal forbids holes");
 }
 
-/// Sixteen blocks at the end of the volume, written and read, with every option there is.
+/// Sixteen blocks at the end of the volume, written and read, with every option.
 fn move_bytes(queue: &mut Queue, volume: &Volume, arena: &Arena) {
     let block = 64 << 10;
     let stripe = volume.geometry().stripe_bytes;
@@ -108,12 +108,12 @@ fn segment_with_holes(target: &Target) {
         for doorbell in &queue.doorbells {
             let _rung = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }
-        // The sidecar answers, whatever it found there.
-        let _heard = rude.send(ControlRequest::Status, &[]).map(|()| rude.hear());
+        // The sidecar answers, whatever the segment holds.
+        let _received = rude.send(ControlRequest::Status, &[]).map(|()| rude.receive());
     }
 }
 
-/// Shrinks, grows and unseals: the seals say no each time.
+/// Shrinks, grows and unseals: the seals refuse each.
 pub(crate) fn truncate(target: &Target) -> u64 {
     let mut rounds = 0;
     while target.time_is_left() {

@@ -10,13 +10,13 @@ use super::Target;
 use super::lanes::{LAP, SLOTS, ring};
 use crate::rude::{Rude, pause};
 
-/// How long a session is waited for that has to end.
+/// Longest wait for the end of a session that has to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Holes between two looks whether the session lives.
+/// Holes between two checks whether the session lives.
 const HOLES: u64 = 64;
 
-/// Punches holes into the segment: whoever touches it next faults its pages in again.
+/// Punches holes into the segment: the next access faults its pages in again.
 pub(crate) fn holes(target: &Target) -> u64 {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     each_session(target, |rude| {
@@ -25,7 +25,7 @@ pub(crate) fn holes(target: &Target) -> u64 {
         let mut rounds = 0;
         while target.time_is_left() && !rude.has_ended() {
             for _ in 0..HOLES {
-                // A seal may forbid it: then there is nothing to do but ring.
+                // A seal may forbid it: then only the ring is left.
                 let _hole = fallocate(queue.segment.as_fd(), flags, 0, bytes);
                 ring(&queue);
             }
@@ -35,7 +35,7 @@ pub(crate) fn holes(target: &Target) -> u64 {
     })
 }
 
-/// Attaches, writes an impossible lap, is thrown out, and comes back at once.
+/// Attaches, writes an impossible lap, is expelled, and attaches again at once.
 pub(crate) fn scribble(target: &Target) -> u64 {
     each_session(target, |rude| {
         let queue = rude.queue(2);
@@ -46,7 +46,7 @@ pub(crate) fn scribble(target: &Target) -> u64 {
     })
 }
 
-/// One session after the other, as soon as the sidecar lets us in.
+/// One session after the other, as soon as the sidecar accepts one.
 fn each_session(target: &Target, mut attack: impl FnMut(&mut Rude) -> u64) -> u64 {
     let mut rounds = 0;
     while target.time_is_left() {

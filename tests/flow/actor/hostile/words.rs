@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, send};
 use super::Target;
 use crate::rude::{Rude, bare, hello};
 
-/// Garbage instead of a hello, behind a hello, and hellos that break off.
+/// Garbage instead of a hello, garbage behind a hello, and truncated hellos.
 pub(crate) fn noise(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(6);
     let message = serde_json::to_vec(&serde_json::json!({ "seq": 1, "ask": hello() }));
@@ -37,7 +37,7 @@ pub(crate) fn noise(target: &Target) -> u64 {
             };
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             if send(&socket, &packet, flags).is_err() {
-                break; // turned away already
+                break; // refused already
             }
         }
         rounds += 1;
@@ -54,7 +54,7 @@ fn quota(outcome: Result<impl std::fmt::Debug, ClientError>, key: &str) {
     }
 }
 
-/// Takes all it may have and asks for more, over and over.
+/// Takes its whole quota and requests more, over and over.
 pub(crate) fn hoard(target: &Target) -> u64 {
     let client = target.client();
     let limits = *client.limits();
@@ -70,7 +70,7 @@ pub(crate) fn hoard(target: &Target) -> u64 {
         quota(client.open_queue(limits.queue_depth as usize + 1), "limits.lane_depth");
         let other = target.client();
         let much = usize::try_from(limits.arena_bytes).expect("64 bits") + 1;
-        // Sessions that have just ended may still have all the slots: another limit, then.
+        // Sessions that have just ended may still hold all slots: then another limit is named.
         quota(other.create_arena(much, Pages::Base), "limits.");
         rounds += 1;
     }
@@ -127,7 +127,7 @@ fn tempfile() -> std::fs::File {
     file
 }
 
-/// Descriptors of the wrong kind, too many of them, and where none belong.
+/// Descriptors of the wrong kind, too many of them, and for requests that take none.
 pub(crate) fn descriptors(target: &Target) -> u64 {
     let mut rounds = 0;
     let wrong = wrong_kinds();
@@ -136,13 +136,13 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
         for (what, fd) in &wrong {
             let ask = ControlRequest::ImportArena { bytes: 4096 };
             polite.send(ask, &[fd.as_fd()]).expect("the sidecar reads");
-            match polite.hear().map(|(message, _)| message) {
+            match polite.receive().map(|(message, _)| message) {
                 Ok(SidecarMessage::Reply { answer, .. }) => {
                     let refused =
                         matches!(answer, ControlReply::Error { status: Status::Invalid, .. });
                     assert!(refused, "{what}: {answer:?}");
                 }
-                // Its user has tried too many of late.
+                // The user has made too many failed attempts lately.
                 Ok(SidecarMessage::Closing { reason, .. }) if reason.contains("too many") => {
                     polite = Rude::attach(&target.socket);
                 }
