@@ -2,7 +2,7 @@
 
 use std::{env, fs, io};
 
-/// Documents that are no encoder's.
+/// Documents that no encoder makes.
 const TEXTS: [(&str, &str); 4] = [
     ("configuration", include_str!("../config/default.toml")),
     ("identity_document", r#"{"model":"llama","layout":{"layers":32,"heads":[8,8]}}"#),

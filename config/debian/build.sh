@@ -39,7 +39,7 @@ for file in config/host/*.conf config/examples/*.toml config/grafana/*.json \
 done
 gzip -9n <CHANGELOG.md >"$tree/$doc/changelog.gz"
 
-# Man pages and completions are the binary's own words.
+# The binary itself prints its man pages and completions.
 install -d "$tree"/usr/share/man/man1 "$tree"/usr/share/{bash-completion,zsh,fish}
 "$tree/usr/bin/kvrail" man "$tree/usr/share/man/man1"
 gzip -9n "$tree"/usr/share/man/man1/*.1
@@ -56,7 +56,7 @@ depends="libc6 (>= ${libc#GLIBC_}), libgcc-s1"
 kib=$(find "$tree" -type f -printf '%s\n' -o -type d -printf '1\n' |
     awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 install -d "$tree/DEBIAN"
-# Who builds it answers for it, as Debian's tools have it.
+# The builder is the maintainer, from the variables of Debian's tools.
 maintainer="${DEBFULLNAME:-The kvrail authors} <${DEBEMAIL:-kvrail@localhost}>"
 control=$(<config/debian/control.in)
 for word in VERSION ARCHITECTURE KIB DEPENDS MAINTAINER; do

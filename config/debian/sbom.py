@@ -24,7 +24,7 @@ SHIPPED = ("kvrail", "kvrail-c", "kvrail-python")
 
 
 def metadata() -> dict:
-    """What cargo says of this machine's build."""
+    """Cargo's metadata of this machine's build."""
     triple = subprocess.run(["rustc", "-vV"], check=True, capture_output=True, text=True).stdout
     host = next(line[6:] for line in triple.splitlines() if line.startswith("host: "))
     command = ["cargo", "metadata", "--locked", "--format-version=1", "--filter-platform", host]
@@ -32,7 +32,7 @@ def metadata() -> dict:
 
 
 def built(graph: dict) -> set[str]:
-    """Identifiers of what the shipped packages are built from: no test's dependencies."""
+    """Identifiers of the packages that the shipped ones are built from, without tests' dependencies."""
     nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
     names = {package["id"]: package["name"] for package in graph["packages"]}
     members = graph["workspace_members"]
@@ -77,7 +77,7 @@ def main() -> None:
     when = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     # The same release has the same number.
     number = uuid.uuid5(uuid.NAMESPACE_URL, f"kvrail {whole.version} {when}")
-    # The whole is no part of itself; a name that stands twice would be replaced by a random one.
+    # The whole is no part of itself; a duplicate name would be replaced by a random one.
     others = [part for part in parts.values() if part is not whole]
     bom = Bom(serial_number=number, components=others)
     bom.metadata.timestamp = datetime.fromtimestamp(when, UTC)

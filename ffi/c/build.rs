@@ -1,4 +1,4 @@
-//! Gives the shared library its soname: programs ask for this generation of the ABI at start.
+//! Gives the shared library its soname: programs load this generation of the ABI at start.
 
 /// `KVRAIL_ABI_VERSION` in `src/version.rs`; a test compares them.
 const ABI: &str = "1";

@@ -1,4 +1,4 @@
-//! Configuration files, as an operator writes them: each loads, or is refused in words.
+//! Configuration files of operators: each loads, or is refused with a message.
 #![no_main]
 
 use std::fs;
@@ -13,7 +13,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     fs::write(FILE.path(), text).expect("the file is ours");
     let layers = Layers { file: Some(FILE.path().to_owned()), ..Layers::default() };
     match load(&layers) {
-        // What was loaded can be written, and loads as the same.
+        // A loaded configuration can be written, and loads as the same.
         Ok(loaded) => {
             let written = toml::to_string(&loaded.config).expect("a configuration is TOML");
             fs::write(FILE.path(), written).expect("the file is ours");

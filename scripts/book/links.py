@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page leads to, and what others can lead to in it."""
+    """Links of a page, and the anchors in it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Page(HTMLParser):
 
 
 def broken(path: Path, link: str, pages: dict[Path, Page]) -> bool:
-    """Whether a link of the page at this path leads nowhere. Other sites are not asked."""
+    """Whether a link of the page at this path leads nowhere. Links to other sites are not checked."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return False
@@ -33,9 +33,9 @@ def broken(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 def main() -> int:
-    """Prints what is broken."""
+    """Prints broken links."""
     root = Path(sys.argv[1]).resolve()
-    # The page for what is not there knows no place of its own.
+    # The page for missing pages has no path of its own.
     files = [path for path in root.rglob("*.html") if path.name != "404.html"]
     pages = {path: Page(path.read_text()) for path in files}
     wrong = [

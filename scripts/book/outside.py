@@ -1,4 +1,4 @@
-"""Preprocessor of mdBook: what lies outside of the book is named by its path, not linked to."""
+"""Preprocessor of mdBook: a link that leaves the book becomes a path."""
 
 import json
 import posixpath
@@ -33,7 +33,7 @@ def main() -> None:
     _, book = json.load(sys.stdin)
     for chapter in chapters(book["items"]):
         folder = posixpath.dirname(chapter["path"] or "")
-        chapter["content"] = LINK.sub(lambda it: named(it, folder), chapter["content"])
+        chapter["content"] = LINK.sub(lambda link: named(link, folder), chapter["content"])
     json.dump(book, sys.stdout)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How long clients are without a sidecar when one takes over from another, with a long index:
-# upgrade.sh [GIGABYTES] [BLOCK BYTES] [ROUNDS]. Blocks are zeros and become holes of a sparse file,
-# so 100 GB take minutes, and a GB of space for a moment. Needs root, for a loop device.
+# Time that clients have no sidecar when one takes over from another, with a long index: upgrade.sh
+# [GIGABYTES] [BLOCK BYTES] [ROUNDS]. Blocks are zeros and become holes of a sparse file, so 100 GB
+# take minutes, and a GB of space for a moment. Needs root, for a loop device.
 set -euo pipefail
 
 gigabytes=${1:-100} bytes=${2:-65536} rounds=${3:-5}
@@ -36,7 +36,8 @@ served() {
 }
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 
-# Half as much again, so that nothing is evicted. A loop device, since files are preallocated.
+# Half of its size in addition, so that nothing is evicted. A loop device, since files are
+# preallocated.
 truncate -s "$((gigabytes * 3 / 2 + 2))G" "$work/kv"
 device=$(losetup --find --show --direct-io=on "$work/kv")
 "$kvrail" volume create kv --kind store --block-mean "$bytes" --quiet "$device"
@@ -45,7 +46,7 @@ served
 chunk=$((chunk_gb * 1000000000 / bytes))
 for ((first = 0; first < gigabytes * 1000000000 / bytes; first += chunk)); do
     "$actor" fill "$socket" kv fill "$first" "$chunk" "$bytes"
-    sleep 0.5 # the records are written by then, and nobody writes while holes are dug
+    sleep 0.5 # the records are written by then, and no writer runs while holes are made
     fallocate --dig-holes "$work/kv"
     printf '\r%d of %d GB' "$(((first + chunk) * bytes / 1000000000))" "$gigabytes" >&2
 done
@@ -53,10 +54,10 @@ echo >&2
 "$kvrail" status --socket "$socket" | grep -A 1 STORE
 
 mkfifo "$work/end"
-"$actor" steady "$socket" kv steady <"$work/end" >"$work/said" &
+"$actor" steady "$socket" kv steady <"$work/end" >"$work/output" &
 client=$!
 exec 3>"$work/end"
-until [[ -s $work/said ]]; do sleep 0.1; done
+until [[ -s $work/output ]]; do sleep 0.1; done
 for ((round = 1; round <= rounds; round++)); do
     sleep 2
     began=$(milliseconds)
@@ -71,4 +72,4 @@ done
 sleep 2
 exec 3>&-
 wait "$client"
-tail -n 1 "$work/said"
+tail -n 1 "$work/output"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A quiet client beside each hostile one: scripts/dev abuse [NAME...] [--list] [--strict].
+# A quiet client next to each hostile one: scripts/dev abuse [NAME...] [--list] [--strict].
 set -euo pipefail
 
 cargo build --release --locked -p kvrail -p kvrail-tests --bins

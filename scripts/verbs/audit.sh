@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Known vulnerabilities of what is locked: scripts/dev audit [--database FOLDER] [ARGUMENT...].
-# FOLDER is a checkout of RustSec's advisory-db, fetched where none is named;
-# ARGUMENTs are those of `cargo audit`, once for each workspace.
+# Known vulnerabilities of locked packages: scripts/dev audit [--database FOLDER] [ARGUMENT...].
+# FOLDER is a checkout of RustSec's advisory-db, fetched by default; ARGUMENTs are those of `cargo
+# audit`, once for each workspace.
 set -euo pipefail
 
-# What this fetches and builds is shared: one at a time, the others find it there.
+# Audits share the fetched and built files: one runs at a time, the others find them.
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 exec {lock}>"$target/audit.lock"
@@ -20,12 +20,12 @@ if [[ ${1:-} == --database ]]; then
         exit 2
     fi
 elif [[ -d $database/crates ]]; then
-    # No pull: a clone without history has nothing in common with what comes.
+    # No pull: a clone without history has no commit in common with the new one.
     GIT_TERMINAL_PROMPT=0 timeout 120 git -C "$database" fetch -q --depth 1 origin HEAD &&
         git -C "$database" reset -q --hard FETCH_HEAD ||
         echo "known vulnerabilities: those of an earlier time; $source cannot be reached"
 else
-    # Beside the place until it is whole: a clone that was cut off is no database.
+    # Under another name until it is whole: an interrupted clone is no database.
     rm -rf "$database.new"
     GIT_TERMINAL_PROMPT=0 timeout 120 git clone -q --depth 1 "$source" "$database.new" &&
         mv "$database.new" "$database" || {
@@ -48,11 +48,11 @@ if ! audit=$(command -v cargo-audit); then
     fi
 fi
 exec {lock}>&-
-# Whoever names a database means it, however old; which crates were withdrawn only a registry knows.
+# A named database is used at any age; only a registry has the list of withdrawn crates.
 known() { "$audit" audit --file "$1" --db "$database" --no-fetch --stale --no-yanked "${@:2}"; }
 status=0
 known Cargo.lock "$@" || status=$?
-# What KVBM brings only KVBM can mend: said, and no error.
-echo "ffi/kvbm, for who builds it:" >&2
+# Only KVBM can update its own dependencies: printed, and no error.
+echo "ffi/kvbm, for its builders:" >&2
 known ffi/kvbm/Cargo.lock "$@" || true
 exit "$status"

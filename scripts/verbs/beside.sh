@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients beside each other at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS ARM=LINE...
+# Clients side by side at sidecars in turns: scripts/dev beside LOAD SECONDS ROUNDS ARM=LINE...
 # LOAD: mixed, single, attach, puts
 # (bench/examples/beside). LINE is a line of configuration, as in
 # 'before=device.in_flight_bytes = "64MiB"' 'after=device.in_flight_bytes = "auto"'.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lints and docs, all without a single warning; goes on to show everything that is wrong.
+# Format, lints and docs, all without a single warning; a failure does not stop the others.
 set -euo pipefail
 
 status=0

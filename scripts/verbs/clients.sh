@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rust, C and Python beside each other (and NIXL): scripts/dev clients [PYTHON] [SECONDS] [ROUNDS].
+# Rust, C and Python clients compared (and NIXL): scripts/dev clients [PYTHON] [SECONDS] [ROUNDS].
 set -euo pipefail
 
 home=${CARGO_TARGET_DIR:-target}

@@ -9,7 +9,7 @@ if command -v valgrind >/dev/null; then
 else
     echo "skipped: null, interrupt: no valgrind; install it (apt install valgrind)"
 fi
-# Whoever names arms or a device wants those counted, here.
+# Named arms or a device are counted here, on any machine.
 [[ $* == "" || $* == --record ]] || exit $status
 
 polled="iopoll, passthrough, passthrough+iopoll"

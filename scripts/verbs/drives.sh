@@ -3,8 +3,8 @@
 set -euo pipefail
 # `run` builds nothing and needs no network. It measures verified gets of 1 MiB from a store of one
 # member and from one of four, in turns, on loop devices over files in memory (as root; else on the
-# files); then 8 processes of 8 threads beside each other at the store of four, and one of 64.
-# MEMBER (3072) MiB of a member, SET (1024) MiB as --volume-size of each process, SECONDS_EACH (3).
+# files); then 8 processes of 8 threads at once at the store of four, and one of 64. MEMBER (3072)
+# MiB of a member, SET (1024) MiB as --volume-size of each process, SECONDS_EACH (3).
 
 usage() {
     echo "usage: scripts/dev drives pack FOLDER" >&2
@@ -104,7 +104,7 @@ stop() {
     server=''
 }
 
-# Gets by CLIENTS threads of a process for so many seconds, as JSON in a file.
+# Gets by CLIENTS threads of a process for a number of seconds, as JSON in a file.
 gets() {
     "$kvrail" bench --attach "$socket" --volume raw --store-volume store --overwrite --store \
         --op read --block 1MiB --clients "$1" --depth "$2" --seconds "$3" --warm-up 1 --rounds 1 \
@@ -139,7 +139,7 @@ counter() {
     field "$1" "$memory/status.json" | add
 }
 
-# Bytes per second that the sidecar counts, in GB, while all that runs only gets.
+# Bytes per second that the sidecar counts, in GB, while all processes only get.
 counted() {
     local puts before after begun ended look
     for look in {1..60}; do
@@ -163,7 +163,7 @@ counted() {
         'BEGIN { printf "%.3f\n", blocks * 1048576 / ns }'
 }
 
-# So many processes beside each other, of so many threads.
+# A number of processes at once, each of a number of threads.
 beside() {
     local processes=$1 threads=$2 depth=$3 process pids=() rate pid
     for process in $(seq "$processes"); do
@@ -199,7 +199,7 @@ run() {
     declare -gA members=()
     prepare
     echo "$(uname -sr), $(nproc) cores, $kind in memory, $("$kvrail" --version)"
-    # No pipe: what starts and stops the sidecar must be this shell.
+    # No pipe: this shell itself must start and stop the sidecar.
     members_of "$rounds" >"$results/members.txt"
     cat "$results/members.txt"
     one=$(awk '$1 == "one" { print $2 }' "$results/members.txt" | median)

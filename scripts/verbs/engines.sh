@@ -49,7 +49,7 @@ if [[ ! $bench && ! -d $home/engines-$oldest_vllm && " ${engines[*]} " == *" vll
     mv "$home/unpacking" "$home/engines-$oldest_vllm"
 fi
 
-# Beside the engines' packages, not among them: nothing of theirs is changed.
+# Outside of the engines' packages, which stay unchanged.
 profile=$([[ $bench ]] && echo release || echo dev)
 wheel=$(scripts/verbs/wheel.sh "$profile")
 unpacked=$home/unpacked-$profile
@@ -77,12 +77,12 @@ step() {
 
 # measure SECONDS NAME: rows of the table, one for each threshold.
 measure() {
-    local results=bench/results/engines told=0
+    local results=bench/results/engines ended=0
     mkdir -p "$results"
     timeout --foreground --kill-after=20 "$1" "$python" "bench/engines/$2.py" \
-        >"$home/$2.json" 2> >(tee "$results/$2.txt" >&2) || told=$?
-    if ((told > 1)) || [[ ! -s $home/$2.json ]]; then
-        failed=1 && row FAILED "$2" "ended with $told" "it ends within $1 s"
+        >"$home/$2.json" 2> >(tee "$results/$2.txt" >&2) || ended=$?
+    if ((ended > 1)) || [[ ! -s $home/$2.json ]]; then
+        failed=1 && row FAILED "$2" "exit status $ended" "it ends within $1 s"
         return
     fi
     thresholds "$home/$2.json"
@@ -102,8 +102,8 @@ END
 
 cd_python() { echo "cd ffi/python && exec \"\$0\" -m pytest \"\$@\""; }
 
-# ahead ENGINE TESTED "suite"...: the suites on the newest release or pre-release that is newer than
-# what is tested: what `pip install -U` brings next.
+# ahead ENGINE TESTED "suite"...: the suites on the newest release or pre-release after the tested
+# one: the next one of `pip install -U`.
 ahead() {
     local engine=$1 tested=$2 there newest suite
     shift 2
@@ -114,8 +114,8 @@ ahead() {
     newest=$(PYTHONPATH=$unpacked "$python" - "$tested" "$there" <<'END'
 import re, sys
 from kvrail.engines import _order
-told = re.search("Available versions: (.*)", sys.argv[2])
-versions = filter(_order, told[1].split(", ") if told else [])
+listed = re.search("Available versions: (.*)", sys.argv[2])
+versions = filter(_order, listed[1].split(", ") if listed else [])
 print(max([sys.argv[1], *versions], key=_order))
 END
     )
@@ -168,10 +168,10 @@ for engine in "${engines[@]}"; do
             ;;
         sglang1) measure 420 sglang_pages ;;
         nixl1)
-            told=0
-            scripts/verbs/nixl.sh bench --python "$python" || told=$?
-            if ((told > 1)); then
-                failed=1 && row FAILED nixl_transfers "ended with $told" "it ends within 600 s"
+            ended=0
+            scripts/verbs/nixl.sh bench --python "$python" || ended=$?
+            if ((ended > 1)); then
+                failed=1 && row FAILED nixl_transfers "exit status $ended" "it ends within 600 s"
             else
                 thresholds "$(dirname "$home")/nixl/transfers.json"
             fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What clients feel of faults beside the data path: scripts/dev faults [SECONDS] [ROUNDS].
+# The effect of faults outside the data path on clients: scripts/dev faults [SECONDS] [ROUNDS].
 set -euo pipefail
 # A client reads 4 KiB from a null device for SECONDS (0.5), ROUNDS (12) times in each case, in
-# turns. A fault stands beside the same work without it, where it is work: a log that is read, a
-# bundle that is written. PROGRAMS is a folder with kvrail and the example, where nothing is built.
+# turns. A fault is compared with the same work without it, where it is work: a log that is read, a
+# bundle that is written. PROGRAMS is a folder with kvrail and the example; then nothing is built.
 
 programs=${PROGRAMS:-${CARGO_TARGET_DIR:-target}/release}
 example=$programs/faults
@@ -43,7 +43,7 @@ serve taken info "$address" 2>"$data/taken.log" &
 pids+=($!)
 serve logged debug off 2>"$data/logged.log" &
 pids+=($!)
-# A pipe that is held open, and never read.
+# A pipe that stays open, and is never read.
 mkfifo "$data/pipe"
 exec 3<>"$data/pipe"
 serve blocked debug off 2>"$data/pipe" 3>&- &

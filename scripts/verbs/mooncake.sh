@@ -17,8 +17,8 @@ if [[ ! -f $store/include/storage_backend.h || ! -f $checkout/extern/pybind11/CM
     exit 2
 fi
 
-# Puts kvrail into Mooncake's list of back ends. A line that something is put before (i) or behind
-# (a) must be there once, else this is another Mooncake.
+# Adds kvrail to Mooncake's list of back ends. The line before (i) or behind (a) an insertion must
+# be there once, else this is another Mooncake.
 insert() {
     local file=$store/$1 line=$2 where=$3 text=$4
     grep -qF "${text%%\\n*}" "$file" && return

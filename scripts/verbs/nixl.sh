@@ -49,7 +49,7 @@ if [[ -z $python ]]; then
 fi
 python=$(realpath -ms "$python")
 
-# What is measured are the plug-in and the sidecar: kvrail's Python only starts it.
+# The plug-in and the sidecar are measured: kvrail's Python only starts it.
 wheel=$(scripts/verbs/wheel.sh dev)
 unpacked=$home/nixl/unpacked
 rm -rf "$unpacked"
@@ -67,8 +67,8 @@ fi
 
 cargo build -q --release --locked -p kvrail
 export KVRAIL_BINARY=$built/kvrail
-results=bench/results/engines told=0
+results=bench/results/engines ended=0
 mkdir -p "$results"
 timeout --foreground --kill-after=20 600 "$python" bench/engines/nixl_transfers.py "$plugins" \
-    >"$home/nixl/transfers.json" 2> >(tee "$results/nixl_transfers.txt" >&2) || told=$?
-exit "$told"
+    >"$home/nixl/transfers.json" 2> >(tee "$results/nixl_transfers.txt" >&2) || ended=$?
+exit "$ended"

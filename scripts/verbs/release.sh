@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Packages of a release, with an SBOM and checksums: scripts/dev release [FOLDER].
 set -euo pipefail
-# Two builds of a commit give the same bytes (docs/releasing.md says where they may differ).
+# Two builds of a commit give the same bytes (docs/releasing.md lists the exceptions).
 umask 022
 
 target=${CARGO_TARGET_DIR:-target}
 out=${1:-$target/packages}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# Panic messages name files: those of the builder's folders are named by what they are. Of several
-# that fit the last one counts. The standard library's are named by its commit, as where its sources
-# are not installed.
+# Panic messages have paths of files: the builder's folders are replaced by fixed names. Of several
+# that match the last one counts. The standard library's are named by its commit, as where its
+# sources are not installed.
 mkdir -p "$target"
 commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
 RUSTFLAGS=${RUSTFLAGS:-}

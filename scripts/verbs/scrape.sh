@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a scrape takes and costs: 64 sessions, 16 devices, a full store: scripts/dev scrape [S] [N].
-# N rounds (20) of S seconds (1), with scrapes and without, in turns (bench/examples/scrape).
+# Size and cost of a scrape: 64 sessions, 16 devices, a full store: scripts/dev scrape [S] [N]. N
+# rounds (20) of S seconds (1), with scrapes and without, in turns (bench/examples/scrape).
 set -euo pipefail
 
 # PROGRAMS is a folder with kvrail and the example, where nothing is built.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything once, everything right, for a minute: scripts/dev soak [seconds].
+# All kinds of verified traffic for a minute: scripts/dev soak [seconds].
 set -euo pipefail
 
 export KVRAIL_SOAK_SECONDS=${1:-60}

@@ -40,7 +40,7 @@ case $name in
         exec cargo run --release --locked -p kvrail-store --example "$name" -- "$@"
         ;;
 esac
-# The long form, unless it is said how long: so many lives or rounds.
+# Numbers of lives or rounds in the long form, where the command line has none.
 declare -A long=([model]=20000 [crash]=10000 [cut]=40 [kill]=50 [rot]=2000 [misdirect]=2000
     [wrap]=500 [twins]=20 [hostile]=100 [death]=10000 [identity]=1 [full]=100 [odd]=8
     [lost-member]=20 [budget]=200 [pools]=200 [prefix]=1 [drives]=20)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests of ordinary work: unit, flows, rules, docs, Python; `test all`: what CI runs, which is all.
+# Tests of ordinary work: unit, flows, rules, docs, Python; `test all`: all, as in CI.
 set -euo pipefail
 
 case ${1:-} in
@@ -38,7 +38,7 @@ fi
 
 # Flows start the real binary; tests find it where a build of the workspace leaves it.
 step build cargo build --workspace --locked
-# With the words of tests that pass: those that skip something say so.
+# With the output of tests that pass, which names skipped parts.
 step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show-output
 step doctest cargo test --workspace --doc --no-fail-fast --locked
 step python scripts/verbs/python.sh
@@ -46,9 +46,9 @@ if [[ ${1:-} == all ]]; then
     step helm scripts/verbs/helm.sh
     step book scripts/verbs/book.sh
     step audit scripts/verbs/audit.sh
-    # The emulated machine runs beside steps that have one thread each. Where its parts can be had:
-    # from the package mirror, or from an earlier time. Both kernels, kills and the end of power take
-    # 20 minutes: `scripts/dev vm test`.
+    # The emulated machine runs during steps of one thread each, where its parts are available: from
+    # the package mirror, or from an earlier run. Both kernels, kills and the end of power take 20
+    # minutes: `scripts/dev vm test`.
     if why=$(tests/hardware/vm/build.sh 2>&1); then
         machine=$(mktemp)
         timeout --kill-after 10 1800 scripts/verbs/vm.sh test brief >"$machine" 2>&1 &
@@ -57,7 +57,7 @@ if [[ ${1:-} == all ]]; then
         echo "skipped: the suite on NVMe controllers, in a machine of its own:" \
             "$(tail -n 1 <<<"$why") (scripts/dev vm build)" | tee -a "$log"
     fi
-    # A second each: whether they build and hold; longer runs are for those who change a decoder.
+    # A second each, to build and run them; longer runs are for changes of a decoder.
     step fuzz scripts/verbs/fuzz.sh all 1
     step loom scripts/verbs/loom.sh
     step miri scripts/verbs/miri.sh
@@ -65,7 +65,7 @@ if [[ ${1:-} == all ]]; then
     step count scripts/verbs/count.sh --arm null --arm interrupt --arm raw:interrupt
     if [[ ${vm:-} ]]; then
         wait "$vm" || failed+=(vm)
-        took+=("vm, beside fuzz to count $((SECONDS - began)) s")
+        took+=("vm, during fuzz to count $((SECONDS - began)) s")
         echo "== vm"
         tee -a "$log" <"$machine"
     fi
@@ -78,7 +78,7 @@ marks+='|[0-9]+ (passed|failed)'
 grep -aE "^($marks)" "$log" || true
 if grep -aq '^skipped:' "$log"; then
     echo "== skipped: how often, what, why, and how to have it"
-    # A file of a test counts as any other.
+    # Paths of temporary files are replaced by "a file".
     grep -a '^skipped:' "$log" | sed -e 's/^skipped: //' -e 's|[^ ]*/\.tmp[[:alnum:]]*|a file|' |
         sort | uniq -c | sort -rn
 fi

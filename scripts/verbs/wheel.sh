@@ -18,7 +18,7 @@ if [[ $profile == dev ]]; then
     cargo build -q --locked -p kvrail
     built=$target/debug/kvrail options=()
 else
-    # What is linked here may want this host's glibc; what Zig links runs from glibc 2.28 on.
+    # A wheel that is linked here may need this host's glibc; Zig links for glibc 2.28 and newer.
     install_tool cargo-zigbuild "cargo-zigbuild>=0.24,<1" "ziglang>=0.15,<0.18"
     triple=x86_64-unknown-linux-gnu
     cargo zigbuild -q --locked --profile "$profile" -p kvrail --target "$triple.2.28"

@@ -54,7 +54,7 @@ static void put_and_get(kvrail_queue *queue, const kvrail_namespace *space,
         requests[i].position = (uint64_t)i * ROOM;
         requests[i].length = length_of(i);
         requests[i].tag = requests[i].depth = i;
-        requests[i].metadata = &keys[i ? i - 1 : 0]; /* the key of its parent, say */
+        requests[i].metadata = &keys[i ? i - 1 : 0]; /* such as the key of its parent */
         requests[i].metadata_bytes = sizeof *keys;
         for (uint64_t at = 0; at < length_of(i); at++) {
             bytes[requests[i].position + at] = byte_of(i, at);
@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
     check(kvrail_arena_create(client, &wanted, &arena), "arena");
     check(kvrail_queue_open(client, NULL, &queue), "queue");
 
-    /* An engine's own keys, one behind the other; the last one is of a block that nobody puts. */
+    /* An engine's own keys, one behind the other; the last one is of a block that is never put. */
     uint64_t engine_keys[BLOCKS + 1];
     for (uint64_t i = 0; i <= BLOCKS; i++) {
         engine_keys[i] = i;

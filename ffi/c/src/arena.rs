@@ -13,7 +13,7 @@ use crate::client::{Client, Memory, Session, session};
 use crate::code::Failure;
 use crate::sized::{SizedStruct, read, write};
 
-/// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
+/// Pages of the sidecar's configuration: 2 MiB where there are enough, else base pages.
 pub const KVRAIL_PAGES_AUTO: u32 = 0;
 /// Base pages of the machine.
 pub const KVRAIL_PAGES_BASE: u32 = 1;
@@ -22,7 +22,7 @@ pub const KVRAIL_PAGES_2MIB: u32 = 2;
 /// 1 GiB hugepages or an error.
 pub const KVRAIL_PAGES_1GIB: u32 = 3;
 
-/// What arena to make.
+/// Options of an arena.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ArenaOptions {
@@ -30,7 +30,7 @@ pub struct ArenaOptions {
     pub size: u32,
     /// KVRAIL_PAGES_...
     pub pages: u32,
-    /// At least so many bytes.
+    /// Bytes at least.
     pub bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl From<&Arena> for ArenaInfo {
     fn from(arena: &Arena) -> Self {
         Self {
             size: 0,
-            // Numbers of the sidecar count from 0, and 0 stands for no memory in requests.
+            // Numbers of the sidecar count from 0, and in requests 0 means no memory.
             region: arena.region().0.wrapping_add(1),
             base: arena.pool().memory().base().as_ptr().cast(),
             bytes: arena.bytes() as u64,
@@ -75,20 +75,20 @@ impl From<&Arena> for ArenaInfo {
     }
 }
 
-/// Gives an arena its number and tells the caller about it.
+/// Gives an arena its number and fills in the caller's structure.
 unsafe fn hand_out(session: &Session, arena: Arena, info: *mut ArenaInfo) -> Result<(), Failure> {
     let value = ArenaInfo::from(&arena);
     // SAFETY: the caller's structure.
-    let told = unsafe { write(info, &value) };
-    match told {
+    let written = unsafe { write(info, &value) };
+    match written {
         Ok(()) => session.add(value.region, Memory::Arena(Arc::new(arena))),
-        // Nobody knows its number, so nobody could detach it.
+        // Its number is unknown, so it could never be detached.
         Err(_) => arena.detach()?,
     }
-    told
+    written
 }
 
-/// Has the sidecar make an arena and registers it with all devices.
+/// Makes the sidecar create an arena, registered with all devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_arena_create(
     client: *const Client,

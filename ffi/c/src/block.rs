@@ -13,8 +13,8 @@ use crate::key::{Key, bytes};
 use crate::request::{KVRAIL_DURABLE, lease, memory};
 use crate::sized::SizedStruct;
 
-/// The block of a key is to hold these bytes. If there is one it stays, and nothing is written,
-/// unless KVRAIL_REPLACE is set.
+/// Puts the bytes as the block of a key. An existing block stays, and nothing is written, unless
+/// KVRAIL_REPLACE is set.
 pub const KVRAIL_PUT: u8 = 5;
 /// Fills memory with the block of a key. The bytes are verified before the completion is handed
 /// out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.

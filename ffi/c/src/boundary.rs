@@ -1,7 +1,7 @@
 //! The border itself: panics and errors become codes, pointers become references.
 #![expect(unsafe_code, reason = "follows pointers that C gave")]
-// UNSAFETY: a pointer that is not null is what the header asks for: of its type, alive, and not
-// used otherwise during the call. That is all a C library can ask, and all it relies on here.
+// UNSAFETY: a pointer that is not null meets the header's terms: of its type, alive, and not used
+// otherwise during the call. A C library can require no more, and relies on no more here.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -14,16 +14,16 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the body of a call: what it says is remembered, what it panics with stops here.
+/// Runs the body of a call: remembers its error, and stops its panic.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => KVRAIL_OK,
         Ok(Err(failure)) => remember(failure),
         Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            remember(Failure::new(KVRAIL_E_PANIC, format!("a bug in libkvrail: {said}")))
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            remember(Failure::new(KVRAIL_E_PANIC, format!("a bug in libkvrail: {text}")))
         }
     }
 }
@@ -36,8 +36,8 @@ fn remember(failure: Failure) -> i32 {
     failure.code
 }
 
-/// What was wrong with the last call that failed in this thread, and what to do about it. Never
-/// null; valid until the next call of this library that fails in this thread.
+/// Cause and remedy of the last call that failed in this thread. Never null; valid until the next
+/// call of this library that fails in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvrail_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
@@ -108,7 +108,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 ///
 /// # Safety
 /// Not null means a variable that holds null or a handle that this library gave out as a box of
-/// `T`, which nobody uses now or later.
+/// `T`, which is not used now or later.
 pub(crate) unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>, Failure> {
     placed(variable, what)?;
     // SAFETY: checked above; the variable is the caller's.
@@ -123,15 +123,15 @@ pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
     if fd < 0 {
         return Err(Failure::argument(format!("fd is {fd}; pass an open descriptor")));
     }
-    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
-    // kernel says so below.
+    // SAFETY: not negative, and borrowed for the length of this call: the kernel rejects a closed
+    // one below.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fd.try_clone_to_owned().map_err(|error| {
         Failure::new(KVRAIL_E_SYSTEM, format!("duplicating the descriptor: {error}"))
     })
 }
 
-/// A text with the zero at its end that C wants; a longer one is cut.
+/// A text with the zero at its end that C requires; a longer one is cut.
 pub(crate) fn letters<const N: usize>(text: &str) -> [c_char; N] {
     let mut letters = [0; N];
     for (to, byte) in letters[..N - 1].iter_mut().zip(text.bytes()) {

@@ -1,4 +1,4 @@
-//! Clients: attach, ask, close.
+//! Clients: attach, query, close.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
@@ -22,7 +22,7 @@ pub struct Client {
     pub(crate) session: Arc<Session>,
 }
 
-/// What requests move.
+/// Memory that requests move.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
     /// Memory of this host.
@@ -73,7 +73,7 @@ impl Session {
         self.memories.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Held by the thread that looks for the memory behind an address and may bring it.
+    /// Held by the thread that looks up the memory behind an address and may import it.
     pub(crate) fn look_for_memory(&self) -> MutexGuard<'_, ()> {
         self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +131,7 @@ pub struct AttachOptions {
     pub reserved: u32,
     /// Longest wait for the sidecar's answers in nanoseconds; 0 is 30 seconds.
     pub timeout_ns: u64,
-    /// How this client is called in `kvrail status`; NULL is the program's name.
+    /// Name of this client in `kvrail status`; NULL is the program's name.
     pub name: *const c_char,
     /// Longest wait in nanoseconds for a sidecar where there is none or one that is stopping, as
     /// while it is upgraded; 0: that is KVRAIL_E_NO_SIDECAR or KVRAIL_E_GONE at once.
@@ -144,7 +144,7 @@ unsafe impl SizedStruct for AttachOptions {
     const LEAST: usize = 8;
 }
 
-/// What there is to know about a session.
+/// Properties of a session.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ClientInfo {
@@ -198,7 +198,7 @@ unsafe fn options(from: *const AttachOptions) -> Result<Options, Failure> {
     if from.is_null() {
         return Ok(options);
     }
-    // SAFETY: the caller's structure, as the header wants it.
+    // SAFETY: the caller's structure, on the header's terms.
     let AttachOptions { reserved, timeout_ns, name, wait_ns, .. } = unsafe { read(from) }?;
     if reserved != 0 {
         return Err(Failure::argument("kvrail_attach_options.reserved must be 0"));
@@ -244,13 +244,13 @@ pub unsafe extern "C" fn kvrail_attach(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_close(client: *mut *mut Client) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         drop(unsafe { take(client, "client") }?);
         Ok(())
     })
 }
 
-/// What there is to know about the session.
+/// Properties of the session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_client_describe(
     client: *const Client,

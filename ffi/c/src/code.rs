@@ -17,11 +17,11 @@ macro_rules! errors {
 
 errors! {
     KVRAIL_E_ARGUMENT = -1 "An argument is null, out of range or of the wrong kind.";
-    KVRAIL_E_NEWER = -2 "A structure uses members that this library is too old to know.";
+    KVRAIL_E_NEWER = -2 "A structure uses members that this library lacks.";
     KVRAIL_E_NO_SIDECAR = -3 "Nothing answers at the socket; start a sidecar or name its socket.";
     KVRAIL_E_NOT_ADMITTED = -4 "The sidecar does not let this client in.";
     KVRAIL_E_VERSION = -5 "Library and sidecar do not understand each other; update the older.";
-    KVRAIL_E_TIMEOUT = -6 "The time is over; what was asked for may still happen.";
+    KVRAIL_E_TIMEOUT = -6 "The time is over; the request may still be executed.";
     KVRAIL_E_GONE = -7 "The session has ended; attach again.";
     KVRAIL_E_PROTOCOL = -8 "The sidecar broke the protocol, which is a bug; attach again.";
     KVRAIL_E_MEMORY = -9 "The memory cannot be mapped or used.";
@@ -51,7 +51,7 @@ pub(crate) fn codes() -> impl Iterator<Item = (i32, String, &'static str)> {
     Status::ALL.iter().map(named).chain(errors)
 }
 
-/// Names and meanings with the zero at the end that C wants, by code.
+/// Names and meanings with the zero at the end that C requires, by code.
 static TEXTS: LazyLock<Vec<(i32, CString, CString)>> = LazyLock::new(|| {
     let c = |text: &str| CString::new(text).expect("no zero in the table");
     let all = codes().chain([(UNKNOWN.0, UNKNOWN.1.to_owned(), UNKNOWN.2)]);
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn every_code_has_a_name_and_a_meaning() {
         for (code, name, meaning) in codes() {
-            for (told, text) in
+            for (found, text) in
                 [(kvrail_status_name(code), &*name), (kvrail_status_meaning(code), meaning)]
             {
                 // SAFETY: the table's texts end in zero and live for ever.
-                let told = unsafe { CStr::from_ptr(told) };
-                assert_eq!(told.to_str(), Ok(text), "{code}");
+                let found = unsafe { CStr::from_ptr(found) };
+                assert_eq!(found.to_str(), Ok(text), "{code}");
             }
         }
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! What a store knows of a key.
+//! State of a key in a store.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
@@ -15,7 +15,7 @@ use crate::sized::{SizedStruct, write};
 pub const KVRAIL_KEY_THERE: u32 = 0;
 /// A put of it is in flight.
 pub const KVRAIL_KEY_PUTTING: u32 = 1;
-/// It is not there: never put, or gone; `event` says what is known of its end.
+/// It is not there: never put, or gone; `event` has its end, if that is known.
 pub const KVRAIL_KEY_ABSENT: u32 = 2;
 /// It was dropped, or a put of it was given up, while recovery goes on.
 pub const KVRAIL_KEY_DROPPED: u32 = 3;
@@ -26,7 +26,7 @@ pub const KVRAIL_KEY_DISTRUSTED: u32 = 5;
 /// In `event`: the sidecar remembers none.
 pub const KVRAIL_NO_EVENT: u32 = u32::MAX;
 
-/// What a store knows of a key. Members that its state does not have are 0.
+/// State of a key in a store. Members that do not apply to its state are 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct KeyInfo {
@@ -60,11 +60,11 @@ pub struct KeyInfo {
     pub member: u16,
     /// The member's device, in every state.
     pub device: u16,
-    /// How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
+    /// Its worth: 0 normal, 1 less (demoted), 2 more (retained), 3 nothing (over).
     pub worth: u8,
-    /// 0: not known here. A listing says how deep in its chain a block is.
+    /// 0: not known here. A listing has the depth of a block in its chain.
     pub depth: u8,
-    /// 1: a reader said that it is not what it should be, and nobody has looked.
+    /// 1: a reader reported wrong bytes, and the store has not checked them yet.
     pub suspect: u8,
     /// 1: reclaim would move it now; 0: evict it.
     pub moves: u8,
@@ -126,8 +126,8 @@ impl From<&KeyReport> for KeyInfo {
     }
 }
 
-/// What a store knows of a key: where its block is and what becomes of it next, or otherwise what
-/// is known of its end. Asks the sidecar's control thread: for people, not for each request.
+/// State of a key in a store: where its block is and what becomes of it next, or its end, if that
+/// is known. A request to the sidecar's control thread: for people, not for each request.
 /// KVRAIL_MISS: the namespace was removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_explain(

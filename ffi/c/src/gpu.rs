@@ -42,7 +42,7 @@ pub struct GpuInfo {
     pub uuid: [c_char; KVRAIL_UUID_BYTES],
     /// Its PCIe address.
     pub pci_address: [c_char; KVRAIL_PCI_BYTES],
-    /// What it is called.
+    /// Its name.
     pub name: [c_char; KVRAIL_GPU_NAME_BYTES],
 }
 
@@ -78,7 +78,7 @@ unsafe impl SizedStruct for GpuMemory {
     const LEAST: usize = 32;
 }
 
-/// One fragment of every block: K or V of one layer, say.
+/// One fragment of every block, such as K or V of one layer.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct GpuFragment {
@@ -111,7 +111,7 @@ pub struct GpuRegionOptions {
     pub blocks: u32,
     /// UUID of the GPU as text.
     pub gpu: *const c_char,
-    /// What the fragments lie in.
+    /// The memories of the fragments.
     pub memories: *const GpuMemory,
     /// At most 256.
     pub memory_count: usize,
@@ -161,7 +161,7 @@ unsafe fn list<T: SizedStruct>(
     unsafe { Array::new(first.cast_mut(), count) }
 }
 
-/// A memory as the client library has it.
+/// A memory in the client library's form.
 fn exported(it: &GpuMemory) -> Result<kvrail_client::GpuMemory, Failure> {
     let GpuMemory { kind, fd, reserved, offset, bytes, handle, .. } = *it;
     let stray = match kind {
@@ -183,7 +183,7 @@ fn exported(it: &GpuMemory) -> Result<kvrail_client::GpuMemory, Failure> {
 }
 
 /// # Safety
-/// The structure is what the header asks for.
+/// The structure meets the header's terms.
 unsafe fn cache(options: &GpuRegionOptions) -> Result<GpuCache, Failure> {
     // SAFETY: the caller's text.
     let gpu = unsafe { text(options.gpu, "kvrail_gpu_region_options.gpu") }?;
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn kvrail_gpu_at(
     })
 }
 
-/// Has the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
+/// Makes the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
 /// memory behind legacy handles must live until the region is detached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_gpu_region_attach(
@@ -250,13 +250,13 @@ pub unsafe extern "C" fn kvrail_gpu_region_attach(
         let number = region.region().0.wrapping_add(1);
         let value = GpuRegionInfo { size: 0, region: number, block_bytes: region.block_bytes() };
         // SAFETY: the caller's structure.
-        let told = unsafe { write(info, &value) };
-        match told {
+        let written = unsafe { write(info, &value) };
+        match written {
             Ok(()) => session.add(number, Memory::Gpu(Arc::new(region))),
-            // Nobody knows its number, so nobody could detach it.
+            // Its number is unknown, so it could never be detached.
             Err(_) => region.detach()?,
         }
-        told
+        written
     })
 }
 

@@ -42,7 +42,7 @@ impl From<BlockKey> for Key {
 /// Bytes of the caller's; none may be null.
 ///
 /// # Safety
-/// Not null means so many bytes that can be read for `'a`.
+/// Not null means this number of bytes that can be read for `'a`.
 pub(crate) unsafe fn bytes<'a>(
     first: *const u8,
     count: usize,
@@ -55,14 +55,14 @@ pub(crate) unsafe fn bytes<'a>(
     if count > isize::MAX.unsigned_abs() {
         return Err(Failure::argument(format!("{what}: {count} bytes are more than memory has")));
     }
-    // SAFETY: not null; the length is the caller's word.
+    // SAFETY: not null; the caller vouches for the length.
     Ok(unsafe { slice::from_raw_parts(first, count) })
 }
 
 /// Keys of the caller's, as the client library has them.
 ///
 /// # Safety
-/// As for `bytes`, for so many keys.
+/// As for `bytes`, for this number of keys.
 pub(crate) unsafe fn keys(first: *const Key, count: usize) -> Result<Vec<BlockKey>, Failure> {
     let size = count.saturating_mul(KVRAIL_KEY_BYTES);
     // SAFETY: a key is its bytes.
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn kvrail_key_of(data: *const c_void, length: usize, key: 
     })
 }
 
-/// Folds `count` pieces of `length` bytes each, one behind the other, to as many keys.
+/// Folds `count` pieces of `length` bytes each, one behind the other, to `count` keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_keys_of(
     data: *const c_void,

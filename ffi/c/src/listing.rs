@@ -1,4 +1,4 @@
-//! What a namespace has, and what a store has lost.
+//! Blocks of a namespace, and blocks that a store has lost.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
@@ -40,7 +40,7 @@ struct Walk {
     unreadable: u64,
 }
 
-/// The feed of what is gone from a store.
+/// The feed of blocks that are gone from a store.
 #[derive(Debug)]
 pub struct Events {
     session: Arc<Session>,
@@ -65,7 +65,7 @@ pub struct BlockInfo {
     pub length: u32,
     /// The key.
     pub key: Key,
-    /// How deep in its chain it is; 0 is the head of a prompt.
+    /// Its depth in its chain; 0 is the head of a prompt.
     pub depth: u32,
     /// Seconds since 1970 when it was put.
     pub put_unix_s: u32,
@@ -73,7 +73,7 @@ pub struct BlockInfo {
     pub metadata_bytes: u32,
     /// Must be ignored.
     pub reserved: u32,
-    /// What was put with it.
+    /// Metadata of its put.
     pub metadata: [u8; KVRAIL_METADATA_BYTES],
 }
 
@@ -99,7 +99,7 @@ pub struct Event {
     pub length: u32,
     /// Bytes of `metadata`.
     pub metadata_bytes: u32,
-    /// What was put with it.
+    /// Metadata of its put.
     pub metadata: [u8; KVRAIL_METADATA_BYTES],
 }
 
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn kvrail_listing_next(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_listing_close(listing: *mut *mut Listing) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         drop(unsafe { take(listing, "listing") }?);
         Ok(())
     })
@@ -243,9 +243,9 @@ pub unsafe extern "C" fn kvrail_store_events(store: *const Store, events: *mut *
     })
 }
 
-/// What is gone since the last call, without waiting, up to `capacity`; `count` is 0 when there is
-/// nothing now. `lost` becomes the number of events since the last call that are not known any
-/// more: above 0, list again.
+/// Blocks that are gone since the last call, without waiting, up to `capacity`; `count` is 0 when
+/// there is none now. `lost` becomes the number of events since the last call that were
+/// overwritten: above 0, list again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_events_poll(
     events: *const Events,
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn kvrail_events_poll(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_events_close(events: *mut *mut Events) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         drop(unsafe { take(events, "events") }?);
         Ok(())
     })

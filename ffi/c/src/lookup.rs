@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary`, `key` and `sized` only, on the header's terms; one
-// array of bytes is filled here, as far as the caller says that it goes.
+// array of bytes is filled here, up to the caller's length.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub const KVRAIL_LOOKUP_PREFIX: u32 = 0;
 /// All keys.
 pub const KVRAIL_LOOKUP_ALL: u32 = 1;
 
-/// What to look for. Members that are 0 or NULL are left out.
+/// Options of a lookup. Members that are 0 or NULL are left out.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LookupRequest {
@@ -30,11 +30,12 @@ pub struct LookupRequest {
     pub extent: u32,
     /// The keys, in the order of their chain.
     pub keys: *const Key,
-    /// How many.
+    /// Number of keys.
     pub count: usize,
     /// One byte for each key: becomes 1 where the block is there, else 0.
     pub there: *mut u8,
-    /// What is found is held so long: it is moved, not evicted. 0 holds nothing; a minute at most.
+    /// Time that found blocks are held: they are moved, not evicted. 0 holds none; a minute at
+    /// most.
     pub hold_ns: u64,
     /// Longest time for all; 0 is 10 seconds.
     pub timeout_ns: u64,
@@ -46,7 +47,7 @@ unsafe impl SizedStruct for LookupRequest {
     const LEAST: usize = 24;
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Found {
@@ -56,7 +57,7 @@ pub struct Found {
     pub reserved: u32,
     /// Keys from the first on that are all there.
     pub prefix: u64,
-    /// Keys that were looked for; nothing is known of those behind.
+    /// Keys that were looked up; the state of those behind is unknown.
     pub asked: u64,
     /// Keys that are held now.
     pub held: u64,
@@ -87,8 +88,8 @@ fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
     Ok(how)
 }
 
-/// Looks which blocks of a namespace are there, and waits for the answer. Other requests of the
-/// queue go on meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
+/// Looks up blocks of a namespace, and waits for the answer. Other requests of the queue continue
+/// meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_lookup(
     queue: *mut Queue,

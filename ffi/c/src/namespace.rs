@@ -19,14 +19,14 @@ pub const KVRAIL_ABSENT_CREATE: u32 = 0;
 /// KVRAIL_MISS if it is not there.
 pub const KVRAIL_ABSENT_FAIL: u32 = 1;
 
-/// What may share blocks: a name, and an identity that all who open it must have.
+/// A set of clients that share blocks: a name, and an identity that must be the same for all.
 #[derive(Debug)]
 pub struct Namespace {
     session: Arc<Session>,
     space: kvrail_client::Namespace,
 }
 
-/// What a namespace holds, on all devices.
+/// Size of a namespace, on all devices.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NamespaceInfo {
@@ -72,10 +72,10 @@ pub(crate) unsafe fn handle<'a>(
     Ok((session, space))
 }
 
-/// Opens a namespace. `identity` is a JSON object that names everything which makes blocks
-/// incompatible: model, weights, dtype, layout, tokens a block, rank. Another identity than the one
-/// it was made with is KVRAIL_INVALID; kvrail_last_error names the field. `absent` is
-/// KVRAIL_ABSENT_CREATE or KVRAIL_ABSENT_FAIL. It may be used from any thread at once.
+/// Opens a namespace. `identity` is a JSON object that names all that makes blocks incompatible:
+/// model, weights, dtype, layout, tokens a block, rank. Another identity than that of its creation
+/// is KVRAIL_INVALID; kvrail_last_error names the field. `absent` is KVRAIL_ABSENT_CREATE or
+/// KVRAIL_ABSENT_FAIL. It may be used from any thread at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_open(
     store: *const Store,
@@ -113,13 +113,13 @@ pub unsafe extern "C" fn kvrail_namespace_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_close(space: *mut *mut Namespace) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         drop(unsafe { take(space, "space") }?);
         Ok(())
     })
 }
 
-/// Makes all blocks of a namespace unreachable, for everybody, and opens it anew. Requests of
+/// Makes all blocks of a namespace unreachable, for all clients, and opens it again. Requests of
 /// others end with KVRAIL_NOTE_STALE until they refresh it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_clear(space: *const Namespace) -> i32 {
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn kvrail_namespace_clear(space: *const Namespace) -> i32 
     })
 }
 
-/// Opens a namespace anew after somebody cleared it.
+/// Opens a namespace again after another client cleared it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_refresh(space: *const Namespace) -> i32 {
     call(|| {

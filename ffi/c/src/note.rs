@@ -1,4 +1,4 @@
-//! What there is to say of a block's end beside its status.
+//! Details of a block's end beyond its status.
 #![expect(unsafe_code, reason = "exports symbols")]
 // UNSAFETY: `no_mangle` only; no pointer is followed.
 
@@ -15,7 +15,7 @@ pub const KVRAIL_NOTE_PRESENT: u32 = 1;
 pub const KVRAIL_NOTE_PENDING: u32 = 2;
 /// KVRAIL_MISS: recovery has not seen everything yet; the block may still turn up.
 pub const KVRAIL_NOTE_WARMING: u32 = 3;
-/// KVRAIL_MISS: the bytes were not what had been put, twice. The sidecar was told.
+/// KVRAIL_MISS: the bytes were not those of the put, twice. The sidecar has a report.
 pub const KVRAIL_NOTE_WRONG: u32 = 4;
 /// KVRAIL_MISS or KVRAIL_DECLINED: the namespace was cleared or removed; refresh it.
 pub const KVRAIL_NOTE_STALE: u32 = 5;
@@ -56,7 +56,8 @@ pub(crate) fn number(note: BlockNote) -> u32 {
     }
 }
 
-/// The texts with the zero at the end that C wants, by number; the last one is of any other number.
+/// The texts with the zero at the end that C requires, by number; the last one is of any other
+/// number.
 static TEXTS: LazyLock<Vec<(u32, CString)>> = LazyLock::new(|| {
     let declines = Decline::ALL.into_iter().map(BlockNote::Declined);
     let all = BlockNote::ALL.into_iter().chain(declines);

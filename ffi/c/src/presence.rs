@@ -1,4 +1,4 @@
-//! Lookups that ask nobody, as C has them.
+//! Lookups without a request, as C has them.
 #![expect(unsafe_code, reason = "exports functions that take pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the header says it once for all")]
 // UNSAFETY: pointers are followed by `boundary` and `key` only, or checked there and filled as far
@@ -12,7 +12,8 @@ use crate::namespace::{Namespace, opened};
 
 /// The block is not there: a get would be a miss.
 pub const KVRAIL_ABSENT: u8 = 0;
-/// Only kvrail_lookup knows: the store still reads its drive, the namespace was cleared, ...
+/// Only kvrail_lookup has the answer: the store still reads its drive, the namespace was cleared,
+/// ...
 pub const KVRAIL_MAYBE: u8 = 1;
 /// The block is there, or was a moment ago: a get may be a miss.
 pub const KVRAIL_PRESENT: u8 = 2;
@@ -25,12 +26,12 @@ fn number(presence: Presence) -> u8 {
     }
 }
 
-/// Whether blocks are there, without asking the sidecar: some tens of nanoseconds a key, whether it
-/// sleeps or not. KVRAIL_ABSENT is never said of a block that was acknowledged to anybody before,
-/// and not dropped, cleared or evicted since. `presence` has a byte for each key, which becomes
-/// KVRAIL_ABSENT, KVRAIL_MAYBE or KVRAIL_PRESENT; it may be NULL. So may `prefix`, which becomes
-/// the number of keys from the first on that are KVRAIL_PRESENT. From any thread; the first call
-/// for a store waits until the sidecar has shown its tables.
+/// Whether blocks are there, without a request to the sidecar: some tens of nanoseconds a key,
+/// whether it sleeps or not. KVRAIL_ABSENT is never the answer for a block that was acknowledged to
+/// any client before, and not dropped, cleared or evicted since. `presence` has a byte for each
+/// key, which becomes KVRAIL_ABSENT, KVRAIL_MAYBE or KVRAIL_PRESENT; it may be NULL. So may
+/// `prefix`, which becomes the number of keys from the first on that are KVRAIL_PRESENT. From any
+/// thread; the first call for a store waits until the sidecar has shared its tables.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_namespace_probe(
     space: *const Namespace,

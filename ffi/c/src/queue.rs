@@ -47,7 +47,7 @@ impl Queue {
 }
 
 impl Held {
-    /// Stages so many requests, until one is refused, and publishes them.
+    /// Stages this number of requests, until one is refused, and publishes them.
     fn submit(
         &mut self,
         session: &Session,
@@ -160,15 +160,15 @@ pub unsafe extern "C" fn kvrail_queue_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_queue_close(queue: *mut *mut Queue, timeout_ns: u64) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         let queue = unsafe { take(queue, "queue") }?;
         queue.close(Duration::from_nanos(timeout_ns))
     })
 }
 
 /// Submits requests, all of them with one store for each device thread. Ends at the first that is
-/// refused and returns why; those before it are in flight. `submitted` counts them, and the first
-/// so many places of `tickets` have their names; either may be NULL.
+/// refused and returns why; those before it are in flight. `submitted` becomes their number, and
+/// their tickets are written to the front of `tickets`; either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_submit(
     queue: *mut Queue,
@@ -178,8 +178,8 @@ pub unsafe extern "C" fn kvrail_submit(
     submitted: *mut usize,
 ) -> i32 {
     // SAFETY: the caller's variables.
-    let told = unsafe { Told::new(tickets, submitted) };
-    told.call(|each| {
+    let out = unsafe { Submitted::new(tickets, submitted) };
+    out.call(|each| {
         // SAFETY: the caller's handle.
         let (session, mut held) = unsafe { hold(queue) }?;
         // SAFETY: the caller's array, which is only read.
@@ -204,8 +204,8 @@ pub unsafe extern "C" fn kvrail_submit_blocks(
     submitted: *mut usize,
 ) -> i32 {
     // SAFETY: the caller's variables.
-    let told = unsafe { Told::new(tickets, submitted) };
-    told.call(|each| {
+    let out = unsafe { Submitted::new(tickets, submitted) };
+    out.call(|each| {
         // SAFETY: the caller's handle.
         let (session, mut held) = unsafe { hold(queue) }?;
         // SAFETY: the caller's handle.
@@ -222,21 +222,21 @@ pub unsafe extern "C" fn kvrail_submit_blocks(
     })
 }
 
-/// Where the caller wants to be told what was submitted; both may be null.
+/// The caller's variables for the submitted requests; both may be null.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Submitted {
     tickets: *mut u64,
     submitted: *mut usize,
 }
 
-impl Told {
+impl Submitted {
     /// # Safety
     /// Not null means a place for each request, and a variable.
     unsafe fn new(tickets: *mut u64, submitted: *mut usize) -> Self {
         Self { tickets, submitted }
     }
 
-    /// Runs a call that gives each ticket to what it is given.
+    /// Runs a call that writes each ticket to the caller.
     fn call(self, body: impl FnOnce(&mut dyn FnMut(usize, u64)) -> Result<(), Failure>) -> i32 {
         let mut done = 0;
         let code = call(|| {
@@ -256,7 +256,7 @@ impl Told {
     }
 }
 
-/// Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
+/// Fetches completions, without waiting: up to `capacity`; `count` becomes their number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_poll(
     queue: *mut Queue,

@@ -31,14 +31,14 @@ pub const KVRAIL_DISCARD: u8 = 4;
 pub const KVRAIL_DEMAND: u8 = 0;
 /// Somebody may soon wait for it.
 pub const KVRAIL_PREFETCH: u8 = 1;
-/// Nobody waits for it.
+/// No caller waits for it.
 pub const KVRAIL_BACKGROUND: u8 = 2;
 
 /// A write, put or drop is on stable media when it completes.
 pub const KVRAIL_DURABLE: u16 = 1;
 /// Return CRC-64/NVME of the bytes.
 pub const KVRAIL_CHECKSUM: u16 = 2;
-/// Other bytes than `checksum` says end as KVRAIL_CORRUPT.
+/// Bytes with another checksum than `checksum` end as KVRAIL_CORRUPT.
 pub const KVRAIL_VERIFY: u16 = 4;
 
 /// One request.
@@ -97,13 +97,13 @@ pub struct Completion {
     /// Bytes moved: all of them when the status is KVRAIL_OK. Of a block the whole block's; after
     /// KVRAIL_TOO_SMALL those that a get of it needs.
     pub bytes: u64,
-    /// CRC-64/NVME of the bytes, if it was asked for.
+    /// CRC-64/NVME of the bytes, if the request has KVRAIL_CHECKSUM or KVRAIL_VERIFY.
     pub checksum: u64,
     /// Nanoseconds at the device; of several pieces the longest.
     pub device_ns: u32,
     /// Nanoseconds from acceptance to submission; of several pieces the longest.
     pub queue_ns: u32,
-    /// What there is to say of a block beside the status: KVRAIL_NOTE_...
+    /// Details of a block's end beyond the status: KVRAIL_NOTE_...
     pub note: u32,
     /// Must be ignored.
     pub reserved: u32,
@@ -248,7 +248,7 @@ pub(crate) fn memory(memories: &[(u32, Memory)], region: u32) -> Result<&Memory,
 pub(crate) fn lease(arena: &Arena, position: u64, length: u64) -> Result<Lease, Failure> {
     let [position, length] =
         [position, length].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-    // SAFETY: until the request ends nobody else touches the range; see the head of this file.
+    // SAFETY: until the request ends no other code touches the range; see the head of this file.
     let memory = unsafe { arena.pool().assume(position, length) };
     let memory = memory.map_err(kvrail_client::ClientError::from)?;
     Ok(arena.adopt(memory)?)

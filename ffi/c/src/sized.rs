@@ -1,7 +1,7 @@
-//! Structures that say how long they are: programs and libraries of other ages agree on the rest.
+//! Structures with their own size: programs and libraries of different ages agree on the rest.
 #![expect(unsafe_code, reason = "copies structures of a size that C names")]
 // UNSAFETY: the first four bytes of every such structure are its size, and the caller vouches for
-// so many bytes. Copies stay within that size and within the type.
+// that number of bytes. Copies stay within that size and within the type.
 
 use std::mem::{MaybeUninit, size_of};
 use std::slice;
@@ -43,7 +43,7 @@ unsafe fn claimed<T: SizedStruct>(from: *const T) -> Result<usize, Failure> {
 /// Copies a structure in. Members it is too short for are 0.
 ///
 /// # Safety
-/// Not null means that as many bytes as its `size` says can be read.
+/// Not null means that the bytes of its `size` can be read.
 #[inline]
 pub(crate) unsafe fn read<T: SizedStruct>(from: *const T) -> Result<T, Failure> {
     // SAFETY: the caller's promise.
@@ -72,10 +72,10 @@ pub(crate) unsafe fn read<T: SizedStruct>(from: *const T) -> Result<T, Failure> 
     Ok(unsafe { value.assume_init() })
 }
 
-/// Copies a structure out, as much of it as the caller has room for; `size` stays the caller's.
+/// Copies a structure out, up to the caller's size; `size` stays the caller's.
 ///
 /// # Safety
-/// Not null means that as many bytes as its `size` says can be read and written.
+/// Not null means that the bytes of its `size` can be read and written.
 #[inline]
 pub(crate) unsafe fn write<T: SizedStruct>(to: *mut T, value: &T) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
@@ -85,7 +85,7 @@ pub(crate) unsafe fn write<T: SizedStruct>(to: *mut T, value: &T) -> Result<(), 
     Ok(())
 }
 
-/// The elements of a caller's array, all of the size that the first one says.
+/// The elements of a caller's array, all of the first one's size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Array<T> {
     first: *mut T,
@@ -131,7 +131,7 @@ impl<T: SizedStruct> Array<T> {
                 self.stride
             )));
         }
-        // SAFETY: its size is the stride, and `new`'s caller vouches for so many bytes.
+        // SAFETY: its size is the stride, and `new`'s caller vouches for that number of bytes.
         unsafe { read(element) }
     }
 
@@ -189,17 +189,17 @@ mod tests {
 
     #[test]
     fn older_newer_and_equal_sizes_are_read() {
-        let tell = |words: &[u64]| {
-            // SAFETY: as many words as the size says.
+        let written = |words: &[u64]| {
+            // SAFETY: the words of that size.
             unsafe { read(other(words)) }
         };
-        let older = tell(&words(8, 7, &[])).unwrap();
+        let older = written(&words(8, 7, &[])).unwrap();
         assert_eq!(older, Middle { size: 8, a: 7, b: 0 });
-        assert_eq!(tell(&words(16, 7, &[9])).unwrap(), Middle { size: 16, a: 7, b: 9 });
-        assert_eq!(tell(&words(24, 7, &[9, 0])).unwrap(), Middle { size: 24, a: 7, b: 9 });
-        assert_eq!(tell(&words(24, 7, &[9, 1])).unwrap_err().code, KVRAIL_E_NEWER);
+        assert_eq!(written(&words(16, 7, &[9])).unwrap(), Middle { size: 16, a: 7, b: 9 });
+        assert_eq!(written(&words(24, 7, &[9, 0])).unwrap(), Middle { size: 24, a: 7, b: 9 });
+        assert_eq!(written(&words(24, 7, &[9, 1])).unwrap_err().code, KVRAIL_E_NEWER);
         for size in [0, 4, 12, 8192, u64::from(u32::MAX)] {
-            assert_eq!(tell(&words(size, 7, &[9, 0])).unwrap_err().code, KVRAIL_E_ARGUMENT);
+            assert_eq!(written(&words(size, 7, &[9, 0])).unwrap_err().code, KVRAIL_E_ARGUMENT);
         }
     }
 

@@ -18,7 +18,7 @@ pub struct Store {
     store: kvrail_client::Store,
 }
 
-/// What there is to know about a store.
+/// Properties of a store.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StoreInfo {
@@ -73,13 +73,13 @@ pub unsafe extern "C" fn kvrail_store_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_store_close(store: *mut *mut Store) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable with a handle that nobody uses any more.
+        // SAFETY: the caller's variable with a handle that is not used any more.
         drop(unsafe { take(store, "store") }?);
         Ok(())
     })
 }
 
-/// What there is to know about a store.
+/// Properties of a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_store_describe(store: *const Store, info: *mut StoreInfo) -> i32 {
     call(|| {

@@ -1,6 +1,6 @@
 //! Which generation of the ABI this is, and which release.
 #![expect(unsafe_code, reason = "exports symbols")]
-// UNSAFETY: `no_mangle` only; the names begin with `kvrail_`, which nobody else uses.
+// UNSAFETY: `no_mangle` only; the names begin with `kvrail_`, which no other library uses.
 
 use std::ffi::c_char;
 

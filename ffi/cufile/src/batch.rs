@@ -52,13 +52,13 @@ pub struct Batch {
     state: State,
 }
 
-/// What an open entry keeps alive.
+/// Files and buffers that an open entry keeps alive.
 type Held = (Arc<File>, Arc<Buffer>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Usable,
-    /// A call failed: what the library still does with the entries is not known.
+    /// A call failed: the library may still use the entries.
     Retired,
 }
 
@@ -101,7 +101,7 @@ impl Batch {
         self.params.len()
     }
 
-    /// Entries submitted whose end is not known yet.
+    /// Entries submitted that have not ended yet.
     #[must_use]
     pub fn open(&self) -> u32 {
         self.open
@@ -156,11 +156,11 @@ impl Batch {
         Ok(())
     }
 
-    /// Asks once, without waiting, which entries have ended.
+    /// Polls once, without waiting, for ended entries.
     ///
     /// # Errors
-    /// The library's. The batch is then retired: its open entries stay open, for nothing is known
-    /// about them.
+    /// The library's. The batch is then retired: its open entries stay open, because their states
+    /// are unknown.
     ///
     /// # Panics
     /// If the library reports an entry it was not given, or one twice.

@@ -1,4 +1,4 @@
-//! What can go wrong with cuFile, each with its remedy.
+//! Errors of cuFile, each with its remedy.
 
 use thiserror::Error;
 
@@ -15,7 +15,7 @@ pub enum CuFileError {
     Missing {
         /// Names tried.
         tried: String,
-        /// What the loader said last.
+        /// The loader's last message.
         reason: String,
     },
     /// The library lacks a function.
@@ -25,7 +25,7 @@ pub enum CuFileError {
     Symbol {
         /// The file loaded.
         library: String,
-        /// What it lacks.
+        /// The missing function.
         symbol: &'static str,
     },
     /// A call failed.
@@ -33,7 +33,7 @@ pub enum CuFileError {
     Call {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// The returned status.
         status: OpStatus,
         /// The CUDA driver's error behind it; 0 is none.
         cuda: i32,

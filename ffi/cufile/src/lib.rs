@@ -1,7 +1,7 @@
 //! cuFile: the library found at run time, its files, buffers and batches as safe values.
 //!
-//! Owns every call into libcufile and the layouts those calls take. Knows nothing of requests,
-//! layouts of KV caches or pollers. Nothing of NVIDIA's header is in here: names, numbers and
+//! Owns every call into libcufile and the layouts those calls take. Independent of requests,
+//! layouts of KV caches and pollers. Nothing of NVIDIA's header is in here: names, numbers and
 //! layouts were written from the public API reference, and `scripts/dev cufile-layout` compares
 //! them with an installed header.
 //!

@@ -21,13 +21,13 @@ const PARAMETER_ALLOW_COMPAT: u32 = 1;
 /// Whether cuFile may bounce through host memory where it cannot go directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compat {
-    /// It may; what it does is reported as `compat`.
+    /// It may; the transfers are reported as `compat`.
     Allowed,
     /// It must not: registering a file it cannot reach directly fails.
     Refused,
 }
 
-/// What the driver says about itself.
+/// The driver's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// Version of nvidia-fs; (0, 0) where it is not loaded.
@@ -53,7 +53,7 @@ impl Properties {
     }
 }
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// File to GPU memory.
@@ -99,7 +99,7 @@ impl CuFile {
         self.table.library
     }
 
-    /// The library's version as it counts: 1,000 times major plus 10 times minor.
+    /// The library's version in its own form: 1,000 times major plus 10 times minor.
     ///
     /// # Errors
     /// The library's.
@@ -110,7 +110,7 @@ impl CuFile {
         Ok(version.unsigned_abs())
     }
 
-    /// What the driver says about itself.
+    /// The driver's report of itself.
     ///
     /// # Errors
     /// The library's.
@@ -148,7 +148,7 @@ impl CuFile {
         Ok(File { handle, library: Arc::clone(self), _fd: fd })
     }
 
-    /// Registers GPU memory; `keep` is what must live as long as the memory is used.
+    /// Registers GPU memory; `keep` must live while the memory is used.
     ///
     /// # Safety
     /// `address` must be the first of `bytes` bytes of GPU memory that stay mapped in this process

@@ -1,4 +1,4 @@
-//! cuFile's status numbers as numbers: a newer library may return values nobody here has heard of.
+//! cuFile's status numbers as numbers: a newer library may return unknown values.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ macro_rules! numbers {
                 match self.0 { $($number => Some(stringify!($name)),)* _ => None }
             }
 
-            /// What it means, where that is known.
+            /// Its meaning, where that is known.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self.0 { $($number => $text,)* _ => "a number this version does not know" }

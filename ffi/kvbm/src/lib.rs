@@ -1,7 +1,7 @@
 //! kvrail as the object tier (G4) of Dynamo's KVBM: a client of its trait [`ObjectBlockOps`].
 //!
-//! Keeps a session with the sidecar and makes it anew after a restart. Never panics and never fails
-//! a call because a sidecar is gone or slow: blocks are missed then.
+//! Keeps a session with the sidecar and attaches again after a restart. Never panics and never
+//! fails a call because a sidecar is gone or slow: blocks are misses then.
 //!
 //! ```no_run
 //! # use kvbm_physical::layout::PhysicalLayout;
@@ -58,18 +58,18 @@ struct Shared {
 struct Link {
     session: Option<Arc<Session>>,
     retry_at: Instant,
-    /// Whether it was said that there is none.
-    told: bool,
+    /// Whether the log has the absence of a sidecar already.
+    logged: bool,
 }
 
-/// What the bytes of a block are, as its layout knows it.
+/// Meaning of a block's bytes, as its layout defines it.
 #[derive(Clone, Debug, PartialEq)]
 struct Shape(LayoutConfig, KvBlockLayout);
 
 impl Shape {
     fn of(layout: &PhysicalLayout) -> Self {
         let layout = layout.layout();
-        // How many blocks there are, and where they lie, is not in their bytes.
+        // The number of blocks and their places do not change their bytes.
         let config = LayoutConfig { num_blocks: 1, alignment: 1, ..layout.config().clone() };
         Self(config, layout.block_layout())
     }
@@ -78,8 +78,8 @@ impl Shape {
 impl KvrailBlocks {
     /// Names the blocks; the first call attaches.
     ///
-    /// `model` is all that makes bytes incompatible and that the layout does not know: KVBM's
-    /// hashes are of tokens. `rank` is that of this worker, and how many there are.
+    /// `model` is all that makes bytes incompatible and that the layout lacks: KVBM's hashes are of
+    /// tokens. `rank` is that of this worker, and the number of ranks.
     ///
     /// # Errors
     /// `model` is empty or too long.
@@ -97,12 +97,12 @@ impl KvrailBlocks {
             })
             .to_string(),
         )?;
-        let link = Mutex::new(Link { session: None, retry_at: Instant::now(), told: false });
+        let link = Mutex::new(Link { session: None, retry_at: Instant::now(), logged: false });
         let copied_bytes = Arc::default();
         Ok(Self(Arc::new(Shared { options, identity, shape, copied_bytes, link })))
     }
 
-    /// Bytes that were copied because drives do not reach where they lie.
+    /// Bytes that were copied because drives cannot reach their memory.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         self.0.copied_bytes.load(Ordering::Relaxed)
@@ -125,21 +125,21 @@ impl KvrailBlocks {
 }
 
 impl Shared {
-    /// The session, made anew if need be; none while there is no sidecar.
+    /// The session, attached again if need be; none while there is no sidecar.
     fn session(&self) -> Option<Arc<Session>> {
         let mut link = lock(&self.link);
-        link.session = link.session.take().filter(|it| !it.has_ended());
+        link.session = link.session.take().filter(|session| !session.has_ended());
         if link.session.is_none() && Instant::now() >= link.retry_at {
             match Session::attach(&self.options, &self.identity, &self.copied_bytes) {
                 Ok(session) => link.session = Some(Arc::new(session)),
                 Err(error) => {
-                    if !link.told {
+                    if !link.logged {
                         tracing::error!(%error, "no session with kvrail");
                     }
                     link.retry_at = Instant::now() + RETRY;
                 }
             }
-            link.told = link.session.is_none();
+            link.logged = link.session.is_none();
         }
         link.session.clone()
     }
@@ -158,7 +158,7 @@ impl Shared {
         if !fits {
             tracing::error!("blocks of another layout than this client was made for");
         }
-        // Twice: the first try may only tell that the sidecar was restarted.
+        // Twice: the first try may only find that the sidecar was restarted.
         for _ in 0..2 {
             let Some(session) = self.session() else { break };
             match session.run(work, &mut jobs, deadline) {
@@ -240,8 +240,8 @@ impl ObjectBlockOps for KvrailBlocks {
     }
 }
 
-/// Only workers know where the blocks of a logical layout lie.
+/// Only workers have the addresses of a logical layout's blocks.
 fn unresolved(keys: Vec<SequenceHash>) -> BoxFuture<'static, Ends> {
-    tracing::error!("kvrail moves blocks of physical layouts; ask KVBM's worker");
+    tracing::error!("kvrail moves blocks of physical layouts; use KVBM's worker");
     Box::pin(async move { keys.into_iter().map(Err).collect() })
 }

@@ -1,7 +1,7 @@
 //! Memory of KVBM's layouts: drives reach it where it is a shared file, else blocks are copied.
 #![expect(unsafe_code, reason = "KVBM's layouts name their memory by address")]
 // UNSAFETY: addresses are of a layout whose buffers the caller keeps alive, and for arenas `Known`.
-// KVBM gives a block to one transfer at a time, so nobody else touches its bytes until that ends.
+// KVBM gives a block to one transfer at a time, so no other code touches its bytes until that ends.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -26,16 +26,16 @@ const BOUNCE_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub struct HostMemory {
     region: Region,
-    /// What it is page-locked for.
+    /// The CUDA context that it is page-locked in.
     context: Option<Arc<CudaContext>>,
 }
 
 impl HostMemory {
-    /// Takes so many bytes, zeroed, in huge pages if there are enough. KVBM moves no block between
-    /// this and a GPU.
+    /// Takes this number of bytes, zeroed, in huge pages if there are enough. KVBM moves no block
+    /// between this and a GPU.
     ///
     /// # Errors
-    /// The host has not so much memory.
+    /// The host lacks the memory.
     pub fn new(bytes: usize) -> Result<Self, StorageError> {
         let region = Region::create_best("kvbm", bytes)
             .map_err(|error| StorageError::AllocationFailed(error.to_string()))?;
@@ -122,7 +122,7 @@ impl Block {
         for layer in 0..layout.num_layers() {
             for outer in 0..layout.outer_dim() {
                 let region = layout.memory_region(id, layer, outer).ok()?;
-                match pieces.last_mut().filter(|it| it.0 + it.1 == region.addr()) {
+                match pieces.last_mut().filter(|piece| piece.0 + piece.1 == region.addr()) {
                     Some(last) => last.1 += region.size(),
                     None => pieces.push((region.addr(), region.size())),
                 }
@@ -199,7 +199,7 @@ impl Memory {
         Ok(Some((lease, true)))
     }
 
-    /// Copies what came for this block to where it belongs.
+    /// Copies the bytes of this block from the arena to their place.
     pub(crate) fn fill(&self, block: &Block, lease: &Lease) {
         let mut rest = &lease[..];
         for &(address, bytes) in &block.pieces {
@@ -221,8 +221,8 @@ impl Memory {
         if !inside || !position.is_multiple_of(arena.pool().alignment()) {
             return None;
         }
-        // SAFETY: only the client library looks at the bytes, and only while their request is in
-        // flight: the block is the transfer's for so long.
+        // SAFETY: only the client library reads the bytes, and only while their request is in
+        // flight: until then the transfer owns the block.
         let lease = unsafe { arena.pool().assume(position, bytes) };
         arena.adopt(lease.ok()?).ok()
     }
@@ -235,7 +235,7 @@ impl Memory {
         if let Some(found) = known.iter().find(same) {
             return found.arena.clone();
         }
-        let arenas = known.iter().filter_map(|it| it.arena.clone());
+        let arenas = known.iter().filter_map(|memory| memory.arena.clone());
         let mapped = arenas.filter_map(|(it, _)| it.position_of(first).map(|at| (it, at))).next();
         let brought = mapped.map_or_else(
             || self.client.import_mapping(first).map(|(arena, at)| (Arc::new(arena), at)),

@@ -1,4 +1,4 @@
-//! What one run of the sidecar gives: a namespace, queues, memory.
+//! Resources of one run of the sidecar: a namespace, queues, memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -19,7 +19,7 @@ use crate::memory::{Block, Memory};
 /// Blocks of one call in flight.
 const DEPTH: usize = 64;
 
-/// Longest wait for a lookup, and how long what it found stays: KVBM gets it next.
+/// Longest wait for a lookup, and the hold on the blocks it found: KVBM gets them next.
 const LOOKUP: Duration = Duration::from_millis(500);
 const HOLD: Duration = Duration::from_secs(5);
 
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Options {
     /// Its socket.
     pub socket: PathBuf,
-    /// The name of its store; `kv` unless said otherwise.
+    /// The name of its store; by default `kv`.
     pub store: String,
     /// Longest wait for puts, for gets that are copied, and for the sidecar's answers; 10 s. A get
     /// straight into KVBM's memory lasts until the drive answers.
@@ -176,7 +176,7 @@ impl Session {
             if flying == 0 && (late || lost.is_some() || next == jobs.len()) {
                 break;
             }
-            // What a drive may still write into is not KVBM's yet.
+            // Memory that a drive may still write into stays out of KVBM's reach.
             if late && filling == 0 {
                 break;
             }
@@ -258,7 +258,7 @@ impl Session {
             tracing::warn!(?refreshed, "the namespace was cleared");
         }
         let Some(block) = &job.block else { return };
-        // A block of another length is not what was asked for.
+        // A block of another length is another block.
         job.ok = done.status == Status::Ok && (work == Work::Put || done.bytes == block.bytes());
         if let (true, true, Work::Get, Some(lease)) = (job.ok, job.copied, work, &done.lease) {
             self.memory.fill(block, lease);

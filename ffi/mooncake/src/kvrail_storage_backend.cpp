@@ -16,7 +16,7 @@ using kvrail::Session;
 using kvrail::Settings;
 using Clock = std::chrono::steady_clock;
 
-// After an attempt to attach that failed, calls fail at once for so long.
+// After a failed attempt to attach, calls fail at once for this time.
 constexpr auto RETRY = std::chrono::milliseconds(500);
 constexpr size_t LISTED = 512;
 constexpr size_t GONE_MAX = 65536;
@@ -32,7 +32,7 @@ class KvrailStorageBackend final : public StorageBackendInterface {
     std::mutex gone_mutex_;
     std::vector<std::string> gone_;
 
-    // The session, which is made anew when the sidecar went away.
+    // The session, attached again after the sidecar went away.
     std::shared_ptr<Session> session() {
         std::lock_guard guard(mutex_);
         if (session_ != nullptr && !session_->over()) return session_;
@@ -105,8 +105,8 @@ class KvrailStorageBackend final : public StorageBackendInterface {
         return failed(ErrorCode::FILE_OPEN_FAIL, failure.what());
     }
 
-    // `done` hears of all objects. One that was not stored has -1 bytes there, which tells Mooncake
-    // not to wait for it.
+    // `done` gets all objects. One that was not stored has -1 bytes there, so that Mooncake does
+    // not wait for it.
     tl::expected<int64_t, ErrorCode> BatchOffload(
         const std::unordered_map<std::string, std::vector<Slice>> &batch, Handler done,
         EvictionHandler) override try {
@@ -203,14 +203,15 @@ class KvrailStorageBackend final : public StorageBackendInterface {
         LOG(ERROR) << "kvrail: " << failure.what();
     }
 
-    // Mooncake asks at every heartbeat. The store evicts by itself: it hears of what is gone.
+    // Mooncake calls this at every heartbeat. The store evicts by itself: Mooncake gets the evicted
+    // keys.
     tl::expected<std::vector<std::string>, ErrorCode> EvictAboveDiskWatermark(
         double, double, EvictionHandler notify) override try {
         auto keys = take_gone(*session());
         if (keys.empty() || notify == nullptr) return keys;
-        if (auto told = notify(keys); !told) {
+        if (auto notified = notify(keys); !notified) {
             remember_gone(keys);
-            return tl::make_unexpected(told.error());
+            return tl::make_unexpected(notified.error());
         }
         return keys;
     } catch (const Failure &failure) {

@@ -17,7 +17,7 @@
 
 namespace kvrail {
 
-// What ends a call, with the words that people see.
+// The end of a call, with a message for people.
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -30,7 +30,7 @@ struct Settings {
     static Settings of_environment();
 };
 
-// One object, and what became of it.
+// One object, and its result.
 struct Item {
     std::string key;
     kvrail_key id{};
@@ -119,7 +119,7 @@ class Session {
     std::vector<std::string> evicted();
 };
 
-// Throws what kvrail_last_error says, unless the code is KVRAIL_OK.
+// Throws the text of kvrail_last_error, unless the code is KVRAIL_OK.
 void require(int32_t code, const std::string &what);
 
 }  // namespace kvrail

@@ -67,7 +67,7 @@ void Copier::look(int gpu, Lane &lane) {
         Group &group = lane.flying.front();
         int32_t code = driver_.event_query.code(group.event);
         if (code == NOT_READY) return;
-        if (code != 0) throw Failure(core::Status::failed, Cuda::told("cuEventQuery", code));
+        if (code != 0) throw Failure(core::Status::failed, Cuda::message("cuEventQuery", code));
         ended_.insert(ended_.end(), group.pieces.begin(), group.pieces.end());
         lane.events.push_back(group.event);
         lane.flying.pop_front();

@@ -11,7 +11,7 @@
 
 struct Piece;
 
-/* What one copy moves. */
+/* One copy. */
 struct Copied {
     core::Direction direction;
     int gpu;
@@ -20,7 +20,7 @@ struct Copied {
     uint64_t bytes;
 };
 
-/* For one thread at a time. No call waits: flush marks what was begun, next says what has ended. */
+/* For one thread at a time. No call waits: flush marks begun copies, next returns ended ones. */
 class Copier {
     /* Copies that end with one event. */
     struct Group {

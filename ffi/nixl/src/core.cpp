@@ -21,7 +21,7 @@ static int find_core(dl_phdr_info *info, size_t, void *found) {
     return 1;
 }
 
-/* Beside the folder .nixl_cu12.mesonpy.libs a wheel has nixl_cu12-1.5.1.dist-info. */
+/* In the folder of .nixl_cu12.mesonpy.libs a wheel has nixl_cu12-1.5.1.dist-info. */
 static std::string wheel_version(const fs::path &core) {
     std::string libraries = core.parent_path().filename();
     std::string package = libraries.substr(libraries.empty() ? 0 : 1);
@@ -41,12 +41,12 @@ bool is_known_core() {
     std::string version = wheel_version(core), range = "NIXL 1.3 to 1.5";
     Release release;
     if (std::sscanf(version.c_str(), "%d.%d", &release.first, &release.second) != 2) {
-        say("no wheel of NIXL is around " + core.string() + ", so its version is not known; " +
+        print("no wheel of NIXL is around " + core.string() + ", so its version is not known; " +
             "this plug-in is for " + range);
         return true;
     }
     if (OLDEST <= release && release <= NEWEST) return true;
-    say("this plug-in is for " + range + ", and " + core.string() + " is " + version +
-        "; install nixl 1.5.1, or a kvrail that knows " + version);
+    print("this plug-in is for " + range + ", and " + core.string() + " is " + version +
+        "; install nixl 1.5.1, or a kvrail for " + version);
     return false;
 }

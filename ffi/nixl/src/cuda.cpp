@@ -36,7 +36,7 @@ Cuda &Cuda::driver() {
     return it;
 }
 
-std::string Cuda::told(const char *function, int32_t code) {
+std::string Cuda::message(const char *function, int32_t code) {
     const char *name = nullptr;
     auto *name_of = reinterpret_cast<int32_t (*)(int32_t, const char **)>(
         dlsym(library(), "cuGetErrorName"));
@@ -56,7 +56,7 @@ int Cuda::gpu_of(const core::Range &range) {
         if (code != 0 || gpus[at] < 0)
             throw Failure(Status::invalid,
                           "address " + std::to_string(ends[at]) +
-                              (code != 0 ? ": " + told("cuPointerGetAttribute", code) : "") +
+                              (code != 0 ? ": " + message("cuPointerGetAttribute", code) : "") +
                               " is no memory that CUDA knows on a GPU; it may have been freed; "
                               "register host memory as DRAM");
     }

@@ -22,7 +22,7 @@ class Cuda {
         int32_t code(T... values) const { return it_(values...); }
         void operator()(T... values) const {
             if (int32_t code = it_(values...))
-                throw Failure(core::Status::failed, told(name_, code));
+                throw Failure(core::Status::failed, message(name_, code));
         }
     };
 
@@ -39,7 +39,7 @@ class Cuda {
     /* Throws Failure where there is no driver or no GPU. */
     static Cuda &driver();
     /* "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" */
-    static std::string told(const char *function, int32_t code);
+    static std::string message(const char *function, int32_t code);
     /* The GPU whose memory a range is. */
     int gpu_of(const core::Range &range);
 

@@ -1,4 +1,4 @@
-/* What goes wrong, and the lines that people see of it. */
+/* Errors, and their lines on standard error. */
 #ifndef KVRAIL_NIXL_FAILURE_H
 #define KVRAIL_NIXL_FAILURE_H
 
@@ -7,7 +7,7 @@
 
 #include "interface.h"
 
-/* What ends a call, with the words that people see. */
+/* The end of a call, with a message for people. */
 class Failure : public std::runtime_error {
     core::Status status_;
 
@@ -18,6 +18,6 @@ class Failure : public std::runtime_error {
 };
 
 /* A line for people, on standard error. */
-void say(const std::string &line);
+void print(const std::string &line);
 
 #endif

@@ -1,4 +1,4 @@
-/* What NIXL's core and a plug-in know of each other, as far as this one needs it: numbers, layouts,
+/* The interface between NIXL's core and a plug-in, as far as this one needs it: numbers, layouts,
  * and the order of the virtual functions. NIXL's wheel has no headers. These are the releases 1.3
  * to 1.5; core.cpp refuses others. Names are ours: only places in memory count. */
 #ifndef KVRAIL_NIXL_INTERFACE_H
@@ -32,7 +32,7 @@ enum class Status : int32_t {
 using Parameters = std::unordered_map<std::string, std::string>;
 using Segments = std::vector<Segment>;
 using Notices = std::vector<std::pair<std::string, std::string>>;
-/* What is known of one place that was asked for: nothing if it is not there. */
+/* Properties of one requested object: none if it is not there. */
 using Answers = std::vector<std::optional<Parameters>>;
 
 /* What a plug-in keeps of registered memory. */
@@ -55,7 +55,7 @@ struct Range {
     uint64_t device;
 };
 
-/* A range as it is registered or asked for, with the text that came along. */
+/* A range of a registration or request, with its text. */
 struct Described : Range {
     std::string text;
 };

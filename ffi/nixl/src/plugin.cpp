@@ -1,7 +1,7 @@
 /* kvrail as a back end of NIXL: objects by key (OBJ) and ranges of a volume (BLK), to and from
  * memory of the host (DRAM) and of GPUs (VRAM). The file's name in NIXL's folder is the back end's:
- * as libplugin_OBJ.so it serves engines that know only that one. No threads: check moves things
- * on. */
+ * as libplugin_OBJ.so it serves engines that have only that one. No threads: each check makes
+ * progress. */
 #include <new>
 
 #include "core.h"
@@ -15,17 +15,17 @@ template <class Work> static Status guarded(Work work) {
     try {
         return work();
     } catch (const Failure &failure) {
-        say(failure.what());
+        print(failure.what());
         return failure.status();
     } catch (const std::exception &error) {
-        say(error.what());
+        print(error.what());
         return Status::failed;
     }
 }
 
 static Transfer &transfer_of(core::Request *it) { return *static_cast<Transfer *>(it); }
 
-/* Which object a device number is. NIXL finds objects by it: two of one number are one to it. */
+/* The object of a device number. NIXL finds objects by it: two of one number are one for NIXL. */
 class Numbers {
     std::mutex mutex_;
     std::unordered_map<uint64_t, std::pair<std::string, size_t>> names_;
@@ -120,7 +120,7 @@ class Backend final : public core::Engine {
     Status query(const core::Ranges<core::Described> &asked, core::Answers &out) const override {
         return guarded([&] {
             if (asked.segment != Segment::object)
-                throw Failure(Status::unsupported, "queryMem knows objects (OBJ) only");
+                throw Failure(Status::unsupported, "queryMem takes objects (OBJ) only");
             std::vector<kvrail_key> keys;
             for (const auto &it : asked.items) keys.push_back(Object(name_of(it), it.device).key);
             for (uint8_t there : link_.session()->present(keys))

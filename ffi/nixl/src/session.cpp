@@ -120,7 +120,7 @@ GpuWay Session::gpu_way(int gpu) {
     if (!gpu_staging_) gpu_staging_.emplace(client_, staging_bytes_);
     if (!copier_) {
         copier_.emplace(gpu_staging_->base(), gpu_staging_->bytes(), gpu);
-        say("memory of GPUs is copied through " + std::to_string(gpu_staging_->bytes()) +
+        print("memory of GPUs is copied through " + std::to_string(gpu_staging_->bytes()) +
             " bytes of pinned memory (staging_bytes)");
     }
     return {*gpu_staging_, *copier_};

@@ -15,9 +15,9 @@
 #include "copier.h"
 #include "failure.h"
 
-/* What a code of libkvrail is to NIXL. */
+/* NIXL's status for a code of libkvrail. */
 core::Status status_of(int32_t code);
-/* Throws what kvrail_last_error says, unless the code is KVRAIL_OK. */
+/* Throws the text of kvrail_last_error, unless the code is KVRAIL_OK. */
 void require(int32_t code, const std::string &what);
 
 /* The backend's parameters. */
@@ -63,14 +63,14 @@ struct Stage {
     uint64_t bytes;
 };
 
-/* Memory of the sidecar that bytes pass through. Its size is fixed: whoever finds none waits. */
+/* Memory of the sidecar that bytes pass through, of fixed size: a caller that finds none waits. */
 class Staging {
     kvrail_arena_info arena_{};
     std::map<uint64_t, uint64_t> free_;
 
   public:
     Staging(const kvrail_client *client, uint64_t bytes);
-    /* Memory of so many bytes; nothing while others have it. */
+    /* Memory of this size; nothing while others have it. */
     std::optional<Stage> take(uint64_t bytes);
     void give(Stage stage);
     uint32_t region() const { return arena_.region; }
@@ -116,7 +116,7 @@ class Session {
     const kvrail_volume_info &volume() const { return volume_; }
     uint64_t block_bytes_max() const { return block_bytes_max_; }
 
-    /* Whether the sidecar went away, as far as anybody noticed. */
+    /* Whether the end of the sidecar was noticed. */
     bool over() const { return over_; }
     /* Looks whether it did. */
     bool look();
@@ -127,7 +127,7 @@ class Session {
     /* The memory that was found there is not used any more. */
     void forget(uint32_t region);
 
-    /* All below with the mutex. Made when they are first asked for. */
+    /* All below with the mutex. Made at their first use. */
     Staging &staging();
     GpuWay gpu_way(int gpu);
     /* Nothing, before gpu_way. */
@@ -155,7 +155,7 @@ class Link {
     const Settings &settings() const { return settings_; }
     /* The session, which is made if there is none or it is over. Throws Failure. */
     std::shared_ptr<Session> session();
-    /* Whether there is a living one beside that. */
+    /* Whether a live session has replaced that one. */
     bool attached_since(const Session &that);
 };
 

@@ -13,7 +13,7 @@ static uint64_t number(const std::string &name, const std::string &text) {
     return it;
 }
 
-/* Engines that know one object back end give it the parameters of an object store. */
+/* Engines with one object back end only give it the parameters of an object store. */
 static Settings of_object_store(const core::Parameters &given) {
     Settings it;
     it.store = "kv";
@@ -61,4 +61,4 @@ core::Parameters Settings::defaults() {
             {"staging_bytes", std::to_string(it.staging_bytes)}};
 }
 
-void say(const std::string &line) { std::fprintf(stderr, "kvrail for NIXL: %s\n", line.c_str()); }
+void print(const std::string &line) { std::fprintf(stderr, "kvrail for NIXL: %s\n", line.c_str()); }

@@ -38,7 +38,7 @@ std::optional<Place> Memory::place(const std::shared_ptr<Session> &session,
         std::string why;
         session_ = session;
         place_ = session->find(base_, bytes_, why);
-        if (!place_) say("memory is copied once more: " + why);
+        if (!place_) print("memory is copied once more: " + why);
     }
     if (!place_) return {};
     return Place{place_->region, place_->position + static_cast<uint64_t>(address - base_)};
@@ -114,7 +114,7 @@ Status Transfer::progress(uint64_t wait_ns) {
     if (flying_ + copying_ > 0 || !waiting_.empty()) {
         drain(*session_, flying_ > 0 ? wait_ns : 0);
         take_copied(*session_);
-        /* Of all transfers: one that nobody looks at must not keep the staging memory. */
+        /* Of all transfers: one that is never checked must not keep the staging memory. */
         for (Transfer *it : session_->open()) it->submit();
         if (auto *copier = session_->copier()) copier->flush();
     }
@@ -265,7 +265,7 @@ void Transfer::fail(Status status, const std::string &why) {
     waiting_.clear();
     if (status_ != Status::done) return;
     status_ = status;
-    if (status != Status::not_found) say(why);
+    if (status != Status::not_found) print(why);
 }
 
 /* Whether a piece that did not move is tried again. */
@@ -293,7 +293,7 @@ bool Transfer::came(Piece &piece, const kvrail_completion &end) {
     if (piece.object != nullptr && end.bytes < until) {
         fail(Status::mismatch, "object " + piece.object->name + " has " +
                                    std::to_string(end.bytes) + " bytes; bytes up to " +
-                                   std::to_string(until) + " were asked for");
+                                   std::to_string(until) + " were requested");
         return false;
     }
     if (!piece.staged) return false;

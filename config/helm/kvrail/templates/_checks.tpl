@@ -1,4 +1,4 @@
-{{- /* What a schema cannot say; each error names key, value and remedy. */ -}}
+{{- /* Checks that a schema cannot express; each error names key, value and remedy. */ -}}
 {{- define "kvrail.checks" -}}
 {{- $values := .Values -}}
 {{- if and $values.volumes $values.nodes -}}

@@ -22,7 +22,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- end }}
 
-{{- /* What the container asks for: hugepages and devices are requested by their limits. */ -}}
+{{- /* The container's resources: hugepages and devices are requested by their limits. */ -}}
 {{- define "kvrail.resources" -}}
 {{- $limits := deepCopy (.Values.resources.limits | default dict) -}}
 {{- range $resource, $count := .Values.devices.resources -}}

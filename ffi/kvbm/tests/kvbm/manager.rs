@@ -77,7 +77,7 @@ impl Instance {
         self.worker.execute_local_transfer(from, to, ids.clone(), ids, how).unwrap().await.unwrap();
     }
 
-    /// Through the GPU and back; the bytes on the host are others meanwhile.
+    /// Through the GPU and back; the host's bytes are overwritten in between.
     async fn through_the_gpu(&self, ids: &[BlockId]) {
         self.transfer(LogicalLayoutHandle::G2, LogicalLayoutHandle::G1, ids).await;
         fill_blocks(&self.host, ids, FillPattern::Constant(0xee)).unwrap();
@@ -121,7 +121,7 @@ async fn a_prompt_comes_back_in_another_run() {
     }
     assert_eq!(first.blocks.copied_bytes(), 0);
 
-    // Another run knows nothing but the prompt; first with KVBM's own memory.
+    // Another run has nothing but the prompt; first with KVBM's own memory.
     for (name, copied) in [("second", config(INNER).required_bytes()), ("third", 0)] {
         let next = Instance::start(name, &sidecar, copied == 0).await;
         let how = FindMatchesOptions { search_remote: true, staging_mode: StagingMode::Full };

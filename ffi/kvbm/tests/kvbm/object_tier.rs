@@ -72,7 +72,7 @@ async fn single_blocks_are_missed() {
     let even: Vec<_> = hashes.iter().copied().step_by(2).collect();
     let put = blocks.put_blocks_with_layout(even.clone(), from.clone(), vec![0, 1, 2]).await;
     assert_eq!(good(&put), 3);
-    // A block that the layout does not have, beside one that it has.
+    // A block that the layout lacks, together with one that it has.
     let put = blocks.put_blocks_with_layout(hashes[..2].to_vec(), from.clone(), vec![0, 999]).await;
     assert_eq!(put, [Ok(hashes[0]), Err(hashes[1])]);
     let ids: Vec<_> = (0..6).collect();
@@ -84,7 +84,7 @@ async fn single_blocks_are_missed() {
     assert!(sums(&from, 0..3).iter().all(|sum| !untouched.contains(sum)));
     let found = blocks.has_blocks(hashes).await;
     assert!(found.iter().enumerate().all(|(at, (_, size))| size.is_some() == (at % 2 == 0)));
-    // Only workers know where a logical layout lies.
+    // Only workers have the addresses of a logical layout.
     assert_eq!(good(&blocks.get_blocks(even, LogicalLayoutHandle::G2, vec![0, 1, 2]).await), 0);
 }
 
@@ -125,7 +125,7 @@ async fn a_restarted_sidecar_is_found_again() {
     }
     moved(&blocks, &from, &into).await;
     settled();
-    // Killed and started while nobody looked: the next call does not even fail.
+    // Killed and started between two calls: the next call does not even fail.
     host.kill();
     host.serve("unlimited");
     moved(&blocks, &from, &into).await;
@@ -145,7 +145,7 @@ async fn a_store_that_takes_nothing_answers() {
         let put = blocks.put_blocks_with_layout(hashes.clone(), from.clone(), ids.clone()).await;
         assert_eq!(put.len(), BLOCKS);
         taken.push(good(&put));
-        let there = blocks.has_blocks(hashes).await.iter().filter(|it| it.1.is_some()).count();
+        let there = blocks.has_blocks(hashes).await.iter().filter(|block| block.1.is_some()).count();
         assert!(there <= good(&put), "{there} of {taken:?}");
     }
     assert!(taken[0] > 0 && taken[1..] == [0; 3], "{taken:?}");
@@ -189,18 +189,18 @@ async fn an_absent_sidecar_is_told_of_once() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     tracing_subscriber::fmt().with_writer(File::create(&log).unwrap()).init();
-    let (socket, from) = (folder.path().join("nobody"), private(64));
+    let (socket, from) = (folder.path().join("absent"), private(64));
     let blocks = KvrailBlocks::new(Options::new(&socket), MODEL, RANK, &from).unwrap();
     for _ in 0..3 {
         all_missed(&blocks, &from, 0.5).await;
         tokio::time::sleep(Duration::from_millis(600)).await;
     }
     let log = std::fs::read_to_string(log).unwrap();
-    let told: Vec<_> = log.lines().filter(|it| it.contains(socket.to_str().unwrap())).collect();
-    assert!(told.len() == 1 && told[0].contains("ERROR"), "{log}");
+    let logged: Vec<_> = log.lines().filter(|line| line.contains(socket.to_str().unwrap())).collect();
+    assert!(logged.len() == 1 && logged[0].contains("ERROR"), "{log}");
 }
 
-/// Asks for 4 blocks, puts them and looks for them: in vain, and within so many seconds each.
+/// Gets 4 blocks, puts them and looks them up: in vain, and within this number of seconds each.
 async fn all_missed(blocks: &KvrailBlocks, layout: &PhysicalLayout, most: f64) {
     let (hashes, ids) = (hashes(4), vec![0, 1, 2, 3]);
     let mut begun = Instant::now();
@@ -216,5 +216,5 @@ async fn all_missed(blocks: &KvrailBlocks, layout: &PhysicalLayout, most: f64) {
     let found = blocks.has_blocks(hashes).await;
     in_time("has");
     assert_eq!((got.len(), good(&got), put.len(), good(&put)), (4, 0, 4, 0));
-    assert_eq!(found.iter().map(|it| it.1).collect::<Vec<_>>(), [None; 4]);
+    assert_eq!(found.iter().map(|block| block.1).collect::<Vec<_>>(), [None; 4]);
 }

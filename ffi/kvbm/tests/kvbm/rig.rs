@@ -52,7 +52,7 @@ impl Host {
         ];
         let mut command = kvrail();
         command.args(["serve", "--exit-with-parent"]);
-        command.args(settings.map(|it| format!("--set={it}"))).stderr(Stdio::null());
+        command.args(settings.map(|setting| format!("--set={setting}"))).stderr(Stdio::null());
         self.sidecar = Some(command.spawn().unwrap());
         within(30, || Client::attach(self.socket()).ok());
     }
@@ -133,13 +133,13 @@ pub(crate) fn hashes(count: usize) -> Vec<SequenceHash> {
     hashes_of(41, count)
 }
 
-/// Those of a prompt's blocks.
+/// Hashes of a prompt's blocks.
 pub(crate) fn hashes_of(prompt: u64, count: usize) -> Vec<SequenceHash> {
     let next = |last: &SequenceHash| Some(last.extend(last.current_sequence_hash() ^ 7));
     std::iter::successors(Some(SequenceHash::root(prompt)), next).take(count).collect()
 }
 
-/// Where blocks are is written a moment after them.
+/// The records of blocks are written a moment after them.
 pub(crate) fn settled() {
     std::thread::sleep(Duration::from_millis(500));
 }
