@@ -3,7 +3,7 @@
  * moves them between memory and places in its volumes.
  *
  * Calls return KVRAIL_OK (0), a status of the sidecar (above 0, KVRAIL_MISS ...), or an error of
- * this library (below 0, KVRAIL_E_...). kvrail_last_error() says what was wrong and what to do.
+ * this library (below 0, KVRAIL_E_...). kvrail_last_error() has the cause and the remedy.
  *
  * Structures begin with `size`: set it to sizeof the structure. Members beyond the size are taken
  * as 0, so a program built with an older header runs with a newer library; members that are newer
@@ -70,7 +70,7 @@
 #define KVRAIL_DENIED (18)
 // An argument is null, out of range or of the wrong kind.
 #define KVRAIL_E_ARGUMENT (-1)
-// A structure uses members that this library is too old to know.
+// A structure uses members that this library lacks.
 #define KVRAIL_E_NEWER (-2)
 // Nothing answers at the socket; start a sidecar or name its socket.
 #define KVRAIL_E_NO_SIDECAR (-3)
@@ -78,7 +78,7 @@
 #define KVRAIL_E_NOT_ADMITTED (-4)
 // Library and sidecar do not understand each other; update the older.
 #define KVRAIL_E_VERSION (-5)
-// The time is over; what was asked for may still happen.
+// The time is over; the request may still be executed.
 #define KVRAIL_E_TIMEOUT (-6)
 // The session has ended; attach again.
 #define KVRAIL_E_GONE (-7)
@@ -110,7 +110,7 @@
 #define KVRAIL_ABI_VERSION 1
 // Bytes of a volume's name with the zero at its end; a longer one is cut.
 #define KVRAIL_NAME_BYTES 64
-// Pages as the sidecar's configuration says: 2 MiB where there are enough, else base pages.
+// Pages of the sidecar's configuration: 2 MiB where there are enough, else base pages.
 #define KVRAIL_PAGES_AUTO 0
 // Base pages of the machine.
 #define KVRAIL_PAGES_BASE 1
@@ -153,13 +153,13 @@
 #define KVRAIL_DEMAND 0
 // Somebody may soon wait for it.
 #define KVRAIL_PREFETCH 1
-// Nobody waits for it.
+// No caller waits for it.
 #define KVRAIL_BACKGROUND 2
 // A write, put or drop is on stable media when it completes.
 #define KVRAIL_DURABLE 1
 // Return CRC-64/NVME of the bytes.
 #define KVRAIL_CHECKSUM 2
-// Other bytes than `checksum` says end as KVRAIL_CORRUPT.
+// Bytes with another checksum than `checksum` end as KVRAIL_CORRUPT.
 #define KVRAIL_VERIFY 4
 // Nothing.
 #define KVRAIL_NOTE_NONE 0
@@ -169,7 +169,7 @@
 #define KVRAIL_NOTE_PENDING 2
 // KVRAIL_MISS: recovery has not seen everything yet; the block may still turn up.
 #define KVRAIL_NOTE_WARMING 3
-// KVRAIL_MISS: the bytes were not what had been put, twice. The sidecar was told.
+// KVRAIL_MISS: the bytes were not those of the put, twice. The sidecar has a report.
 #define KVRAIL_NOTE_WRONG 4
 // KVRAIL_MISS or KVRAIL_DECLINED: the namespace was cleared or removed; refresh it.
 #define KVRAIL_NOTE_STALE 5
@@ -192,8 +192,8 @@
 // KVRAIL_DECLINED of a put with KVRAIL_BEGINS: what is there is used too often to make room for a
 // new chain. Chains that keep coming are taken.
 #define KVRAIL_NOTE_COLDER 73
-// The block of a key is to hold these bytes. If there is one it stays, and nothing is written,
-// unless KVRAIL_REPLACE is set.
+// Puts the bytes as the block of a key. An existing block stays, and nothing is written, unless
+// KVRAIL_REPLACE is set.
 #define KVRAIL_PUT 5
 // Fills memory with the block of a key. The bytes are verified before the completion is handed
 // out; wrong ones are KVRAIL_MISS. Bytes behind the block stay as they were.
@@ -217,7 +217,8 @@
 #define KVRAIL_LOOKUP_ALL 1
 // The block is not there: a get would be a miss.
 #define KVRAIL_ABSENT 0
-// Only kvrail_lookup knows: the store still reads its drive, the namespace was cleared, ...
+// Only kvrail_lookup has the answer: the store still reads its drive, the namespace was cleared,
+// ...
 #define KVRAIL_MAYBE 1
 // The block is there, or was a moment ago: a get may be a miss.
 #define KVRAIL_PRESENT 2
@@ -233,7 +234,7 @@
 #define KVRAIL_KEY_THERE 0
 // A put of it is in flight.
 #define KVRAIL_KEY_PUTTING 1
-// It is not there: never put, or gone; `event` says what is known of its end.
+// It is not there: never put, or gone; `event` has its end, if that is known.
 #define KVRAIL_KEY_ABSENT 2
 // It was dropped, or a put of it was given up, while recovery goes on.
 #define KVRAIL_KEY_DROPPED 3
@@ -247,13 +248,13 @@
 // A session with a sidecar.
 typedef struct kvrail_client kvrail_client;
 
-// The feed of what is gone from a store.
+// The feed of blocks that are gone from a store.
 typedef struct kvrail_events kvrail_events;
 
 // A walk over the blocks of a namespace.
 typedef struct kvrail_listing kvrail_listing;
 
-// What may share blocks: a name, and an identity that all who open it must have.
+// A set of clients that share blocks: a name, and an identity that must be the same for all.
 typedef struct kvrail_namespace kvrail_namespace;
 
 // One thread's way to the sidecar.
@@ -270,14 +271,14 @@ typedef struct kvrail_attach_options {
     uint32_t reserved;
     // Longest wait for the sidecar's answers in nanoseconds; 0 is 30 seconds.
     uint64_t timeout_ns;
-    // How this client is called in `kvrail status`; NULL is the program's name.
+    // Name of this client in `kvrail status`; NULL is the program's name.
     const char *name;
     // Longest wait in nanoseconds for a sidecar where there is none or one that is stopping, as
     // while it is upgraded; 0: that is KVRAIL_E_NO_SIDECAR or KVRAIL_E_GONE at once.
     uint64_t wait_ns;
 } kvrail_attach_options;
 
-// What there is to know about a session.
+// Properties of a session.
 typedef struct kvrail_client_info {
     // sizeof this structure.
     uint32_t size;
@@ -331,13 +332,13 @@ typedef struct kvrail_volume_info {
     char name[KVRAIL_NAME_BYTES];
 } kvrail_volume_info;
 
-// What arena to make.
+// Options of an arena.
 typedef struct kvrail_arena_options {
     // sizeof this structure.
     uint32_t size;
     // KVRAIL_PAGES_...
     uint32_t pages;
-    // At least so many bytes.
+    // Bytes at least.
     uint64_t bytes;
 } kvrail_arena_options;
 
@@ -367,7 +368,7 @@ typedef struct kvrail_gpu_info {
     char uuid[KVRAIL_UUID_BYTES];
     // Its PCIe address.
     char pci_address[KVRAIL_PCI_BYTES];
-    // What it is called.
+    // Its name.
     char name[KVRAIL_GPU_NAME_BYTES];
 } kvrail_gpu_info;
 
@@ -389,7 +390,7 @@ typedef struct kvrail_gpu_memory {
     uint8_t handle[KVRAIL_HANDLE_BYTES];
 } kvrail_gpu_memory;
 
-// One fragment of every block: K or V of one layer, say.
+// One fragment of every block, such as K or V of one layer.
 typedef struct kvrail_gpu_fragment {
     // sizeof this structure.
     uint32_t size;
@@ -412,7 +413,7 @@ typedef struct kvrail_gpu_region_options {
     uint32_t blocks;
     // UUID of the GPU as text.
     const char *gpu;
-    // What the fragments lie in.
+    // The memories of the fragments.
     const struct kvrail_gpu_memory *memories;
     // At most 256.
     size_t memory_count;
@@ -432,7 +433,7 @@ typedef struct kvrail_gpu_region_info {
     uint64_t block_bytes;
 } kvrail_gpu_region_info;
 
-// What there is to know about a store.
+// Properties of a store.
 typedef struct kvrail_store_info {
     // sizeof this structure.
     uint32_t size;
@@ -442,7 +443,7 @@ typedef struct kvrail_store_info {
     uint64_t block_bytes_max;
 } kvrail_store_info;
 
-// What a namespace holds, on all devices.
+// Size of a namespace, on all devices.
 typedef struct kvrail_namespace_info {
     // sizeof this structure.
     uint32_t size;
@@ -551,19 +552,19 @@ typedef struct kvrail_completion {
     // Bytes moved: all of them when the status is KVRAIL_OK. Of a block the whole block's; after
     // KVRAIL_TOO_SMALL those that a get of it needs.
     uint64_t bytes;
-    // CRC-64/NVME of the bytes, if it was asked for.
+    // CRC-64/NVME of the bytes, if the request has KVRAIL_CHECKSUM or KVRAIL_VERIFY.
     uint64_t checksum;
     // Nanoseconds at the device; of several pieces the longest.
     uint32_t device_ns;
     // Nanoseconds from acceptance to submission; of several pieces the longest.
     uint32_t queue_ns;
-    // What there is to say of a block beside the status: KVRAIL_NOTE_...
+    // Details of a block's end beyond the status: KVRAIL_NOTE_...
     uint32_t note;
     // Must be ignored.
     uint32_t reserved;
 } kvrail_completion;
 
-// What to look for. Members that are 0 or NULL are left out.
+// Options of a lookup. Members that are 0 or NULL are left out.
 typedef struct kvrail_lookup_request {
     // sizeof this structure.
     uint32_t size;
@@ -571,17 +572,18 @@ typedef struct kvrail_lookup_request {
     uint32_t extent;
     // The keys, in the order of their chain.
     const struct kvrail_key *keys;
-    // How many.
+    // Number of keys.
     size_t count;
     // One byte for each key: becomes 1 where the block is there, else 0.
     uint8_t *there;
-    // What is found is held so long: it is moved, not evicted. 0 holds nothing; a minute at most.
+    // Time that found blocks are held: they are moved, not evicted. 0 holds none; a minute at
+    // most.
     uint64_t hold_ns;
     // Longest time for all; 0 is 10 seconds.
     uint64_t timeout_ns;
 } kvrail_lookup_request;
 
-// What a lookup found.
+// Result of a lookup.
 typedef struct kvrail_found {
     // sizeof this structure.
     uint32_t size;
@@ -589,7 +591,7 @@ typedef struct kvrail_found {
     uint32_t reserved;
     // Keys from the first on that are all there.
     uint64_t prefix;
-    // Keys that were looked for; nothing is known of those behind.
+    // Keys that were looked up; the state of those behind is unknown.
     uint64_t asked;
     // Keys that are held now.
     uint64_t held;
@@ -605,7 +607,7 @@ typedef struct kvrail_block_info {
     uint32_t length;
     // The key.
     struct kvrail_key key;
-    // How deep in its chain it is; 0 is the head of a prompt.
+    // Its depth in its chain; 0 is the head of a prompt.
     uint32_t depth;
     // Seconds since 1970 when it was put.
     uint32_t put_unix_s;
@@ -613,7 +615,7 @@ typedef struct kvrail_block_info {
     uint32_t metadata_bytes;
     // Must be ignored.
     uint32_t reserved;
-    // What was put with it.
+    // Metadata of its put.
     uint8_t metadata[KVRAIL_METADATA_BYTES];
 } kvrail_block_info;
 
@@ -631,11 +633,11 @@ typedef struct kvrail_event {
     uint32_t length;
     // Bytes of `metadata`.
     uint32_t metadata_bytes;
-    // What was put with it.
+    // Metadata of its put.
     uint8_t metadata[KVRAIL_METADATA_BYTES];
 } kvrail_event;
 
-// What a store knows of a key. Members that its state does not have are 0.
+// State of a key in a store. Members that do not apply to its state are 0.
 typedef struct kvrail_key_info {
     // sizeof this structure.
     uint32_t size;
@@ -667,11 +669,11 @@ typedef struct kvrail_key_info {
     uint16_t member;
     // The member's device, in every state.
     uint16_t device;
-    // How much it is worth: 0 as others, 1 less (demoted), 2 more (retained), 3 nothing (over).
+    // Its worth: 0 normal, 1 less (demoted), 2 more (retained), 3 nothing (over).
     uint8_t worth;
-    // 0: not known here. A listing says how deep in its chain a block is.
+    // 0: not known here. A listing has the depth of a block in its chain.
     uint8_t depth;
-    // 1: a reader said that it is not what it should be, and nobody has looked.
+    // 1: a reader reported wrong bytes, and the store has not checked them yet.
     uint8_t suspect;
     // 1: reclaim would move it now; 0: evict it.
     uint8_t moves;
@@ -693,8 +695,8 @@ const char *kvrail_status_name(int32_t code);
 // One sentence on what a status or error means. Never null; lives for ever.
 const char *kvrail_status_meaning(int32_t code);
 
-// What was wrong with the last call that failed in this thread, and what to do about it. Never
-// null; valid until the next call of this library that fails in this thread.
+// Cause and remedy of the last call that failed in this thread. Never null; valid until the next
+// call of this library that fails in this thread.
 const char *kvrail_last_error(void);
 
 // Attaches to the sidecar behind the socket at this path. `options` may be NULL.
@@ -705,7 +707,7 @@ int32_t kvrail_attach(const char *socket, const kvrail_attach_options *options,
 // arenas is unmapped, when its queues, stores and namespaces are closed too.
 int32_t kvrail_close(kvrail_client **client);
 
-// What there is to know about the session.
+// Properties of the session.
 int32_t kvrail_client_describe(const kvrail_client *client, kvrail_client_info *info);
 
 // A descriptor that reports a hang-up (POLLRDHUP) when the session ends. Only to be waited on; it
@@ -718,7 +720,7 @@ int32_t kvrail_volume_find(const kvrail_client *client, const char *name, kvrail
 // The volume of this number; numbers count from 0.
 int32_t kvrail_volume_at(const kvrail_client *client, uint32_t number, kvrail_volume_info *info);
 
-// Has the sidecar make an arena and registers it with all devices.
+// Makes the sidecar create an arena, registered with all devices.
 int32_t kvrail_arena_create(const kvrail_client *client, const kvrail_arena_options *options,
     kvrail_arena_info *info);
 
@@ -742,7 +744,7 @@ int32_t kvrail_arena_detach(const kvrail_client *client, uint32_t region);
 // The GPU of this place in the sidecar's list; places count from 0.
 int32_t kvrail_gpu_at(const kvrail_client *client, uint32_t place, kvrail_gpu_info *info);
 
-// Has the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
+// Makes the sidecar use memory of this program on a GPU. Descriptors may be closed afterwards;
 // memory behind legacy handles must live until the region is detached.
 int32_t kvrail_gpu_region_attach(const kvrail_client *client,
     const kvrail_gpu_region_options *options, kvrail_gpu_region_info *info);
@@ -758,24 +760,24 @@ int32_t kvrail_store_open(const kvrail_client *client, const char *name, kvrail_
 // Closes the handle and sets the variable to NULL. Its namespaces stay open.
 int32_t kvrail_store_close(kvrail_store **store);
 
-// What there is to know about a store.
+// Properties of a store.
 int32_t kvrail_store_describe(const kvrail_store *store, kvrail_store_info *info);
 
-// Opens a namespace. `identity` is a JSON object that names everything which makes blocks
-// incompatible: model, weights, dtype, layout, tokens a block, rank. Another identity than the one
-// it was made with is KVRAIL_INVALID; kvrail_last_error names the field. `absent` is
-// KVRAIL_ABSENT_CREATE or KVRAIL_ABSENT_FAIL. It may be used from any thread at once.
+// Opens a namespace. `identity` is a JSON object that names all that makes blocks incompatible:
+// model, weights, dtype, layout, tokens a block, rank. Another identity than that of its creation
+// is KVRAIL_INVALID; kvrail_last_error names the field. `absent` is KVRAIL_ABSENT_CREATE or
+// KVRAIL_ABSENT_FAIL. It may be used from any thread at once.
 int32_t kvrail_namespace_open(const kvrail_store *store, const char *name, const char *identity,
     uint32_t absent, kvrail_namespace **space);
 
 // Closes the handle and sets the variable to NULL. Requests in flight go on.
 int32_t kvrail_namespace_close(kvrail_namespace **space);
 
-// Makes all blocks of a namespace unreachable, for everybody, and opens it anew. Requests of
+// Makes all blocks of a namespace unreachable, for all clients, and opens it again. Requests of
 // others end with KVRAIL_NOTE_STALE until they refresh it.
 int32_t kvrail_namespace_clear(const kvrail_namespace *space);
 
-// Opens a namespace anew after somebody cleared it.
+// Opens a namespace again after another client cleared it.
 int32_t kvrail_namespace_refresh(const kvrail_namespace *space);
 
 // What a namespace holds, on all devices. KVRAIL_STALE: it was removed.
@@ -788,7 +790,7 @@ int32_t kvrail_namespace_remove(const kvrail_store *store, const char *name);
 // in all languages.
 int32_t kvrail_key_of(const void *data, size_t length, kvrail_key *key);
 
-// Folds `count` pieces of `length` bytes each, one behind the other, to as many keys.
+// Folds `count` pieces of `length` bytes each, one behind the other, to `count` keys.
 int32_t kvrail_keys_of(const void *data, size_t length, size_t count, kvrail_key *keys);
 
 // The key of a hash that is uniform by itself, as SHA-256: its first 16 bytes.
@@ -809,8 +811,8 @@ int32_t kvrail_queue_open(const kvrail_client *client, const kvrail_queue_option
 int32_t kvrail_queue_close(kvrail_queue **queue, uint64_t timeout_ns);
 
 // Submits requests, all of them with one store for each device thread. Ends at the first that is
-// refused and returns why; those before it are in flight. `submitted` counts them, and the first
-// so many places of `tickets` have their names; either may be NULL.
+// refused and returns why; those before it are in flight. `submitted` becomes their number, and
+// their tickets are written to the front of `tickets`; either may be NULL.
 int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_t count,
     uint64_t *tickets, size_t *submitted);
 
@@ -819,7 +821,7 @@ int32_t kvrail_submit(kvrail_queue *queue, const kvrail_request *requests, size_
 int32_t kvrail_submit_blocks(kvrail_queue *queue, const kvrail_namespace *space,
     const kvrail_block_request *requests, size_t count, uint64_t *tickets, size_t *submitted);
 
-// Fetches what has ended, without waiting: up to `capacity` ends; `count` says how many.
+// Fetches completions, without waiting: up to `capacity`; `count` becomes their number.
 int32_t kvrail_poll(kvrail_queue *queue, kvrail_completion *completions, size_t capacity,
     size_t *count);
 
@@ -841,8 +843,8 @@ int32_t kvrail_queue_arm(kvrail_queue *queue, int *ready);
 // Pieces of requests that are in flight.
 int32_t kvrail_queue_outstanding(kvrail_queue *queue, size_t *count);
 
-// Looks which blocks of a namespace are there, and waits for the answer. Other requests of the
-// queue go on meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
+// Looks up blocks of a namespace, and waits for the answer. Other requests of the queue continue
+// meanwhile. KVRAIL_STALE: the namespace was cleared; refresh it.
 int32_t kvrail_lookup(kvrail_queue *queue, const kvrail_namespace *space,
     const kvrail_lookup_request *wanted, kvrail_found *found);
 
@@ -850,12 +852,12 @@ int32_t kvrail_lookup(kvrail_queue *queue, const kvrail_namespace *space,
 int32_t kvrail_release(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *first,
     size_t count, uint64_t timeout_ns);
 
-// Whether blocks are there, without asking the sidecar: some tens of nanoseconds a key, whether it
-// sleeps or not. KVRAIL_ABSENT is never said of a block that was acknowledged to anybody before,
-// and not dropped, cleared or evicted since. `presence` has a byte for each key, which becomes
-// KVRAIL_ABSENT, KVRAIL_MAYBE or KVRAIL_PRESENT; it may be NULL. So may `prefix`, which becomes
-// the number of keys from the first on that are KVRAIL_PRESENT. From any thread; the first call
-// for a store waits until the sidecar has shown its tables.
+// Whether blocks are there, without a request to the sidecar: some tens of nanoseconds a key,
+// whether it sleeps or not. KVRAIL_ABSENT is never the answer for a block that was acknowledged to
+// any client before, and not dropped, cleared or evicted since. `presence` has a byte for each
+// key, which becomes KVRAIL_ABSENT, KVRAIL_MAYBE or KVRAIL_PRESENT; it may be NULL. So may
+// `prefix`, which becomes the number of keys from the first on that are KVRAIL_PRESENT. From any
+// thread; the first call for a store waits until the sidecar has shared its tables.
 int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *first, size_t count,
     uint8_t *presence, size_t *prefix);
 
@@ -876,17 +878,17 @@ int32_t kvrail_listing_close(kvrail_listing **listing);
 // namespaces. Each feed has its own place; none takes events from another.
 int32_t kvrail_store_events(const kvrail_store *store, kvrail_events **events);
 
-// What is gone since the last call, without waiting, up to `capacity`; `count` is 0 when there is
-// nothing now. `lost` becomes the number of events since the last call that are not known any
-// more: above 0, list again.
+// Blocks that are gone since the last call, without waiting, up to `capacity`; `count` is 0 when
+// there is none now. `lost` becomes the number of events since the last call that were
+// overwritten: above 0, list again.
 int32_t kvrail_events_poll(const kvrail_events *events, kvrail_event *gone, size_t capacity,
     size_t *count, uint64_t *lost);
 
 // Ends a feed and sets the variable to NULL.
 int32_t kvrail_events_close(kvrail_events **events);
 
-// What a store knows of a key: where its block is and what becomes of it next, or otherwise what
-// is known of its end. Asks the sidecar's control thread: for people, not for each request.
+// State of a key in a store: where its block is and what becomes of it next, or its end, if that
+// is known. A request to the sidecar's control thread: for people, not for each request.
 // KVRAIL_MISS: the namespace was removed.
 int32_t kvrail_namespace_explain(const kvrail_namespace *space, const kvrail_key *key,
     kvrail_key_info *info);

@@ -71,7 +71,7 @@ def read(client: kvrail.Client, tensors: list[torch.Tensor], blocks: int) -> pag
                 if ok and not torch.equal(bits[2 * at + 1], must[2 * at]):
                     sys.exit(f"block {at}: other bytes in layer {index}")
                 if bits[2 * at].any():
-                    sys.exit(f"block {2 * at}, which nobody asked for, has bytes in layer {index}")
+                    sys.exit(f"block {2 * at}, which was not requested, has bytes in layer {index}")
     return results
 
 

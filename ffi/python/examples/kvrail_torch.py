@@ -34,7 +34,7 @@ def fill(tensors: list[torch.Tensor]) -> None:
     generator = torch.Generator("cuda").manual_seed(SEED)
     for tensor in tensors:
         tensor.view(torch.int16).random_(-32768, 32768, generator=generator)
-    torch.cuda.synchronize()  # the sidecar knows nothing of streams
+    torch.cuda.synchronize()  # the sidecar does not see streams
 
 
 def clear(tensors: list[torch.Tensor]) -> None:
@@ -75,7 +75,7 @@ def expected(tensors: list[torch.Tensor], there: torch.Tensor) -> list[torch.Ten
 
 
 def write(socket: str, layers: int, blocks: int) -> None:
-    """The writer: says `ready` when all is written and compared, then writes until it is killed."""
+    """The writer: prints `ready` once all is written and compared, then writes until killed."""
     tensors = cache(layers, blocks)
     with kvrail.Client(socket, name="writer") as client:
         region, volume, offsets, there, back = moving(client, tensors)
@@ -106,7 +106,7 @@ def writer(socket: str, layers: int, blocks: int) -> Iterator[subprocess.Popen]:
 
 
 def wait_until_alone(client: kvrail.Client) -> None:
-    """Until the sidecar has let go of the dead writer's memory."""
+    """Waits until the sidecar has released the dead writer's memory."""
     deadline = time.monotonic() + 30
     while client.status()["gpus"][0]["regions"] > 1:
         if time.monotonic() > deadline:

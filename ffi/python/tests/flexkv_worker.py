@@ -23,7 +23,7 @@ from flexkv.transfer.worker import MooncakeStoreTransferWorker  # noqa: E402
 
 
 class Worker(MooncakeStoreTransferWorker):
-    """All but CUDA's calls is FlexKV's."""
+    """FlexKV's, except for CUDA's calls."""
 
     def _register_host_tensor(self, tensor: torch.Tensor, label: str = "") -> None: ...
 

@@ -30,7 +30,7 @@ class Busy:
             keys = range(last, last := last + 256)
             self._space.put_many(keys, (self._rows, numpy.arange(256) * BUSY, BUSY))
             absent = list(self._space.lookup(range(last - 256))).count(False)
-        # The store makes room for what was put last while the first blocks are read.
+        # The store makes room for the last puts while the first blocks are read.
         self._there = list(range(last))
         for _ in range(4):
             self._there = self._read()
@@ -89,7 +89,7 @@ class Host:
         )
 
     def start(self) -> None:
-        """Serves, and waits until clients are let in."""
+        """Serves, and waits until clients can attach."""
         command = [str(binary()), "serve", "--exit-with-parent", f"--config={self._config}"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, env=_environment(), stdout=log, stderr=log)
@@ -104,14 +104,14 @@ class Host:
                 time.sleep(0.01)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Ends it as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """It stands still when this returns, as if each of its drives hung."""
+        """Stops all of its threads, as if each of its drives hung."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
@@ -125,7 +125,7 @@ class Host:
         return sum(store["total"]["holds"] for store in json.loads(done.stdout))
 
     def clear(self, namespace: str) -> None:
-        """As an operator does."""
+        """Stops it as an operator does."""
         self._run("store", "clear", namespace, "--yes", namespace, f"--socket={self.socket}")
 
     @property

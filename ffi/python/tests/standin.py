@@ -17,7 +17,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Allocation:
-    """Memory that plays an allocation on a GPU."""
+    """Memory that stands in for an allocation on a GPU."""
 
     def __init__(self, nbytes: int) -> None:
         self.fd = os.memfd_create("stand-in", os.MFD_ALLOW_SEALING)
@@ -37,7 +37,7 @@ class Allocation:
 
 
 class Tensor:
-    """As a tensor on a GPU tells of itself; its bytes are NumPy's."""
+    """A tensor on a GPU by its attributes; its bytes are NumPy's."""
 
     def __init__(self, array: numpy.ndarray) -> None:
         self.array = array

@@ -1,4 +1,4 @@
-"""What `kernels/blocks.cu` does, by NumPy in memory of the host: with the same tables, slices and
+"""The work of `kernels/blocks.cu`, by NumPy in memory of the host: with the same tables, slices and
 order of sums, so that they are tested where there is no GPU."""
 
 import ctypes
@@ -41,9 +41,9 @@ def _slice(units: numpy.ndarray) -> int:
 
 
 class StandIn:
-    """Plays `kvrail._mover.Mover`. What is begun is done at the second look. `spoil` is called when
-    a batch was moved, before the pages are summed on the way in: what it changes happened to GPU
-    memory."""
+    """Stands in for `kvrail._mover.Mover`. Begun work is done at the second poll. `spoil` is called
+    when a batch was moved, before the pages are summed on the way in: its changes happened to
+    GPU memory."""
 
     def __init__(
         self, shape: Shape, arena: memoryview, *, most: int, batches: int, check: str

@@ -89,7 +89,7 @@ def test_a_client_goes_on_over_restarts(tmp_path):
             if not epochs:
                 assert all(space.put(*block, durable=True) == "OK" for block in blocks.items())
             epochs.append(client.epoch)
-            # Until all of the drive is read, what is not found yet is a miss.
+            # Until all of the drive is read, blocks that are not found yet are misses.
             deadline = time.monotonic() + 30
             while space.lookup(list(blocks)).warming:
                 assert time.monotonic() < deadline
@@ -121,7 +121,7 @@ def test_a_wait_ends_in_time(volume, arena):
         queue.wait(2, timeout=0.1)
         assert queue.wait(1, timeout=0.1) == []
     assert time.monotonic() - start < 30
-    # What was in flight is not mistaken for what comes later.
+    # Old completions are not mistaken for later ones.
     for _ in range(20):
         assert volume.read(arena, 0, 4096).bytes == 4096
 
@@ -167,7 +167,7 @@ client.close()
         assert done.stdout.split() == ["interrupted"] * 7 + ["OK"], done
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["beside it", "while the sidecar hangs"])
+@pytest.mark.parametrize("stopped", [False, True], ids=["serving", "while the sidecar hangs"])
 @pytest.mark.parametrize("call", ["put", "get", "lookup", "queue", "read", "volume_queue"])
 def test_a_close_ends_the_calls_of_other_threads(sidecar, stores, call, stopped):
     """More than the memory that blocks are copied through goes in each call."""

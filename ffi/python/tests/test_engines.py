@@ -1,4 +1,4 @@
-"""`kvrail engines`: what is installed, what to paste, whether blocks are copied."""
+"""`kvrail engines`: installed engines, lines to paste, whether blocks are copied."""
 
 import importlib.metadata
 import importlib.util
@@ -30,7 +30,7 @@ def run(
     )
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def report(*arguments: str) -> dict[str, Any]:
     done = run("--python", sys.executable, "--format", "json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -45,7 +45,7 @@ def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
 
 
 def test_all_engines_are_told_of_with_versions_and_configuration(tmp_path):
-    answer = told("--socket", str(tmp_path / "nowhere"), "--store", "mine")
+    answer = report("--socket", str(tmp_path / "nowhere"), "--store", "mine")
     assert answer["python"] == sys.executable
     assert {it["name"] for it in answer["engines"]} == set(ENGINES)
     for it in answer["engines"]:
@@ -56,7 +56,7 @@ def test_all_engines_are_told_of_with_versions_and_configuration(tmp_path):
 
 
 def test_copies_are_as_the_sidecar_says(host):
-    for it in told("--socket", str(host.socket))["engines"]:
+    for it in report("--socket", str(host.socket))["engines"]:
         refused = "unsealed" in it["copies"]["why"]
         assert it["copies"]["avoided"] is not refused
         assert refused == (host.unsealed == "refuse")
@@ -67,7 +67,7 @@ def test_the_memory_of_the_printed_line_is_what_is_tried(tmp_path, limit):
     """The adapter's own queues count, too: a limit of just the engine's memory is too small."""
     host = Host(tmp_path, arena_bytes=limit)
     host.start()
-    for it in told("--socket", str(host.socket))["engines"]:
+    for it in report("--socket", str(host.socket))["engines"]:
         assert it["copies"]["avoided"] is (limit is None), it
         words = "tried with 64 GiB" if limit is None else "limits.arena_bytes_per_session"
         assert words in it["copies"]["why"]
@@ -81,7 +81,7 @@ def test_pages_are_those_that_dev_shm_has(option):
     mount = ["mount", "-t", "tmpfs", "-o", f"huge={option},size=16m", "tmpfs", "/dev/shm"]
     own = ["unshare", "-m", "--", "sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
     if subprocess.run([*own, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("nobody may mount here, or this kernel has no large pages")
+        pytest.skip("mounts are forbidden here, or this kernel has no large pages")
     look = [sys.executable, str(Path(kvrail.__file__).with_name("engines.py")), "--format", "json"]
     done = subprocess.run([*own, *look], capture_output=True, text=True, check=True)
     pages = {it["name"]: it["pages"] for it in json.loads(done.stdout)["engines"]}
@@ -91,7 +91,7 @@ def test_pages_are_those_that_dev_shm_has(option):
 
 
 def test_configurations_are_json_that_shells_take(tmp_path):
-    for it in told("--socket", "/run/s")["engines"]:
+    for it in report("--socket", "/run/s")["engines"]:
         quoted = it["configuration"].split("'")
         assert len(quoted) == 3 and json.loads(quoted[1])
 
@@ -139,7 +139,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path):
 
 @pytest.fixture
 def with_engine(tmp_path, monkeypatch):
-    """Tries an engine of which nothing but its metadata is there."""
+    """Tries an engine with nothing but its metadata."""
 
     def attempt(name: str, *more: str) -> subprocess.CompletedProcess[str]:
         distribution = ENGINES[name].distribution
@@ -154,7 +154,7 @@ def with_engine(tmp_path, monkeypatch):
 
 
 def _is_a_table(done: subprocess.CompletedProcess[str], words: str) -> None:
-    """The steps are shown, the last one failed and says why, and no traceback is in the way."""
+    """The steps are shown, the last one failed with the reason, and no traceback is printed."""
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     last = done.stdout.splitlines()[-1]

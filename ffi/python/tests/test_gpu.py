@@ -164,7 +164,7 @@ def test_what_is_no_cache(uuid):
 
 
 class Torch:
-    """What is asked of a PyTorch tensor."""
+    """The parts of a PyTorch tensor that are used."""
 
     device = "cpu"
 
@@ -429,5 +429,5 @@ def test_another_process_reads_what_a_dead_one_has_written(served, client, uuid,
     region.close()
     deadline = time.monotonic() + 30
     while client.status()["gpus"][0]["regions"]:
-        assert time.monotonic() < deadline, "the dead client's region is let go"
+        assert time.monotonic() < deadline, "the dead client's region is freed"
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The snippets of the guide and the READMEs in Python do what these say."""
+"""The Python snippets of the guide and the READMEs run as written."""
 
 import re
 import subprocess

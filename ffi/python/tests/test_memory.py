@@ -94,8 +94,8 @@ def test_memory_that_cannot_be_sealed():
             volume.write(arena, 0, 4096)
             volume.read(arena, 0, 4096, 4096)
             assert os.pread(file.fileno(), 4096, 4096) == b"s" * 4096
-            # Whoever shrinks it harms itself alone: devices keep their pages. (Checksums are read
-            # in this process, and would end it as any other load of what is gone.)
+            # A client that shrinks it harms itself alone: devices keep their pages. (Checksums are
+            # read in this process, and would end it as any other load of lost memory.)
             os.truncate(file.name, 0)
             volume.read_many(arena, [0] * 200, range(0, 200 * 4096, 4096), 4096)
             arena.close()

@@ -1,4 +1,4 @@
-"""Every wrong use raises the exception that says what to do."""
+"""Every wrong use raises the exception with the remedy."""
 
 import array
 import json
@@ -227,7 +227,7 @@ def test_synchronous_calls_from_many_threads(volume, arena):
 
 def test_no_sidecar(tmp_path):
     with pytest.raises(kvrail.NoSidecarError, match="kvrail serve"):
-        kvrail.Client(tmp_path / "nobody")
+        kvrail.Client(tmp_path / "absent")
     (tmp_path / "file").write_text("")
     with pytest.raises(kvrail.NoSidecarError):
         kvrail.Client(tmp_path / "file")

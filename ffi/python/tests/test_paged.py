@@ -67,7 +67,7 @@ def test_blocks_of_odd_bytes_come_back_into_other_pages(client, space):
         assert its.block_bytes == 640_256 and its.check == "gpu"
         assert its.put(keys(5), numbers, metadata=keys(5, "mine")).counts == {"OK": 5}
         assert its.put(keys(5), numbers).counts == {"PRESENT": 5}
-        # The host's check of the same bytes is the GPU's: nothing of the store knows of GPUs.
+        # The host's check of the same bytes equals the GPU's: the store has no part for GPUs.
         assert [space.get(key) for key in keys(5)] == wanted
         assert {it.metadata for it in space.list()} == set(keys(5, "mine"))
         cache.clear()
@@ -180,7 +180,7 @@ def test_a_bit_that_flips_between_gpu_and_drive_makes_that_block_a_miss_and_no_o
     cache = Tensors(2, 4096)
     with paged.Cache(client, space, cache.tensors) as its:
         its._mover.spoil = lambda way, batch: flip(batch.slots[1])
-        assert its.put(keys(3), range(3)).all_ok, "nobody has looked yet"
+        assert its.put(keys(3), range(3)).all_ok, "no check has run yet"
         its._mover.spoil = lambda way, batch: None
         results = its.get(keys(3), [10, 11, 12])
         assert list(results) == ["OK", "MISS", "OK"] and results.prefix == 1

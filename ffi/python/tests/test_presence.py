@@ -1,4 +1,4 @@
-"""Which blocks are there, without asking the sidecar: it may sleep, or be gone."""
+"""Lookups without a request to the sidecar, which may sleep, or be gone."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_what_is_there_and_what_is_not(space, stopped):
     names = [b"%d" % at for at in range(1000)]
     assert space.put_many(names, [b"x"] * 1000).all_ok
     space.drop(names[600:601])
-    stopped()  # nothing below asks it for anything
+    stopped()  # nothing below sends it a request
     assert [space.probe(name) for name in names[598:603]] == [True, True, False, True, True]
     assert space.probe(7) is False and space.probe(kvrail.Keys(names[:1])) is True
     assert space.probe(kvrail.uniform(kvrail.Keys(names)[3])) is True
@@ -85,13 +85,13 @@ def test_nobody_knows_what_another_has_cleared(stores, space):
         other.store("kv").clear(space.name)
     assert space.probe(b"other") is None
     assert space.probe_many([b"other", b"another"]).unknown == 2
-    assert space.get(b"key") is None  # opens it anew
+    assert space.get(b"key") is None  # opens it again
     assert space.probe(b"other") is False
 
 
 def test_a_sidecar_that_never_answers_can_be_interrupted(stores, stopped):
     with stores.attach() as client:
-        space = client.store("kv").namespace("asked first", IDENTITY)
+        space = client.store("kv").namespace("looked up first", IDENTITY)
         stopped()
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)

@@ -315,7 +315,7 @@ def test_namespaces_and_identities(client):
     store.remove("other")
     assert "other" not in {space["name"] for space in store.namespaces()}
     with pytest.raises(kvrail.MissError):
-        store.clear("nobody")
+        store.clear("absent")
     assert repr(store) == '<kvrail.Store "kv">' and store.members == 2
 
 
@@ -349,7 +349,7 @@ def test_a_million_keys(space):
     keys = kvrail.uniform(range(1_000_000))
     found = space.lookup(keys)
     assert len(found) == 1_000_000 and sum(found.there) == 1 and found[-1]
-    # What was asked for before the first answer: a queue's worth.
+    # Keys that were sent before the first answer: a queue's worth.
     assert 0 < len(space.lookup(keys, prefix_only=True)) < 10_000
     with pytest.raises(kvrail.TimedOutError):
         space.lookup(keys, timeout=0.001)
@@ -372,7 +372,7 @@ def test_somebody_clears_the_namespace(stores, space):
     assert space.lookup(keys).prefix == 0
     with stores.attach() as other:
         other.store("kv").clear(space.name)
-    # Nothing is lost of a put: the namespace is opened anew, and the blocks go out once more.
+    # No put is lost: the namespace is opened again, and the blocks are sent once more.
     assert space.put_many(keys, [b"x"] * 50).counts == {"OK": 50}
     with stores.attach() as other:
         other.store("kv").clear(space.name)
@@ -427,9 +427,9 @@ def test_puts_say_where_in_which_chain_they_are(space):
         space.get_many([b"a"], [bytearray(1)], chain="begins")
 
     keys = [b"a", b"b", b"none", b"c", b"d"]
-    for asked in (space.lookup, space.probe_many):
-        assert [asked(keys[:count]).chain for count in (3, 4, 5)] == ["extends"] * 2 + ["begins"]
-        assert asked([b"none"]).chain == "begins" and asked([]).chain == "extends"
+    for look in (space.lookup, space.probe_many):
+        assert [look(keys[:count]).chain for count in (3, 4, 5)] == ["extends"] * 2 + ["begins"]
+        assert look([b"none"]).chain == "begins" and look([]).chain == "extends"
     assert space.lookup(keys, prefix_only=True).chain == "begins"
 
 
@@ -655,7 +655,7 @@ def test_listings_and_what_is_gone(client, space):
     space.drop(names[:2])
     space.clear()
     deadline, gone = time.monotonic() + 10, []
-    # Each member tells for itself: the clear of one may come before the drop of the other.
+    # Each member has its own feed: the clear of one may come before the drop of the other.
     while len({event.key for event in gone}) < 3 and time.monotonic() < deadline:
         more, lost = events.poll()
         gone += [event for event in more if event.uid == uid]

@@ -1,4 +1,5 @@
-"""What adapters share: memory of an engine, groups, and a sidecar that is killed and comes back."""
+"""The shared part of adapters: memory of an engine, groups, and a sidecar that is killed and comes
+back."""
 
 import mmap
 import os
@@ -14,7 +15,7 @@ import numpy
 import pytest
 from host import Busy, Host
 from kvrail import _lane, _mapping, _tier
-from kvrail._chains import ASKED, Asked, Places
+from kvrail._chains import ASKED, LookedUp, Places
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._relay import Relay
 from kvrail._tier import Link
@@ -136,16 +137,16 @@ def test_a_chain_is_known_by_what_is_there_of_its_front(host, rows):
         lane.begin("put", at, blocks(rows, range(at, at + 1)))
         assert all(end_of(lane).ok)
     assert told == ["begins"] * 5 + ["extends"] * 4
-    tie.call(lambda it: it.drop(keys[:1]), None)
+    tie.call(lambda space: space.drop(keys[:1]), None)
     assert tie.chain(keys) == "begins", "what is behind a hole is not there"
     assert tie.chain([]) == "extends"
     host.kill()
-    assert tie.chain(keys) == "extends", "nobody knows"
+    assert tie.chain(keys) == "extends", "the chain is unknown"
     tie.close()
 
 
 def test_what_was_looked_up_last_is_remembered():
-    asked, seen = Asked[int](), []
+    asked, seen = LookedUp[int](), []
     asked.note([1, 2, 3])
     asked.note([1, 2, 4])
 
@@ -156,7 +157,7 @@ def test_what_was_looked_up_last_is_remembered():
     places = asked.places([4, 3, 2, 9], word)
     assert list(places.chains) == ["begins"] * 3 + ["extends"]
     assert list(places.depths) == [2, 2, 1, 0]
-    assert sorted(seen) == [[], [1, 2, 3], [1, 2, 4]], "each is asked for once"
+    assert sorted(seen) == [[], [1, 2, 3], [1, 2, 4]], "each is looked up once"
     asked.note(range(10, 10 + ASKED - 1))
     assert list(asked.places([4, 2, 10], word).depths) == [2, 0, 0], "the oldest are forgotten"
     assert list(asked.places([2], word).chains) == ["extends"]
@@ -199,7 +200,7 @@ def test_other_memory_is_copied_and_that_is_said(host, caplog):
 
 
 def test_a_file_whose_pages_wait_for_their_use_is_taken_without_a_copy(host):
-    """As LMCache's server leaves its L1: what is in it stays, the rest is reserved."""
+    """As LMCache's server leaves its L1: its content stays, the rest is reserved."""
     fd = os.memfd_create("sparse")
     os.ftruncate(fd, 64 * BLOCK)
     rows = numpy.frombuffer(mmap.mmap(fd, 64 * BLOCK), numpy.uint8).reshape(64, BLOCK)
@@ -305,7 +306,7 @@ def test_a_sidecar_that_hangs_keeps_nobody(host, rows):
     assert all(end_of(lane).ok)
     deadline = time.monotonic() + 10
     while list(tie.lookup(keys)) != [True] * 4:
-        assert time.monotonic() < deadline, "never asked again"
+        assert time.monotonic() < deadline, "never tried again"
         time.sleep(0.05)
     tie.close()
 

@@ -9,7 +9,7 @@
 A :class:`Store` has blocks by key, in namespaces that programs of the same identity share: a
 :class:`Namespace` puts, gets and looks up, one block or many in one call, and waits. A
 :class:`BlockQueue` does the same without waiting; :class:`kvrail.aio.Namespace` is for
-``asyncio``. What is got is verified, and is never another block than was put; a miss is no
+``asyncio``. Got bytes are verified, and are never those of another block; a miss is no
 exception.
 
 A :class:`Volume` is raw: requests name offsets. An :class:`Arena` is memory that devices reach:
@@ -19,12 +19,12 @@ memory are copied once. A :class:`GpuRegion` is a paged KV cache in GPU memory, 
 
 Threads: clients, stores, namespaces, volumes and arenas may be used from any thread. A queue is
 for one thread at a
-time; another one gets :class:`QueueBusyError`. Calls that wait give the interpreter lock away.
+time; another one gets :class:`QueueBusyError`. Calls that wait release the interpreter lock.
 
 Bytes in flight belong to the sidecar's devices: do not read memory while a read into it is under
 way, nor change it while it is written. A call that raises :class:`TimedOutError` or
 ``KeyboardInterrupt`` leaves its requests in flight; closing the arena or region waits for them.
-The sidecar knows nothing of CUDA streams: synchronize before you write blocks that kernels have
+The sidecar does not see CUDA streams: synchronize before you write blocks that kernels have
 made, and use blocks that are read only after their requests have ended.
 """
 
@@ -140,5 +140,5 @@ __all__ = [
     "uniform",
 ]
 
-# A child must not write the lanes of its parent: its objects notice, and say so.
+# A child must not write the lanes of its parent: its objects notice, and raise.
 _os.register_at_fork(after_in_child=_forked)

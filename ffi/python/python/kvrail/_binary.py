@@ -1,4 +1,4 @@
-"""Where the sidecar's binary is."""
+"""The path of the sidecar's binary."""
 
 import os
 import shutil
@@ -30,6 +30,6 @@ def main() -> None:
         program = binary()
     except ServeError as error:
         sys.exit(f"kvrail: {error}")
-    # The engines that `kvrail engines` looks for are those beside this package.
+    # `kvrail engines` looks for engines in this package's environment.
     environment = {"KVRAIL_PYTHON": sys.executable} | os.environ
     os.execve(program, ["kvrail", *sys.argv[1:]], environment)

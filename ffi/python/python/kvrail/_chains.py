@@ -1,5 +1,5 @@
-"""Which chain the blocks that an engine stores belong to, how deep in it each of them is, and what
-the store has of it."""
+"""Chains of the blocks that an engine stores: the depth of each block, and the part of its chain
+that the store has."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from kvrail._types import ChainWord
 
 ASKED = 1 << 16
-"""Blocks of lookups that are remembered."""
+"""Number of looked-up blocks that are remembered."""
 
 GROUP_BYTES = 4
 """Bytes of the number of a group at the end of vLLM's keys."""
@@ -23,17 +23,17 @@ class Places:
     """The places of blocks in their chains."""
 
     chains: Sequence[ChainWord]
-    """What the store has of the chain of each."""
+    """The part of each block's chain that the store has."""
     depths: Sequence[int]
-    """How deep in it each is."""
+    """The depth of each block in its chain."""
 
     def some(self, places: Iterable[int]) -> "Places":
-        """Those of some of the blocks."""
+        """The places of some of the blocks."""
         which = list(places)
         return Places([self.chains[at] for at in which], [self.depths[at] for at in which])
 
 
-class Asked(Generic[K]):
+class LookedUp(Generic[K]):
     """Chains that an engine has looked up lately, by their blocks. For any thread."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Asked(Generic[K]):
     def places(
         self, keys: Sequence[K], word: Callable[[Sequence[K]], ChainWord]
     ) -> Places:
-        """Those of blocks that are put. A block that was not looked up extends a chain of which
-        nothing is known."""
+        """The places of blocks that are put. A block that was not looked up extends an unknown
+        chain."""
         with self._lock:
             found = [self._places.get(key, ((), 0)) for key in keys]
         chains = {id(chain): chain for chain, _ in found}
@@ -63,7 +63,7 @@ class Asked(Generic[K]):
 
 @dataclass
 class Prompt:
-    """The chunks of one of vLLM's requests. Its 0.30 says nothing of them."""
+    """The chunks of one of vLLM's requests. vLLM 0.30 does not pass them."""
 
     groups: dict[bytes, list[bytes]] = field(default_factory=dict)
     """A chain for each group of layers."""
@@ -71,7 +71,7 @@ class Prompt:
 
     @classmethod
     def of(cls, request: Any) -> "Prompt":
-        """That of a request, with the chunks that are known by now."""
+        """The prompt of a request, with the chunks that are known by now."""
         prompt: Prompt | None = request.get_state(cls)
         if prompt is None:
             request.set_state(prompt := cls())
@@ -85,8 +85,8 @@ class Prompt:
     def places(
         self, keys: Iterable[bytes], word: Callable[[Sequence[bytes]], ChainWord]
     ) -> Places:
-        """Those of some of its chunks. Of groups with a window only the last chunks are stored: the
-        one of which most is there speaks for all."""
+        """The places of some of its chunks. Of groups with a window only the last chunks are
+        stored: the group with the most chunks there decides for all."""
         depths = [self.depths.get(key, 0) for key in keys]
         extends = not self.groups or any(
             word(chain) == "extends" for chain in self.groups.values()

@@ -30,7 +30,7 @@ def multiply(a: int, b: int) -> int:
 
 @functools.cache
 def power(bits: int) -> int:
-    """x to so many."""
+    """x to this power."""
     if bits == 0:
         return 1 << 63
     half = power(bits // 2)
@@ -46,26 +46,26 @@ def tables() -> "array.array[int]":
 
 
 def weights() -> "array.array[int]":
-    """For each thread what follows the first and the second half of its last unit, from their first
-    bit on."""
+    """For each thread the bits behind the first and the second half of its last unit, from their
+    first bit on."""
     ends = [8 * UNIT * (THREADS - thread) for thread in range(THREADS)]
     return array.array("Q", [power(end - half) for end in ends for half in (0, 64)])
 
 
 def behind(units: int, slice_units: int) -> "array.array[int]":
-    """For each slice of a block what follows it."""
+    """For each slice of a block the bits behind it."""
     ends = [*range(slice_units, units, slice_units), units]
     return array.array("Q", [power(8 * UNIT * (units - end)) for end in ends])
 
 
 @functools.cache
 def inversions(nbytes: int) -> int:
-    """What the first and the last inversion add to the sum of a block of so many bytes."""
+    """The part of the first and the last inversion in the sum of a block of this length."""
     return multiply(ONES, power(8 * nbytes)) ^ ONES
 
 
 def joined(sums: Iterable[int], count: int, slices: int, nbytes: int) -> Iterator[int]:
-    """The CRCs of so many blocks from the sums of their slices."""
+    """The CRCs of these blocks from the sums of their slices."""
     sums, invert = list(sums), inversions(nbytes)
     for block in range(count):
         crc = invert

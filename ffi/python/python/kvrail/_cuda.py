@@ -158,7 +158,7 @@ class Driver:
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def is_done(self, event: ctypes.c_void_p) -> bool:
-        """Whether what was recorded is done; an error of what was before it is raised here."""
+        """Whether the recorded work is done; an error of earlier work is raised here."""
         status = self._try("cuEventQuery", event)
         if status not in (0, _NOT_READY):
             raise GpuError(f"cuEventQuery: {self._name_of(status)}")

@@ -1,6 +1,6 @@
-"""What makes the bytes of blocks incompatible: one function for each engine, from the engine's own
-objects. An adapter's namespace has this document as its identity, so that another one finds
-nothing. What only changes keys (tokens, salts, LoRA adapters: engines hash them) is not here, nor
+"""Identities: all that makes the bytes of blocks incompatible, one function for each engine, from
+the engine's own objects. An adapter's namespace has this document as its identity, so that another
+one finds nothing. What only changes keys (tokens, salts, LoRA adapters: engines hash them) is not here, nor
 is what changes no byte (ports, sizes of pools, schedules).
 """
 
@@ -25,7 +25,7 @@ OPAQUE = "uint8"
 """The form of objects that LMCache has serialized, whatever the cache's is."""
 
 NOISE = frozenset({"_name_or_path", "transformers_version"})
-"""What a model's config.json says of the program that wrote it."""
+"""Fields of a model's config.json about the program that wrote it."""
 
 WITHOUT_CACHE = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Ways of vLLM to draft tokens that keep no KV."""
@@ -37,14 +37,14 @@ log = logging.getLogger("kvrail")
 
 
 def document(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of a namespace: what is known, with digests of what is long."""
+    """The identity of a namespace: the known fields, with digests of long ones."""
     nothing: tuple[Any, ...] = (None, "", {})
     return {key: _short(value) for key, value in fields.items() if value not in nothing}
 
 
 def name(engine: str, namespace: str | None, fields: Mapping[str, Any]) -> str:
-    """The name of the namespace with this document. `namespace` says who shares; the digest behind
-    that keeps apart what is incompatible."""
+    """The name of the namespace with this document. Engines with the same `namespace` share it; the
+    digest behind it keeps incompatible ones apart."""
     if namespace is None:
         model = str(fields.get("model_name", "")).rpartition("/")[2]
         namespace = f"{engine} {model[:24]}".rstrip()
@@ -62,7 +62,7 @@ def name(engine: str, namespace: str | None, fields: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class VllmEngine:
-    """vLLM's whole configuration, of which it hands tiers and specs a part."""
+    """vLLM's whole configuration, of which tiers and specs get a part."""
 
     vllm: Any
     kv_cache: Any
@@ -73,7 +73,7 @@ _vllm_engine: ContextVar[VllmEngine | None] = ContextVar("kvrail_vllm_engine", d
 
 @contextmanager
 def of_vllm(vllm_config: Any, kv_cache_config: Any) -> Iterator[None]:
-    """What is made meanwhile belongs to this engine."""
+    """Tiers and specs made meanwhile belong to this engine."""
     token = _vllm_engine.set(VllmEngine(vllm_config, kv_cache_config))
     try:
         yield
@@ -113,7 +113,7 @@ def vllm_pages(
 ) -> dict[str, Any]:
     """Of pages of the GPU of one worker, or of all workers where those have the same bytes. The
     scheduler and the worker each make them, and get the same: so nothing here comes from what
-    a model changes when it is loaded, and nothing of layers where the scheduler knows only those
+    a model changes when it is loaded, and nothing of layers where the scheduler has only those
     of the first stage of a pipeline."""
     fields = _vllm(config, "pages of the GPU, block after block", named)
     fields["split"] = [_vllm_split(config), "any" if rank is None else rank]
@@ -185,7 +185,7 @@ def _vllm_layers(kv_cache_config: Any) -> dict[str, Any]:
     """Of the layers: dtype and its storage, heads, head sizes, windows, padding, quantization."""
     specs = []
     for group in kv_cache_config.kv_cache_groups:
-        # The scheduler knows one layer of those that vLLM calls uniform.
+        # The scheduler has one layer of those that vLLM calls uniform.
         each = getattr(group.kv_cache_spec, "kv_cache_specs", {"": group.kv_cache_spec})
         specs.append(repr(next(iter(each.values()))))
     return {"layers": specs, "replicas": getattr(kv_cache_config, "kv_tp_replicas", 1)}
@@ -207,14 +207,14 @@ SGLANG_SETTINGS = (
     *("speculative_draft_model_quantization", "speculative_draft_kv_cache_dtype"),
     *("enable_encoder_swa_bounded_replay", "enable_decoder_swa_bounded_replay"),
 )
-"""What SGLang's server was told that changes the bytes of pages."""
+"""Arguments of SGLang's server that change the bytes of pages."""
 
 SGLANG_POOL = (
     *("dtype", "layout", "page_size", "layer_num", "start_layer", "end_layer"),
     *("head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "kv_cache_dim"),
     *("indexer_dtype", "temporal_dtype", "conv_dtype", "head_group_num", "storage_format_tag"),
 )
-"""What SGLang's host pools say of the meaning of their bytes."""
+"""Attributes of SGLang's host pools that define the meaning of their bytes."""
 
 
 def sglang(config: Any, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,8 @@ def sglang(config: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 
 def sglang_pool(kind: str, pool: Any, rank: str, lengths: Sequence[int], known: bool) -> str:
     """Of a host pool's pages. Its dtype is the one of its memory: 8-bit floats of any kind are
-    bytes there. Where the identity does not say which (`known`), nobody else may find them."""
+    bytes there. Where the identity does not name the kind (`known`), no other engine may find
+    them."""
     told = [kind, type(pool).__name__, rank, list(lengths)]
     told += [str(getattr(pool, field, None)) for field in SGLANG_POOL]
     for info in getattr(pool, "_buffer_infos", ()):
@@ -266,7 +267,7 @@ def sglang_pool(kind: str, pool: Any, rank: str, lengths: Sequence[int], known: 
 
 
 def sglang_knows_floats(fields: Mapping[str, Any]) -> bool:
-    """Whether an identity says of which kind 8-bit floats are."""
+    """Whether an identity names the kind of 8-bit floats."""
     return "kv_cache_dtype" in fields or "kv_cache_dtype" in fields["named"]
 
 
@@ -275,27 +276,27 @@ def _is_bytes(pool: Any) -> bool:
 
 
 def _sglang_settings() -> dict[str, Any] | None:
-    """What is in effect in this process; none where no server runs."""
+    """The settings in effect in this process; None where no server runs."""
     from sglang.srt.runtime_context import get_context
 
     context = get_context()
     wanted = (*SGLANG_SETTINGS, "model_path", "revision", "download_dir", "load_format")
     if not context.is_config_namespace_published("model"):
         return None
-    return {it: context.config_leaf(it) for it in wanted}
+    return {name: context.config_leaf(name) for name in wanted}
 
 
 # LMCache.
 
 
 def lmcache(named: Mapping[str, Any]) -> dict[str, Any]:
-    """LMCache's adapters know no model: names of objects have what LMCache says of each."""
+    """LMCache's adapters have no model: names of objects have what LMCache's keys have."""
     return {"engine": "lmcache", "format": 2, "named": named}
 
 
 def lmcache_form(shapes: Iterable[Sequence[int]], dtypes: Iterable[object]) -> str:
     """Of an object: its tensors' dtypes and shapes. LMCache's key has neither. One row of bytes is
-    what LMCache has serialized."""
+    an object that LMCache has serialized."""
     each = [
         (str(dtype).removeprefix("torch."), "x".join(map(str, shape)))
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -309,8 +310,8 @@ def lmcache_form(shapes: Iterable[Sequence[int]], dtypes: Iterable[object]) -> s
 
 
 def flexkv(named: str) -> dict[str, Any]:
-    """FlexKV's keys are hashes of tokens, and its worker knows nothing of the model: all of it is
-    what the user names."""
+    """FlexKV's keys are hashes of tokens, and its worker has no model: the user names all of
+    it."""
     return {"engine": "flexkv", "format": 1, "model_name": named}
 
 
@@ -318,8 +319,8 @@ def flexkv(named: str) -> dict[str, Any]:
 
 
 def _weights(model: str, revision: str | None, cache: str | None) -> list[Any]:
-    """Which weights: of a folder what its config.json says, of a hub's the commit that is here.
-    Weights that are replaced in place under the same config.json have to be named."""
+    """The weights: of a folder its config.json, of a hub's the local commit. Weights that are
+    replaced in place under the same config.json need a name."""
     told: list[Any] = [model, revision]
     file = Path(model) / "config.json"
     if file.is_file():
@@ -336,7 +337,7 @@ def _weights(model: str, revision: str | None, cache: str | None) -> list[Any]:
 
 
 def _rotary(config: Any) -> dict[str, Any]:
-    """What a model's configuration says of its rotary embedding."""
+    """The rotary embedding of a model's configuration."""
     whole = config.to_dict()
     return {key: whole[key] for key in sorted(whole) if "rope" in key or "rotary" in key}
 

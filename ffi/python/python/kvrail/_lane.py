@@ -11,8 +11,8 @@ from kvrail._chains import Places
 from kvrail._tier import Link, Session
 
 QUARANTINE_S = 5.0
-"""How long memory that was being filled when a sidecar died is kept from the engine: its drives
-may still write there."""
+"""Time for which memory that a dead sidecar was filling is kept from the engine: its drives may
+still write there."""
 
 ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 """Statuses that are no failures."""
@@ -29,15 +29,15 @@ Work = Literal["put", "get"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one group: what the engine calls them, and where their bytes are."""
+    """Blocks of one group: the engine's names, and the places of their bytes."""
 
     keys: Sequence[bytes]
     addresses: Sequence[int]
     lengths: Sequence[int]
     metadata: Sequence[bytes] | None = None
-    """What listings and the feed of what is gone say of each block that is put."""
+    """Metadata of each put block, for listings and the feed of gone blocks."""
     places: Places | None = None
-    """Those of blocks that are put, where something is known of their chains."""
+    """Places of put blocks in their chains, where these are known."""
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +69,7 @@ class Ended(Generic[T]):
     @property
     def was_settled(self) -> bool:
         """Whether each block that was put is in the store, or the store has room for none of the
-        new chains that they belong to: then nobody can do anything about it."""
+        new chains that they belong to: then there is no remedy."""
         settled = self.declines.keys() <= {"colder"} and self.went_well
         return settled and "MISS" not in self.words
 
@@ -132,8 +132,8 @@ class Lane(Generic[T]):
             time.sleep(min(seconds, max(0.0, self._kept[0][0] - time.monotonic())))
 
     def touch(self, keys: Sequence[bytes]) -> bool:
-        """Has the store count blocks as used, without waiting. False: it cannot now, because the
-        last touch is in flight, or nobody is there to ask."""
+        """Makes the store count blocks as used, without waiting. False: it cannot now, because the
+        last touch is in flight, or there is no sidecar."""
         self._take(0.0)
         queue = None if self._touch is not None or self._link.hangs else self._open()
         if queue is None or self._session is None:
@@ -171,7 +171,7 @@ class Lane(Generic[T]):
         return 0.0 if oldest is None else time.monotonic() - oldest
 
     def wake_at(self) -> float | None:
-        """When :meth:`poll` has something to say without the queue."""
+        """When :meth:`poll` has a result without the queue."""
         if self._ended:
             return 0.0
         return self._kept[0][0] if self._kept else None
@@ -199,7 +199,7 @@ class Lane(Generic[T]):
         return self._queue
 
     def _take(self, seconds: float) -> None:
-        """Fetches what has ended, waiting for it for so long."""
+        """Fetches completions, and waits this long for them."""
         idle = not self._flying and self._touch is None
         if idle or self._queue is None or self._session is None:
             return
@@ -230,9 +230,9 @@ class Lane(Generic[T]):
             ok, words = [bool(it) for it in results.ok], list(results)
             replaced, declines = list(results.replaced), results.declines
         if results is not None and group.work == "get":
-            # A block of another length is another configuration's: not what was asked for.
+            # A block of another length is another configuration's: a miss.
             came = zip(ok, results.lengths, blocks.lengths, strict=True)
-            ok = [there and length == asked for there, length, asked in came]
+            ok = [there and length == capacity for there, length, capacity in came]
         if "RESTARTED" in words and self._session is not None:
             restarted = True
             self._link.failed(self._session, kvrail.SessionEndedError("the sidecar has ended"))
@@ -255,7 +255,7 @@ def _submit(queue: "kvrail.BlockQueue", session: Session, group: _Group[T]) -> i
     if group.work == "get":
         return queue.submit_get(blocks.keys, buffers, priority="demand")
     places = blocks.places
-    # What an engine writes again is what it means from now on.
+    # An engine's second put of a key replaces the first.
     return queue.submit_put(
         blocks.keys,
         buffers,

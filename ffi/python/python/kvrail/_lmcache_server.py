@@ -29,11 +29,11 @@ SHAPE = "(2,2000,16,2,64):float16:4"
 READY_WITHIN_S, PATIENCE_S, QUIET_S = 120.0, 60.0, 2.0
 
 POLL_S = 0.001
-"""Between two questions of a lookup that loads: the bench's own 50 ms would be all that is seen."""
+"""Between two polls of a lookup that loads: the bench's own 50 ms would hide all differences."""
 
 
 def adapter(socket_path: Path, **more: Any) -> dict[str, Any]:
-    """What `--l2-adapter` says of kvrail."""
+    """The value of `--l2-adapter` for kvrail."""
     return MODULE | {"adapter_params": {"socket": str(socket_path)} | more}
 
 
@@ -91,7 +91,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Ends it as a crash would."""
         self._process.kill()
         self._process.wait()
 
@@ -140,12 +140,12 @@ class Server(Process):
         )
 
     def status(self) -> dict[str, Any]:
-        """What it says of its storage."""
+        """Its storage in its own status."""
         told: dict[str, Any] = self.get("/status")
         return told["storage_manager"]
 
     def adapter(self) -> dict[str, Any]:
-        """What its L2 adapter says of itself."""
+        """The status of its L2 adapter."""
         told: dict[str, Any] = self.status()["l2_adapters"][0]
         return told
 
@@ -167,7 +167,7 @@ class Server(Process):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came of a request that was stored before."""
+    """Result of a request that was stored before."""
 
     hits: int
     """Objects from the front."""
@@ -204,7 +204,7 @@ class Client:
         return list(digests or ())
 
     def load(self, number: int) -> Loaded:
-        """Loads what is there of a request into memory that was wiped."""
+        """Loads the stored part of a request into wiped memory."""
         request = self._request(number)
         found = self._bench.lookup(request)
         count = found.hit_chunks * CHUNK

@@ -1,5 +1,4 @@
-"""Where the memory of an engine lies: in files that the sidecar can map too, or in this process
-alone."""
+"""The memory of an engine: in files that the sidecar can map too, or in this process alone."""
 
 import ctypes
 import logging
@@ -20,7 +19,7 @@ _LINE = re.compile(r"(\w+)-(\w+) (\S+) (\w+) (\w+):(\w+) (\d+)\s*(.*)")
 
 @dataclass(frozen=True)
 class Mapping:
-    """A mapping of this process, as /proc/self/maps tells."""
+    """A mapping of this process, as /proc/self/maps has it."""
 
     first: int
     end: int
@@ -66,7 +65,7 @@ class Memory:
     """The memory that an engine hands over, as arenas of one session where that is possible.
 
     Each mapping is looked up once. One that is no shared file, or that the sidecar refuses, is
-    copied through an arena of the client; `why_copied` says why, and it is logged once.
+    copied through an arena of the client; `why_copied` has the reason, which is logged once.
     """
 
     def __init__(self, client: kvrail.Client, alignment: int) -> None:
@@ -76,7 +75,7 @@ class Memory:
         self._known: list[tuple[Mapping, kvrail.Arena | None]] = []
         self._arenas: dict[tuple[int, int], kvrail.Arena] = {}
         self.why_copied: str | None = None
-        """Why blocks are copied; none if none is."""
+        """Why blocks are copied; None if none is."""
 
     def buffers(self, addresses: Sequence[int], lengths: Sequence[int]) -> Any:
         """Memory of blocks as calls of a namespace take it."""

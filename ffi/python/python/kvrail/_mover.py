@@ -46,7 +46,7 @@ class _Launch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Shape:
-    """What moves: blocks of so many pages."""
+    """The moved blocks, of this number of pages each."""
 
     pages: Pages
     block_pages: int
@@ -193,7 +193,7 @@ class Mover:
         return event
 
     def order(self, way: Way, stream: int) -> None:
-        """What is begun from now on follows what the stream has now."""
+        """Later work runs behind the work that the stream has now."""
         with self._driver.within(self._context):
             self._call("cuEventRecord", self._behind, ctypes.c_void_p(stream))
             ours = self._streams[way]
@@ -208,7 +208,7 @@ class Mover:
             else:
                 self._run(way.value, batch, stream)
                 if way is Way.IN:
-                    # Of what is in the pages now, not of what was read for them.
+                    # Of the bytes in the pages now, not of those that were read for them.
                     self._run("check", batch, stream)
             self._call("cuEventRecord", batch.event, stream)
 
@@ -256,9 +256,9 @@ class Mover:
         return list(_crc.joined(sums, batch.count, shape.slices, shape.block_bytes))
 
     def close(self) -> None:
-        """Lets go of everything. Nothing may be in flight."""
+        """Frees everything. Nothing may be in flight."""
         opened, self._open = self._open[::-1], []
-        # A GPU that has failed, or a driver that is being unloaded, has let go already.
+        # A GPU that has failed, or a driver that is being unloaded, has freed it already.
         with contextlib.suppress(GpuError), self._driver.within(self._context):
             for release, what in opened:
                 with contextlib.suppress(GpuError):

@@ -55,7 +55,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 class Relay:
-    """An eventfd, and what rings it."""
+    """An eventfd, and the descriptors and times that ring it."""
 
     def __init__(self) -> None:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,7 +100,7 @@ class Relay:
             self._bell = -1
 
     def _reap(self) -> None:
-        """Takes away what has rung."""
+        """Removes the descriptors that have rung."""
         events = (_Event * _SLOTS)()
         at_once = _Timespec(0, 0)
         try:

@@ -56,13 +56,13 @@ class Sidecar:
     def _start(self, files: Sequence[str]) -> None:
         config = self._directory / "kvrail.toml"
         # Strings and lists of JSON are strings and lists of TOML.
-        socket, listed = (json.dumps(it, ensure_ascii=False) for it in (str(self.socket), files))
+        socket, listed = (json.dumps(v, ensure_ascii=False) for v in (str(self.socket), files))
         config.write_text(
-            # Several may run on one host: none takes a port unless it is told to.
+            # Several may run on one host: none takes a port by default.
             f'sidecar.socket = {socket}\nmetrics.listen = "off"\ndevice.direct = "optional"\n'
             f'[[volume]]\nname = "{self.volume}"\nmembers = {listed}\n'
         )
-        # Who is killed cannot remove the folders; the sidecar ends a moment later and does.
+        # A killed process cannot remove the folders; the sidecar ends a moment later and does.
         removed = [f"--remove={folder}" for folder in self._folders]
         serve = ["serve", "--exit-with-parent", f"--config={config}", *removed]
         command = [str(binary()), *serve, *self._settings]
@@ -101,14 +101,14 @@ class Sidecar:
         return Client(self.socket, name=name)
 
     def log(self) -> str:
-        """What it has said."""
+        """Its standard error until now."""
         return self._log().read_text(errors="replace") if self._log().exists() else ""
 
     def _log(self) -> Path:
         return self._directory / "kvrail.log"
 
     def stop(self) -> None:
-        """Has it finish what is in flight, and waits for its end."""
+        """Lets it finish requests in flight, and waits for its end."""
         process = self._take_process()
         if process is None:
             return
@@ -162,7 +162,7 @@ class Sidecar:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing that this environment or machine may configure."""
+    """The environment without configuration of this process or machine."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("KVRAIL_")}
     return kept | {"KVRAIL_CONFIG": "/dev/null"}
 
@@ -184,22 +184,22 @@ def serve(
     For tests, notebooks, and engines that have a host to themselves. Everything lies in a new
     folder below ``directory`` (the system's folder of temporary files if none is named) and is
     removed at the end; where that path is too long for a socket, the socket is below ``/tmp``. The
-    sidecar also stops when the thread that called this ends: call it from one that lives as long
-    as you need it.
+    sidecar also stops when the thread that called this ends: call it from one that lives
+    while you need it.
 
     >>> with kvrail.serve(store="1GiB") as sidecar, sidecar.attach() as client:  # doctest: +SKIP
     ...     space = client.store("kv").namespace("demo", {"model": "m"})
 
-    :param size: of a raw volume, as ``"64MiB"`` (1 GiB unless said otherwise); the files are fully
+    :param size: of a raw volume, as ``"64MiB"`` (1 GiB by default); the files are fully
         allocated.
     :param store: bytes of a store instead: blocks by key.
     :param path: a folder for the store's files, which stay: the next one that is served there has
         its blocks. Files that are there already are served as they are, whatever ``store`` and
-        ``segment`` say.
+        ``segment`` are.
     :param segment: bytes of a segment of the store, as ``"64MiB"``: a power of two. The longest
-        block has half of it. About a 32nd of a member unless said otherwise, 256 MiB at most.
-    :param block_mean: bytes that the store's blocks have on average: its index has room for as
-        many as fit.
+        block has half of it. By default about a 32nd of a member, 256 MiB at most.
+    :param block_mean: bytes that the store's blocks have on average: its index has room for
+        the blocks that fit.
     :param name: of the store or volume.
     :param members: files it is striped over.
     :param settings: keys of the configuration, as ``{"limits.arenas_per_session": "4"}``.

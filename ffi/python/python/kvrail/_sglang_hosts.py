@@ -29,7 +29,7 @@ EXTRA: dict[str, Any] = MODULE | {"interface_v1": 1, "allocator": "shm"}
 
 
 def config(extra: dict[str, Any], **more: Any) -> HiCacheStorageConfig:
-    """What SGLang tells a back end of itself."""
+    """SGLang's configuration of a back end."""
     known: dict[str, Any] = {
         **{"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1},
         **{"attn_cp_rank": 0, "attn_cp_size": 1, "is_mla_model": False},
@@ -53,7 +53,7 @@ def mha(
     allocator: str = "shm",
     dtype: torch.dtype = torch.bfloat16,
 ) -> HostKVCache:
-    """A host pool of so many pages, each of K and V: so many bytes together."""
+    """A host pool of this number of pages, each of K and V of this size together."""
     layers, heads = 4, 2
     size = page_bytes // (2 * layers * TOKENS * heads * dtype.itemsize)
     kept = tuple(torch.zeros(TOKENS, heads, size, dtype=dtype) for _ in range(layers))
@@ -73,7 +73,7 @@ def mha(
 
 
 def mla(pages: int, page_bytes: int, *, layout: str = "page_first") -> HostKVCache:
-    """A host pool of so many pages, which all ranks have alike."""
+    """A host pool of this number of pages, which all ranks have alike."""
     layers, dtype = 4, torch.bfloat16
     size = page_bytes // (layers * TOKENS * dtype.itemsize)
     kept = tuple(torch.zeros(TOKENS, 1, size, dtype=dtype) for _ in range(layers))
@@ -94,7 +94,7 @@ def mla(pages: int, page_bytes: int, *, layout: str = "page_first") -> HostKVCac
 
 
 def mamba(states: int, state_bytes: int) -> HostKVCache:
-    """A host pool of so many states, which have two buffers of their own."""
+    """A host pool of this number of states, which have two buffers of their own."""
     layers, size = 2, state_bytes // (2 * 2 * 4)
     info = MambaStateBufferInfo(
         temporal=torch.zeros(layers, 2, size), conv=(torch.zeros(layers, 2, size),)
@@ -137,7 +137,7 @@ def keys_of(numbers: Sequence[int]) -> list[str]:
 
 
 def places(first: int, count: int, tokens: int = TOKENS) -> torch.Tensor:
-    """Tokens of so many pages, from this one on."""
+    """Tokens of this number of pages, from this one on."""
     return torch.arange(first * tokens, (first + count) * tokens)
 
 

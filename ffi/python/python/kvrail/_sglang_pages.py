@@ -1,5 +1,5 @@
-"""Pages of one of SGLang's host pools: what their blocks are called, where their bytes are, and
-which of them must not be used anew yet."""
+"""Pages of one of SGLang's host pools: names and bytes of their blocks, and pages that must
+not be used again yet."""
 
 import threading
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ class Pages:
         """
         :param name: the pool's.
         :param rank: whose pages these are, where ranks have pages of their own.
-        :param knows_floats: whether the namespace says which 8-bit floats pages have.
+        :param knows_floats: whether the namespace names the kind of 8-bit floats.
         """
         self.pool, self.lengths = pool, _lengths(name, pool)
         self.moves = getattr(pool, "shared_allocation_domain", None) is not None
         """Whether the pool moves its pages about when no call is in flight: then a call lasts until
-        drives have let go of them."""
+        drives have released them."""
         form = _identity.sglang_pool(name, pool, rank, self.lengths, knows_floats)
         self._suffixes = [f".{name}.{form}.{number}" for number in range(len(self.lengths))]
         self._lock, self._late = threading.Lock(), list[Any]()
@@ -45,12 +45,12 @@ class Pages:
         return Blocks(self.names(keys), addresses, lengths)
 
     def whole(self, good: Sequence[bool], count: int) -> list[bool]:
-        """Which of so many pages have all of their blocks; those without bytes have."""
+        """Which of the pages have all of their blocks; those without bytes have."""
         step = len(self.lengths)
         return [all(good[at * step : at * step + step]) for at in range(count)]
 
     def withhold(self, indices: Any) -> None:
-        """Keeps these pages from being used anew, although SGLang frees them: a drive may still
+        """Keeps these pages from being used again, although SGLang frees them: a drive may still
         write there, or read."""
         if not self.lengths:
             return
@@ -60,7 +60,7 @@ class Pages:
             self.pool.free, self.pool.clear = self._free_later, self._clear_later
 
     def give_back(self, indices: Any) -> None:
-        """The drive has let go of them."""
+        """The drive has released them."""
         if not self.lengths:
             return
         with self._lock:
@@ -80,7 +80,7 @@ class Pages:
         return len(indices)
 
     def _clear_later(self) -> None:
-        """Everything is free, but for what is late: that stays allocated."""
+        """Everything is free, but for late pages: those stay allocated."""
         self._clear()
         everything = self.pool.alloc(self.pool.available_size())
         with self._lock:
@@ -98,6 +98,6 @@ def _lengths(name: str, pool: Any) -> list[int]:
         one = pool.get_page_buffer_meta(torch.arange(pool.page_size))
     except (ValueError, NotImplementedError) as error:
         layout = getattr(pool, "layout", "unknown")
-        text = f"SGLang's pool {name} says not where its pages are in the layout {layout} ({error})"
+        text = f"SGLang's pool {name} hides its pages' places in the layout {layout} ({error})"
         raise ValueError(f"{text}; use --hicache-mem-layout page_first") from error
     return list(one[1]) if one else []

@@ -1,5 +1,5 @@
-"""What the adapters of engines share: a namespace of a store that comes back after its sidecar was
-restarted, and the engine's memory. `_lane` moves groups of blocks over it.
+"""The part that all adapters of engines share: a namespace of a store that comes back after its
+sidecar was restarted, and the engine's memory. `_lane` moves groups of blocks over it.
 
 An adapter has one :class:`Link`.
 No call here raises because a sidecar is gone or a drive hangs: lookups find nothing, and groups end
@@ -25,15 +25,15 @@ RETRY_S = 1.0
 """Time between two tries to attach to a sidecar that is gone."""
 
 LOOKUP_S = 0.5
-"""Longest wait for a lookup; what is not answered then is not there, and for `RETRY_S` nothing is
-looked up."""
+"""Longest wait for a lookup; blocks without an answer are misses, and for `RETRY_S` none is looked
+up."""
 
 HUNG_S = 10.0
-"""A group that takes longer says that a drive hangs: until it ends, lookups find nothing and
+"""A group that takes longer means a drive that hangs: until it ends, lookups find nothing and
 nothing new is begun."""
 
 FEED_S, NEWS_S = 0.1, 0.1
-"""Time between two looks at what is gone, and the longest wait for an answer."""
+"""Time between two polls of the feed, and the longest wait for an answer."""
 
 log = logging.getLogger("kvrail")
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A namespace of a store, for as long as an engine runs. For any thread."""
+    """A namespace of a store, while an engine runs. For any thread."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Link:
         identity: Mapping[str, Any],
         namespace: str | None = None,
     ) -> None:
-        """Attaches. What is wrong with the configuration is raised here, and only here.
+        """Attaches. Errors of the configuration are raised here, and only here.
 
         :param engine: its name, in the sidecar's status and in logs.
         :param identity: everything that makes the bytes of blocks incompatible.
-        :param namespace: who may share blocks; all engines of the identity unless said otherwise.
+        :param namespace: engines with the same name share blocks; by default all of the identity.
             Another identity finds nothing, whatever the name.
         """
         self._engine, self._socket, self._store = engine, socket, store
@@ -73,7 +73,7 @@ class Link:
 
     @property
     def session(self) -> "Session | None":
-        """The session; made anew if need be, none while there is no sidecar."""
+        """The session; attached again if need be, None while there is no sidecar."""
         with self._lock:
             if self._session is None and time.monotonic() >= self._retry_at:
                 try:
@@ -90,25 +90,25 @@ class Link:
         return any(age() > HUNG_S for age in self._ages)
 
     def lookup(self, keys: Sequence[bytes], *, hold: float = 0.0) -> Sequence[bool]:
-        """Which blocks are there; those are not evicted for so many seconds."""
+        """Which blocks are there; those are not evicted for `hold` seconds."""
         nothing = [False] * len(keys)
         if self.hangs or not keys or time.monotonic() < self._ask_at:
             return nothing
-        return self.call(lambda it: it.lookup(keys, hold=hold, timeout=LOOKUP_S), nothing)
+        return self.call(lambda space: space.lookup(keys, hold=hold, timeout=LOOKUP_S), nothing)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Has the store count blocks as used."""
+        """Makes the store count blocks as used."""
         if keys and not self.hangs and time.monotonic() >= self._ask_at:
-            self.call(lambda it: it.lookup(keys, touch=True, timeout=LOOKUP_S), None)
+            self.call(lambda space: space.lookup(keys, touch=True, timeout=LOOKUP_S), None)
 
     def chain(self, keys: Sequence[bytes]) -> ChainWord:
-        """What the store has of a chain of blocks, as far as nobody has to be asked."""
+        """The part of a chain of blocks that the store has, without a request."""
         if self.hangs or not keys:
             return "extends"
-        return self.call(lambda it: it.probe_many(keys).chain, "extends")
+        return self.call(lambda space: space.probe_many(keys).chain, "extends")
 
     def call(self, what: Callable[[kvrail.Namespace], T], otherwise: T) -> T:
-        """A call of the namespace, or what stands for its answer when it fails."""
+        """A call of the namespace, or the default answer when it fails."""
         if (session := self.session) is None:
             return otherwise
         try:
@@ -118,8 +118,8 @@ class Link:
             return otherwise
 
     def gone(self) -> list[kvrail.Gone]:
-        """Blocks of the namespace that are gone since the last call. What the sidecar has not
-        remembered is logged; so is that all of it was cleared."""
+        """Blocks of the namespace that are gone since the last call. Events that the
+        sidecar has dropped are logged, and so is a clear of the whole namespace."""
         session, now = self._session, time.monotonic()
         with self._lock:
             if session is None or now < max(self._look_at, self._ask_at):
@@ -136,8 +136,8 @@ class Link:
         return [it for it in mine if it.metadata]
 
     def failed(self, session: "Session", error: kvrail.KvrailError) -> None:
-        """Says what went wrong. A session that has ended is let go: its lanes hear of it from
-        their queues. A sidecar that does not answer is left alone for a while."""
+        """Logs the error. A session that has ended is dropped: its lanes learn it from their
+        queues. A sidecar that does not answer gets no request for a while."""
         log.warning("kvrail for %s: %s", self._engine, error)
         ended = kvrail.SessionEndedError | kvrail.NoSidecarError | kvrail.ClosedError
         if isinstance(error, kvrail.TimedOutError):
@@ -148,7 +148,7 @@ class Link:
                 self._retry_at = max(self._retry_at, time.monotonic() + RETRY_S)
 
     def status(self) -> dict[str, Any]:
-        """How it is, for the engine's own reports."""
+        """Its state, for the engine's own reports."""
         session, hangs = self.session, self.hangs
         return {
             "is_healthy": session is not None and not hangs,
@@ -161,7 +161,7 @@ class Link:
         }
 
     def close(self) -> None:
-        """Ends the session; waits some seconds for what is in flight."""
+        """Ends the session; waits some seconds for requests in flight."""
         with self._lock:
             session, self._session, self._retry_at = self._session, None, float("inf")
         if session is not None:
@@ -172,7 +172,7 @@ class Link:
         try:
             store = client.store(self._store)
             space, memory = store.namespace(*self._named), Memory(client, store.memory_alignment)
-            space.probe(b"")  # from now on probes ask nobody
+            space.probe(b"")  # later probes send no request
             return Session(client, space, memory, store.events(), space.usage()["uid"])
         except BaseException:
             client.close()
@@ -181,7 +181,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """What one run of the sidecar has given."""
+    """Resources of one run of the sidecar."""
 
     client: kvrail.Client
     space: kvrail.Namespace

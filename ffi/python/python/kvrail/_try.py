@@ -23,11 +23,11 @@ def attempt(engine: str, socket: str | None, store: str, step: Step) -> None:
         try:
             ENGINES[engine](parameters, step)
         except BaseException:
-            # What failed is what counts; a sidecar that is gone has nothing to remove.
+            # The first failure counts; a sidecar that is gone has nothing to remove.
             with suppress(kvrail.KvrailError):
                 _remove(place, store)
             raise
-        with step("what was put is removed again") as told:
+        with step("the namespace is removed again") as told:
             told["namespace"] = NAMESPACE
             _remove(place, store)
 
@@ -76,7 +76,7 @@ def _vllm(parameters: dict[str, Any], step: Step) -> None:
             tiers.store(keys, contents)
             tiers.settle()
             told["seconds"] = round(time.perf_counter() - begun, 3)
-        with step("the primary tier forgets them; they are loaded again") as told:
+        with step("the primary tier drops them; they are loaded again") as told:
             tiers.forget()
             begun = time.perf_counter()
             came = tiers.load(keys)

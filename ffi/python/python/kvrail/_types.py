@@ -20,14 +20,14 @@ class Array(Protocol):
 
 
 ChainWord = Literal["begins", "extends"]
-"""What a store has of a chain: less than half of it, or the rest."""
+"""The part of a chain that a store has: less than half of it, or the rest."""
 
 Numbers = SupportsIndex | Sequence[int] | Array
 """One integer for each request, or one for all of them."""
 
 
 class Tensor(Protocol):
-    """Memory on the host as PyTorch's tensors tell of it."""
+    """Memory on the host as PyTorch's tensors describe it."""
 
     def data_ptr(self) -> int: ...
 
@@ -36,7 +36,7 @@ BlockMemory = Buffer | Tensor
 """The bytes of one block: a slice of an arena (moved without a copy), or any contiguous buffer."""
 
 BlockName = bytes | bytearray | memoryview | SupportsIndex | Buffer
-"""What an engine calls a block: bytes of any length, or an integer from 0 to 2**128 - 1."""
+"""An engine's name of a block: bytes of any length, or an integer from 0 to 2**128 - 1."""
 
 
 class GpuInfo(TypedDict):
@@ -47,7 +47,7 @@ class GpuInfo(TypedDict):
     uuid: str
     """The same everywhere, as ``nvidia-smi -L`` prints it."""
     name: str
-    """What it is called."""
+    """Its name."""
     pci_address: str
     """Its PCIe address."""
     memory_bytes: int
@@ -55,7 +55,7 @@ class GpuInfo(TypedDict):
 
 
 class NamespaceInfo(TypedDict):
-    """What a namespace holds, on all members of its store."""
+    """Size of a namespace, on all members of its store."""
 
     name: str
     """Its name."""
@@ -70,31 +70,31 @@ class NamespaceInfo(TypedDict):
 
 
 class BlockOptions(TypedDict, total=False):
-    """What a call for blocks may ask for."""
+    """Options of a call for blocks."""
 
     priority: Literal["demand", "prefetch", "background"]
-    """Who goes first when the device is busy; ``"demand"`` unless said otherwise."""
+    """Order of requests at a busy device; ``"demand"`` by default."""
     timeout: float | None
     """Seconds that the call may take; none is for ever."""
 
 
 class GetOptions(BlockOptions, total=False):
-    """What a get of many blocks may ask for."""
+    """Options of a get of many blocks."""
 
     verify: bool
-    """False: the caller verifies the bytes where they end up. ``Results.crcs`` says what they must
-    have; what is wrong is got once more without this, which tells the sidecar of it."""
+    """False: the caller verifies the bytes at their destination. ``Results.crcs`` has their CRCs; a
+    wrong block is got once more without this option, which reports it to the sidecar."""
 
 
 class DropOptions(BlockOptions, total=False):
-    """What a drop may ask for."""
+    """Options of a drop."""
 
     durable: bool
     """It is answered when it holds over a loss of power."""
 
 
 class PutOptions(DropOptions, total=False):
-    """What a put may ask for."""
+    """Options of a put."""
 
     metadata: bytes | Sequence[bytes] | None
     """Up to 1 KiB for each block, which listings and the feed of what is gone return."""
@@ -112,18 +112,18 @@ class PutOptions(DropOptions, total=False):
     budget is left they are offered all the same: the store takes at second sight what it was
     offered before.
 
-    A word says also what the store has of the chain, counted from its head: ``"begins"`` is less
-    than half, ``"extends"`` is the rest, and holds where nothing is said. ``Found.chain`` has the
-    word for the keys of a lookup. Chains that begin are taken if they are worth more than the
+    A word also describes the part of the chain that the store has, counted from its head:
+    ``"begins"`` is less than half, ``"extends"`` is the rest, and the default. ``Found.chain`` has
+    the word for the keys of a lookup. Chains that begin are taken if they are worth more than the
     coldest blocks of the store, else declined. A sequence has the word of each block, of chains of
     their own."""
 
 
 class Options(TypedDict, total=False):
-    """What a request may ask for."""
+    """Options of a request."""
 
     priority: Literal["demand", "prefetch", "background"]
-    """Who goes first when the device is busy; ``"demand"`` unless said otherwise."""
+    """Order of requests at a busy device; ``"demand"`` by default."""
     durable: bool
     """A write is on stable media when it completes."""
     checksum: bool

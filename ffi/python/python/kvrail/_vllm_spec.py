@@ -1,6 +1,6 @@
 """vLLM's offloading without a CPU tier: blocks go between the GPU's pages and the store.
 
-The scheduler's half only looks up: what is there the store knows. The worker's half moves whole
+The scheduler's half only looks up: the store has the answer. The worker's half moves whole
 chunks by key through `kvrail.paged`, which checks them where they are. Neither starts a thread.
 """
 
@@ -39,13 +39,13 @@ from kvrail._tier import Link, Session
 from kvrail._types import ChainWord
 
 HOLD_S = 30.0
-"""What a lookup finds is not evicted for so long: until its load has ended."""
+"""Time for which found blocks are not evicted: until their load has ended."""
 
 TOUCHED, TOUCH_DEPTH = 1024, 16
 """Chunks that are touched at once, and the requests of touches that are in flight."""
 
 DRAIN_S = 10.0
-"""Longest wait of a shutdown for what is in flight."""
+"""Longest wait of a shutdown for requests in flight."""
 
 log = logging.getLogger("kvrail")
 
@@ -116,24 +116,25 @@ class KvrailOffloadingSpec(OffloadingSpec):
 class _Manager(OffloadingManager):
     """The scheduler's half. There is a block if all workers' stores have it."""
 
-    def __init__(self, links: list[Link], locality: Locality | None, tells: bool) -> None:
+    def __init__(self, links: list[Link], locality: Locality | None, events: bool) -> None:
         self._links, self._locality = links, locality
         self._answers: dict[OffloadKey, bool] = {}
         self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
         self._touched: dict[bytes, None] = {}
-        self._events: list[OffloadingEvent] | None = [] if tells else None
+        self._events: list[OffloadingEvent] | None = [] if events else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if key not in self._answers:
-            # All of the request at once: vLLM asks for one key after the other.
+            # All keys of the request at once: vLLM looks up one after the other.
             whole = getattr(req_context, "_offload_key_positions", {})
-            asked = [key, *(it for it in whole if it not in self._answers and it != key)]
+            others = (other for other in whole if other not in self._answers and other != key)
+            asked = [key, *others]
             self._answers.update(zip(asked, self._there(asked, HOLD_S), strict=True))
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         listed = list(keys)
-        self._there(listed, HOLD_S)  # held anew: the lookup may be some steps ago
+        self._there(listed, HOLD_S)  # held again: the lookup may be some steps ago
         return Keys(listed)
 
     def prepare_store(
@@ -150,7 +151,7 @@ class _Manager(OffloadingManager):
     ) -> None:
         if self._events is None:
             return
-        # A store may have been declined: only what is there is told.
+        # A store may have been declined: only present blocks are announced.
         there = zip(keys, self._there(list(keys), 0.0), strict=True)
         self._tell([key for key, found in there if found], removed=False)
 
@@ -183,7 +184,7 @@ class _Manager(OffloadingManager):
         self._answers.clear()
 
     def status(self) -> list[dict[str, Any]]:
-        """How each worker's namespace is: attached or not."""
+        """Whether each worker's namespace is attached."""
         return [link.status() for link in self._links]
 
     def shutdown(self) -> None:
@@ -202,7 +203,7 @@ class _Manager(OffloadingManager):
         if self._events is None or not keys:
             return
         event = OffloadingEvent(keys, Medium.STORAGE, removed, self._locality)
-        # Without this vLLM forgets what it needs to announce a removal.
+        # Without this vLLM drops the data that it needs to announce a removal.
         event.removal_expected = not removed
         self._events.append(event)
 
@@ -231,8 +232,8 @@ class _Worker(OffloadingWorker):
         self._jobs: dict[int, _Job] = {}
         self._finished: list[TransferResult] = []
         self._failed: set[int] = set()
-        self.tells_pages = False
-        """A load that failed is told by its pages (:meth:`take_failed_pages`), and is no failed
+        self.reports_pages = False
+        """A failed load is reported by its pages (:meth:`take_failed_pages`), and is no failed
         job: vLLM's own connector stops the engine at one."""
         self._open()
 
@@ -241,7 +242,7 @@ class _Worker(OffloadingWorker):
     ) -> bool:
         job, before = _Job(job_id, is_load=False), 0
         for group, keys, rows in self._cut(src_spec, dst_spec):
-            # What is not on the GPU as a whole is no chunk.
+            # A chunk that is not on the GPU as a whole is left out.
             whole = [at for at, row in enumerate(rows) if -1 not in row]
             some, pages = [keys[at] for at in whole], [rows[at] for at in whole]
             manner = _manner(dst_spec, [before + at for at in whole])
@@ -277,7 +278,7 @@ class _Worker(OffloadingWorker):
         return failed
 
     def status(self) -> dict[str, Any]:
-        """How it is: attached or not, and where blocks are checked."""
+        """Whether it is attached, and where blocks are checked."""
         checks = [cache.check for cache in self._caches]
         return self._link.status() | {"route": "staged through pinned memory", "check": checks}
 
@@ -292,7 +293,7 @@ class _Worker(OffloadingWorker):
         self, pages: GPULoadStoreSpec, where: LoadStoreSpec
     ) -> Iterator[tuple[int, list[bytes], list[list[int]]]]:
         """The chunks of each group: their keys and pages. One begins, or ends, in the middle of the
-        first or last chunk; what is missing there is -1."""
+        first or last chunk; missing pages are -1."""
         assert isinstance(where, Keys), "vLLM hands back what prepare_load and prepare_store gave"
         keys, ids = iter(where.keys), iter(int(it) for it in pages.block_ids)
         for group, size in enumerate(pages.group_sizes):
@@ -356,16 +357,16 @@ class _Worker(OffloadingWorker):
                 job.failed.update(row)
 
     def _end_whole(self) -> None:
-        """Tells of jobs whose parts have all ended. A store that came to nothing is no failure."""
+        """Reports jobs whose parts have all ended. A store that stored nothing is no failure."""
         for job in [job for job in self._jobs.values() if not job.parts]:
             del self._jobs[job.number]
             bad = job.failed - {-1} if job.is_load else set()
             if bad:
                 log.warning("kvrail: %d pages of a load were not filled", len(bad))
-            if self.tells_pages:
+            if self.reports_pages:
                 self._failed |= bad
             seconds = time.monotonic() - job.begun
-            well = self.tells_pages or not bad
+            well = self.reports_pages or not bad
             self._finished.append(TransferResult(job.number, well, job.nbytes, seconds))
 
     def _cache(self, group: int) -> paged.Cache | None:
@@ -428,5 +429,5 @@ def _pages(caches: CanonicalKVCaches) -> list[gpu.Pages]:
 
 
 def _stream() -> Any:
-    """What vLLM computes on in this thread."""
+    """The stream that vLLM computes on in this thread."""
     return torch.cuda.current_stream() if torch.cuda.is_available() else None

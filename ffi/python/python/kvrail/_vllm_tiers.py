@@ -33,7 +33,7 @@ chunks in each step took more CPU time than loading them."""
 
 
 def config(tier: dict[str, Any], chunks: int, chunk_bytes: int, **more: Any) -> OffloadingConfig:
-    """A model of one layer whose chunks have so many bytes, with one tier behind the CPU's."""
+    """A model of one layer with chunks of this size, with one tier behind the CPU's."""
     return OffloadingConfig(
         groups=(OffloadingGroupConfig(16, ("layer",), 0),),
         worker_kv_bytes_per_block=chunk_bytes,
@@ -57,7 +57,7 @@ def keys_of(numbers: Iterable[int]) -> list[OffloadKey]:
 
 
 class Tiers:
-    """A primary tier of so many chunks, and one tier behind it."""
+    """A primary tier of this number of chunks, and one tier behind it."""
 
     def __init__(
         self, tier: dict[str, Any], *, chunks: int, chunk_bytes: int, **more: Any
@@ -169,7 +169,7 @@ class Tiers:
         return equal
 
     def events(self) -> list[Any]:
-        """What the tiers have to announce."""
+        """Events that the tiers have to announce."""
         with self._held():
             return list(self.manager.take_events())
 

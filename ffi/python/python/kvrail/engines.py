@@ -1,6 +1,6 @@
 """Which engines a Python has, and how kvrail is put under them: `kvrail engines` runs this file.
 
-It needs nothing but Python to look around; `try` needs the kvrail package beside the engine.
+The search needs nothing but Python; `try` needs the kvrail package in the engine's environment.
 """
 
 import argparse
@@ -25,7 +25,7 @@ HOST_BYTES = 64 << 30
 """Host memory of an engine, in the lines to paste."""
 
 OWN_BYTES = 16 << 20
-"""What an adapter's queues take of the same limit, at most."""
+"""Bytes of an adapter's queues under the same limit, at most."""
 
 log = logging.getLogger("kvrail")
 
@@ -41,9 +41,9 @@ class Engine:
     newest: str
     """The newest release that is tested."""
     memory: str
-    """What makes the engine's memory a file that the sidecar can map."""
+    """The setting that makes the engine's memory a file that the sidecar can map."""
     pages: str
-    """Who says how large the pages of that file are: SHM or MEMFD."""
+    """The kind of that file, which decides its page size: SHM or MEMFD."""
 
 
 ENGINES = {
@@ -79,7 +79,7 @@ class Copies:
     """Whether blocks go between the engine's memory and the drives without a copy."""
 
     avoided: bool | None
-    """None while no sidecar can be asked."""
+    """None while no sidecar answers."""
     why: str
 
 
@@ -93,7 +93,7 @@ class Pages:
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of an engine in this Python."""
+    """State of an engine in this Python."""
 
     name: str
     version: str | None
@@ -107,7 +107,7 @@ class Found:
 
 @dataclass
 class Tried:
-    """What became of a try."""
+    """Result of a try."""
 
     engine: str
     version: str
@@ -138,7 +138,7 @@ def _found(name: str, engine: Engine, socket: str, store: str, copies: Copies) -
 
 def _verdict(version: str, engine: Engine) -> str:
     if (order := _order(version)) is None:
-        return f"of a version that is no number, so nobody knows whether it was tested: {TRY}"
+        return f"of a version that is no number, so it may be untested: {TRY}"
     oldest, newest = _order(engine.oldest), _order(engine.newest)
     assert oldest is not None and newest is not None, "the table has versions"
     if order < oldest:
@@ -151,8 +151,8 @@ def _verdict(version: str, engine: Engine) -> str:
 
 
 def require(name: str) -> None:
-    """Refuses an engine that is too old, and says of one that is newer than what was tested. Its
-    module calls this before it imports the engine, whose names differ from release to release."""
+    """Refuses an engine that is too old, and warns of one that is newer than the tested releases.
+    Its module calls this before it imports the engine, whose names differ between releases."""
     engine = ENGINES[name]
     version = _version(engine.distribution)
     verdict = "tested" if version is None else _verdict(version, engine)
@@ -207,8 +207,8 @@ CONFIGURATIONS = {"vllm": _vllm, "lmcache": _lmcache, "sglang": _sglang}
 
 
 def _copies(socket: str) -> Copies:
-    """Asks the sidecar for what every engine here will ask it: to map an unsealed file, as large as
-    the engine's memory."""
+    """Sends the sidecar the request of every engine here: to map an unsealed file, as large as the
+    engine's memory."""
     try:
         import kvrail
     except ImportError:
@@ -231,7 +231,7 @@ def _copies(socket: str) -> Copies:
 
 def _ask_for_all(client: Any) -> None:
     """Raises if an engine's memory is beyond a limit of the sidecar. A file without pages costs
-    nothing, and is refused for the want of them, but not before its size has passed the limits."""
+    nothing, and is refused for lack of pages, but not before its size has passed the limits."""
     import kvrail
 
     fd = os.memfd_create("kvrail-engines")
@@ -247,7 +247,7 @@ def _ask_for_all(client: Any) -> None:
 
 
 def _pages(kind: str) -> Pages:
-    """What a file of that kind would be made of. Memory that CUDA has pinned stays as it is, so
+    """Pages of a file of that kind. Memory that CUDA has pinned stays as it is, so
     the host has to be set up before the engine starts."""
     remedy = f"`echo within_size > {MEMFD}`"
     try:
@@ -286,7 +286,7 @@ _DEV, _FINAL = 0, 4
 
 
 class _Order(NamedTuple):
-    """What versions are compared by."""
+    """Key of a comparison of versions."""
 
     epoch: int
     release: tuple[int, ...]
@@ -301,7 +301,7 @@ class _Order(NamedTuple):
 
 
 def _order(version: str) -> _Order | None:
-    """What a version is compared by: 1.0.dev1 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1. None if it is no
+    """Key of a version: 1.0.dev1 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1. None if it is no
     version."""
     if (read := _VERSION.fullmatch(version.strip().lower())) is None:
         return None
@@ -318,7 +318,7 @@ def _order(version: str) -> _Order | None:
 
 
 def text(told: dict[str, Any]) -> str:
-    """What was found, for people."""
+    """The report, for people."""
     package = told["kvrail"] or "not installed here (pip install its wheel)"
     lines = [f"python {told['python']}, kvrail {package}"]
     for it in told["engines"]:
@@ -372,16 +372,16 @@ class _Stopped(Exception):
 
 
 def text_of_try(tried: Tried) -> str:
-    """What became of a try, for people."""
+    """The result of a try, for people."""
     lines = [f"{tried.engine} {tried.version}"]
     for told in tried.steps:
-        more = ", ".join(str(it) for key, it in told.items() if key not in ("step", "ok"))
+        more = ", ".join(str(value) for key, value in told.items() if key not in ("step", "ok"))
         lines.append(f"  {'ok' if told['ok'] else 'FAILED':<7} {told['step']}: {more}")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """What `kvrail engines` hands over."""
+    """Runs the command with arguments of `kvrail engines`."""
     parser = argparse.ArgumentParser(prog="kvrail engines")
     parser.add_argument("--try", dest="name", choices=sorted(ENGINES))
     parser.add_argument("--socket")

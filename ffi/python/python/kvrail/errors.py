@@ -1,4 +1,4 @@
-"""What goes wrong, by what to do about it. Every message names the cause and the remedy."""
+"""Exceptions, by remedy. Every message names the cause and the remedy."""
 
 from collections.abc import Sequence
 
@@ -28,11 +28,11 @@ class NoSidecarError(KvrailError, ConnectionError):
 
 
 class NotAdmittedError(KvrailError, PermissionError):
-    """The sidecar does not let this client in."""
+    """The sidecar refuses this client."""
 
 
 class AccessError(KvrailError, PermissionError):
-    """The sidecar's configuration does not let this user do that with the namespace."""
+    """The sidecar's configuration refuses this user that right on the namespace."""
 
 
 class VersionMismatchError(NotAdmittedError):
@@ -44,7 +44,7 @@ class SessionEndedError(KvrailError, ConnectionError):
 
 
 class ServeError(KvrailError):
-    """An embedded sidecar did not start or did not stop well; the message has its words."""
+    """An embedded sidecar did not start or did not stop well; the message has its output."""
 
 
 class ClosedError(KvrailError, ValueError):
@@ -56,7 +56,7 @@ class ForkedError(KvrailError):
 
 
 class RequestError(KvrailError, ValueError):
-    """A request that cannot be: out of range, misaligned, of a wrong type. Nothing was done."""
+    """An invalid request: out of range, misaligned, of a wrong type. Nothing was done."""
 
 
 class UnknownVolumeError(KvrailError, LookupError):
@@ -69,7 +69,7 @@ class NoStoreError(UnknownVolumeError):
 
 class NamespaceError(RequestError):
     """A namespace that cannot be opened so: another identity than the store has for it (the message
-    names the field that differs), an identity that says nothing, or no name."""
+    names the field that differs), an empty identity, or no name."""
 
 
 class TooSmallError(RequestError):
@@ -102,7 +102,7 @@ class LayoutError(KvrailError, ValueError):
 
 
 class QueueFullError(KvrailError):
-    """As much is in flight as the queue holds: poll it, then try again."""
+    """The queue is full: poll it, then try again."""
 
 
 class QueueBusyError(KvrailError):
@@ -118,7 +118,7 @@ class MemoryUnusableError(KvrailError):
 
 
 class TimedOutError(KvrailError, TimeoutError):
-    """The time is over; what was asked for may still happen."""
+    """The time is over; the request may still be executed."""
 
 
 class MissError(KvrailError, LookupError):

@@ -66,11 +66,11 @@ class Layout:
     blocks: int
     """Blocks of the cache."""
     memories: Sequence[Memory]
-    """What fragments lie in; at most 256."""
+    """Memories of the fragments; at most 256."""
     fragments: Sequence[Fragment]
     """The fragments of every block, in the order of its bytes; at most 1,024."""
     keep: object = field(default=None, repr=False)
-    """What owns the memory: the region keeps it until the sidecar has let go."""
+    """The memory's owner: the region keeps it until the sidecar has released it."""
 
     @property
     def block_bytes(self) -> int:
@@ -96,7 +96,7 @@ class _View:
 
 @dataclass(frozen=True)
 class _Runs:
-    """What a tensor has of every block."""
+    """The runs of a tensor in every block."""
 
     blocks: int
     stride: int
@@ -157,7 +157,7 @@ class Pages:
     spans: Sequence[Span]
     """The runs of every page, in the order of its bytes."""
     keep: object = field(default=None, repr=False)
-    """What owns the memory."""
+    """The memory's owner."""
 
     @property
     def page_bytes(self) -> int:

@@ -38,7 +38,7 @@ from lmcache.v1.memory_management import MemoryObj, MemoryObjMetadata
 
 import kvrail
 from kvrail import _identity
-from kvrail._chains import Asked, Places
+from kvrail._chains import LookedUp, Places
 from kvrail._identity import OPAQUE, lmcache_form
 from kvrail._lane import Blocks, Ended, Lane, Work
 from kvrail._relay import Relay
@@ -48,14 +48,14 @@ from kvrail._types import ChainWord
 PARAMETERS: dict[str, Any] = {
     "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
     "store": "kv",  # the name of its store
-    "namespace": None,  # who shares objects; all servers of the identity unless said otherwise
+    "namespace": None,  # servers with the same name share objects; by default all
     "identity": {},  # what makes bytes incompatible beyond LMCache's keys, as the model's revision
     "depth": 128,  # objects in flight, of stores and of loads
 }
-"""`adapter_params`, with what they are unless said otherwise."""
+"""`adapter_params`, with their defaults."""
 
 LOCK_S = 60.0
-"""What is locked is not evicted for so long, if nobody unlocks it."""
+"""Time for which locked objects are not evicted, unless they are unlocked."""
 
 NEWS, LISTINGS = 256, 8
 """Objects that are announced at once, and listings that go on at a time."""
@@ -64,14 +64,14 @@ METADATA_MAX = 1024
 """Bytes of metadata that a block may have: the name of an object, for listings."""
 
 LEARN_S = 2.0
-"""Longest wait of a delete for the listing that says which forms its objects have."""
+"""Longest wait of a delete for the listing that has the forms of its objects."""
 
 log = logging.getLogger("kvrail")
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What LMCache has asked for."""
+    """Requests of LMCache."""
 
     number: L2TaskId
     keys: Sequence[ObjectKey]
@@ -110,7 +110,7 @@ class _Way:
             return ended
 
     def _take(self) -> None:
-        """Fetches what has ended, and sees to it that the eventfd is rung for what comes next."""
+        """Fetches ended groups, and arms the eventfd for the next ones."""
         came = {end.tag.number: end for end in self._lane.poll()}
         self._ended.update(came)
         descriptor = self._lane.arm()
@@ -128,7 +128,7 @@ class L2Adapter(L2AdapterInterface):
     def __init__(self, adapter_params: dict[str, Any], l1_memory_desc: object = None) -> None:
         """
         :param adapter_params: see `PARAMETERS`.
-        :param l1_memory_desc: not needed: objects tell where they are.
+        :param l1_memory_desc: not needed: objects have their addresses.
         """
         super().__init__()
         if unknown := adapter_params.keys() - PARAMETERS.keys():
@@ -146,13 +146,13 @@ class L2Adapter(L2AdapterInterface):
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
         self._numbers, self._lock = count(), threading.Lock()
         self._locked = Counter[bytes]()
-        self._asked = Asked[ObjectKey]()
-        self._told_long = False
+        self._asked = LookedUp[ObjectKey]()
+        self._announced_long = False
         self._forms: dict[tuple[str, str], dict[str, None]] = {}
         self._listings: dict[str, Iterator[_Listed]] = {}
         self._recovered: Iterator[_Listed] | None = self._list()
-        # While that goes on: names that this server is storing, those of them that the listing has
-        # passed over, and names that it has told of itself.
+        # During that listing: names that this server is storing, those of them that the listing has
+        # passed over, and names that it has announced itself.
         self._storing, self._passed, self._own = (set[bytes]() for _ in range(3))
 
     def get_store_event_fd(self) -> int:
@@ -183,7 +183,7 @@ class L2Adapter(L2AdapterInterface):
         for chain in _chains(keys):
             self._asked.note(chain)
         asked = [self._names(key, forms.get(key.object_group_id)) for key in keys]
-        there = iter(self._link.lookup([it for each in asked for it in each], hold=LOCK_S))
+        there = iter(self._link.lookup([name for each in asked for name in each], hold=LOCK_S))
         held = [[name for name in each if next(there)] for each in asked]
         found = _bitmap(held)
         with self._lock:
@@ -225,7 +225,7 @@ class L2Adapter(L2AdapterInterface):
         self._notify_keys_accessed(keys)
 
     def get_memory_tags(self) -> Any:
-        """What kind of memory this is (0.5.7)."""
+        """The kind of this memory (0.5.7)."""
         from lmcache.v1.distributed.api import MemoryResidency, MemorySegment, MemoryTags
 
         residency = MemoryResidency.REMOTE if self._shared else MemoryResidency.LOCAL
@@ -238,7 +238,7 @@ class L2Adapter(L2AdapterInterface):
                 break
         names = {name: key for key in keys for name in self._names(key)}
         asked = list(names)
-        dropped = self._link.call(lambda it: it.drop(asked, timeout=LOOKUP_S), None)
+        dropped = self._link.call(lambda space: space.drop(asked, timeout=LOOKUP_S), None)
         if dropped is None:
             return
         gone = list(compress(asked, dropped.ok))
@@ -255,8 +255,8 @@ class L2Adapter(L2AdapterInterface):
             raise ValueError(f"page_size {page_size}, cursor {cursor!r}: no listing is there")
         with self._lock:
             rest = self._list() if cursor is None else self._listings.pop(cursor)
-            wanted = (it for it in rest if model_name in (None, it.entry.key.model_name))
-            entries = tuple(it.entry for it in islice(wanted, page_size))
+            wanted = (found for found in rest if model_name in (None, found.entry.key.model_name))
+            entries = tuple(found.entry for found in islice(wanted, page_size))
             if len(entries) < page_size:
                 return KeyListPage(entries, None)
             token = str(next(self._numbers))
@@ -290,8 +290,8 @@ class L2Adapter(L2AdapterInterface):
                 self._storing.update(names)
         addresses = [it.data_ptr for it in objects]
         listed = [name if len(name) <= METADATA_MAX else b"" for name in names]
-        if not all(listed) and not self._told_long:
-            self._told_long = True
+        if not all(listed) and not self._announced_long:
+            self._announced_long = True
             text = "kvrail for lmcache: %s... is too long a name for listings: such objects are %s"
             log.warning(text, max(names, key=len)[:80], "stored and found, but not announced")
         places = self._places(keys, forms) if work == "put" else None
@@ -299,7 +299,7 @@ class L2Adapter(L2AdapterInterface):
         return task.number
 
     def _places(self, keys: list[ObjectKey], forms: list[str]) -> Places:
-        """Those of objects that are stored, in the chains that LMCache has looked up before."""
+        """Places of stored objects in the chains that LMCache has looked up before."""
         form = dict(zip(map(_group_of, keys), forms, strict=True))
 
         def word(chain: Sequence[ObjectKey]) -> ChainWord:
@@ -324,7 +324,7 @@ class L2Adapter(L2AdapterInterface):
         return L2StoreResult(end.was_settled, written)
 
     def _is_new(self, name: bytes, word: str) -> bool:
-        """Whether the size of an object that was stored is still to be told."""
+        """Whether the size of a stored object is still to be announced."""
         with self._lock:
             passed = name in self._passed
             self._storing.discard(name)
@@ -343,8 +343,8 @@ class L2Adapter(L2AdapterInterface):
                 yield _Listed(block.metadata, KeyEntry(key, block.length))
 
     def _announce(self) -> bool:
-        """Tells LMCache of some objects that were there before this server; whether there may be
-        more. What this server stores and deletes meanwhile it has told already, or will."""
+        """Announces to LMCache some objects that were there before this server; whether there may
+        be more. Objects that this server stores and deletes meanwhile are announced elsewhere."""
         with self._lock:
             if self._recovered is None:
                 return False
@@ -355,7 +355,7 @@ class L2Adapter(L2AdapterInterface):
                 listed = []
             self._passed.update(it.name for it in listed if it.name in self._storing)
             told = self._storing | self._own
-            there = [it.entry for it in listed if it.name not in told]
+            there = [found.entry for found in listed if found.name not in told]
             if not listed:
                 self._recovered = None
                 self._own.clear()
@@ -365,20 +365,20 @@ class L2Adapter(L2AdapterInterface):
         return bool(listed)
 
     def _tell_news(self) -> None:
-        """Tells LMCache what was there before this server, some at a time, and what is gone."""
+        """Announces to LMCache objects from before this server, some at a time, and gone ones."""
         self._announce()
         if gone := self._link.gone():
             keys = [_parts(it.metadata)[0].to_object_key() for it in gone]
             self._notify_keys_deleted(keys, [it.length for it in gone])
 
     def _names(self, key: ObjectKey, forms: list[str] | None = None) -> list[bytes]:
-        """What this object may be called: by these forms, or by those that its group has had."""
+        """Names of this object: by these forms, or by those that its group has had."""
         if forms is None:
             forms = [OPAQUE, *tuple(self._forms.get(_group_of(key), ()))]
         return [_name(key, form) for form in dict.fromkeys(forms)]
 
     def _learn(self, group: tuple[str, str], form: str) -> None:
-        """Names carry forms, which LMCache's keys do not say: objects of the group have this."""
+        """Records a form of the group's objects: names carry forms, which LMCache's keys lack."""
         self._forms.setdefault(group, {})[form] = None
 
 
@@ -392,13 +392,13 @@ def _name(key: ObjectKey, form: str) -> bytes:
 
 
 def _parts(name: bytes) -> tuple[EncodedObjectKey, str]:
-    """What LMCache calls an object of this name, and its form."""
+    """LMCache's key of an object of this name, and its form."""
     model, rank, group, digest, salt, form = name.decode().split("@")
     return EncodedObjectKey(digest, model, int(rank, 16), int(group, 16), salt), form
 
 
 def _group_of(key: ObjectKey) -> tuple[str, str]:
-    """What has the same forms, as a rule."""
+    """Objects that have the same forms, as a rule."""
     return key.model_name, f"{key.object_group_id:x}"
 
 

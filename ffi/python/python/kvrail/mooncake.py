@@ -35,7 +35,7 @@ TIMEOUT_S = 10.0
 into the engine's memory."""
 
 FAILED, MISSED = -1, -704
-"""What Mooncake's calls answer: something failed, and its code for an object that is not there."""
+"""Results of Mooncake's calls: something failed, and its code for an object that is not there."""
 
 log = logging.getLogger("kvrail")
 
@@ -58,7 +58,7 @@ class MooncakeDistributedStore:
         device_name: str = "",
         *_: object,
     ) -> int:
-        """Attaches. What is wrong with the configuration is raised here, and only here.
+        """Attaches. Errors of the configuration are raised here, and only here.
 
         :param local_hostname: what makes bytes incompatible beyond FlexKV's keys, which are hashes
             of tokens: the model, its revision and quantization, dtype, layout, tokens of a block,
@@ -69,7 +69,7 @@ class MooncakeDistributedStore:
         if not local_hostname:
             raise ValueError(
                 'local_hostname is "": name there what the blocks are of, as '
-                '"llama-3-70b bf16 tp 0 of 1"; FlexKV\'s keys do not say'
+                '"llama-3-70b bf16 tp 0 of 1"; FlexKV\'s keys lack it'
             )
         self._link = Link(
             "flexkv",
@@ -81,7 +81,7 @@ class MooncakeDistributedStore:
         return 0
 
     def register_buffer(self, pointer: int, size: int) -> int:
-        """Nothing to do: the first block of it shows what memory it is."""
+        """Nothing to do: the first block of it shows its kind."""
         return 0
 
     def unregister_buffer(self, pointer: int) -> int:
@@ -117,14 +117,14 @@ class MooncakeDistributedStore:
         """0 if it is in the store: FlexKV tries the store so when it starts."""
         (name,), nothing = _names([key]), "FAILED"
         word = self._attached().call(
-            lambda it: it.put(name, value, replace=True, timeout=TIMEOUT_S), nothing
+            lambda space: space.put(name, value, replace=True, timeout=TIMEOUT_S), nothing
         )
         return 0 if word in STORED else FAILED
 
     def get(self, key: str) -> bytes:
         """The block, empty if it is not there."""
         (name,) = _names([key])
-        return self._attached().call(lambda it: it.get(name, timeout=TIMEOUT_S), None) or b""
+        return self._attached().call(lambda space: space.get(name, timeout=TIMEOUT_S), None) or b""
 
     def remove_all(self) -> int:
         """Makes all blocks of this identity unreachable."""
@@ -132,11 +132,11 @@ class MooncakeDistributedStore:
         return 0
 
     def status(self) -> dict[str, object]:
-        """How it is: attached or not, and whether blocks are copied."""
+        """Whether it is attached, and whether blocks are copied."""
         return self._attached().status()
 
     def close(self) -> int:
-        """Ends the session; waits some seconds for what is in flight."""
+        """Ends the session; waits some seconds for requests in flight."""
         self._attached().close()
         return 0
 

@@ -12,10 +12,11 @@ in this process's own CUDA context. Nothing of the cache is exported, and no dri
 A CRC of each block is computed by the GPU: of the pages that are put, before they leave them, and
 of the pages that were filled, after the last byte came. It is the check that the store keeps with
 the block: a bit that flips on the drive, on the way or in GPU memory is found, and the block is a
-miss. `Cache.check` says where the check is computed.
+miss. `Cache.check` has the place of the check.
 
 A caller passes its CUDA stream and synchronizes nothing: pages are read, and filled, behind what
-the stream has when the call is made. What a get has ended is in the pages, for any stream.
+the stream has when the call is made. After a get has ended its bytes are in the pages, for any
+stream.
 """
 
 import time
@@ -31,16 +32,16 @@ from kvrail._mover import Batch, Mover, Shape, Way
 __all__ = ["Cache", "Ended", "Results"]
 
 STAGING_BYTES = 32 << 20
-"""Pinned memory that blocks move through, unless said otherwise."""
+"""Default size of the pinned memory that blocks move through."""
 
 WAVE_BYTES = 4 << 20
-"""Blocks of so many bytes are begun together."""
+"""Blocks of this size together are begun at once."""
 
 METADATA_BYTES_MAX = 1024
-"""Bytes that may stand beside a block."""
+"""Longest metadata of a block."""
 
 PRIORITIES = ("demand", "prefetch", "background")
-"""Who goes first."""
+"""Priorities, in order."""
 
 _PAGE = 4096
 _UNIT = 16
@@ -49,7 +50,7 @@ _WELL = frozenset({"OK", "PRESENT"})
 _ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 Work = Literal["put", "get"]
 Rows = Iterable[SupportsIndex] | Iterable[Iterable[SupportsIndex]] | Any
-"""The pages of each block: one number, or as many as a block has."""
+"""The pages of each block: one number, or one for each page of a block."""
 
 
 class Results(Sequence[str]):
@@ -101,7 +102,7 @@ class Results(Sequence[str]):
             raise kvrail.DeviceError(f"not all blocks were moved: {self.counts}")
 
     def reason(self, at: int) -> str | None:
-        """What there is to say of one block beside its status."""
+        """Details of one block beyond its status."""
         return self._reasons.get(range(len(self))[at])
 
     def __repr__(self) -> str:
@@ -151,11 +152,11 @@ class _Wave:
     slots: list[int]
     batch: Batch
     crcs: list[int] = field(default_factory=list)
-    """Of a get: what the pages must have."""
+    """Of a get: CRCs that the pages must have."""
     again: bool = False
     """The pages were wrong once; the bytes come anew, and are verified on the host too."""
     begun_ns: int = 0
-    """When the drives were asked for them."""
+    """When their requests were submitted."""
     among: int = 0
     """Waves that were with the drives then, this one included."""
 
@@ -272,7 +273,7 @@ class Cache:
         :param keys: as for `Namespace.put_many`.
         :param blocks: for each key the number of its page, or of its pages in their order.
         :param stream: behind what it has now the pages are read: a number, or an object of
-            PyTorch; the default stream unless said otherwise.
+            PyTorch; by default the default stream.
         :param metadata: for each key up to 1 KiB that stays with the block.
         :param options: `priority`, `durable`, `depth`, `chain`, `replace` as for
             `Namespace.put_many`; a chain has a word. The rest of one that is declined is put too.
@@ -285,13 +286,13 @@ class Cache:
         return self._submit("get", keys, blocks, stream, options, None)
 
     def poll(self) -> list[Ended]:
-        """Brings everything forward, without waiting; what has ended."""
+        """Makes progress without waiting; returns ended puts and gets."""
         self._advance(0.0)
         ended, self._ended = self._ended, []
         return ended
 
     def wait(self, count: int = 1, timeout: float | None = None) -> list[Ended]:
-        """Waits until so many have ended, nothing is outstanding, or the seconds are over."""
+        """Waits until this number has ended, nothing is outstanding, or the seconds are over."""
         until = None if timeout is None else time.monotonic() + timeout
         self._advance(0.0)
         while len(self._ended) < count and self._jobs:
@@ -303,7 +304,7 @@ class Cache:
         return ended
 
     def close(self, timeout: float = 5.0) -> None:
-        """Waits until nothing is in flight, and lets go of the pinned memory."""
+        """Waits until nothing is in flight, and frees the pinned memory."""
         if self._closed:
             return
         for waiting in self._waiting.values():
@@ -393,7 +394,7 @@ class Cache:
         return ended.results
 
     def _advance(self, seconds: float | None) -> None:
-        """Takes what has come, for which it waits so long, and begins what there is room for."""
+        """Takes ended waves, waiting this long, and begins waves that there is room for."""
         try:
             for end in self._arrived(seconds):
                 self._drive_ended(self._on_drive.pop(end.ticket), end.results)
@@ -410,7 +411,7 @@ class Cache:
 
     def _arrived(self, seconds: float | None) -> list[kvrail.GroupEnd]:
         if self._on_gpu:
-            # What the GPU does has no descriptor: it is looked at now and then.
+            # Work of the GPU has no descriptor: it is polled now and then.
             seconds = _SLICE_S if seconds is None else min(seconds, _SLICE_S)
         if self._on_drive:
             return self._queue.poll() if seconds == 0 else self._queue.wait(timeout=seconds)
@@ -438,8 +439,8 @@ class Cache:
         return work == "put" or _gets(self._on_drive.values()) + _gets(self._on_gpu) < self._window
 
     def _fit(self, wave: _Wave, queue_ns: int) -> None:
-        """Learns from a wave that came how many the drives are given at once: all but those that
-        waited for them."""
+        """Derives the number of waves at the drives from an ended wave: all but those that waited
+        for them."""
         given = round(wave.among * (1 - queue_ns / (time.monotonic_ns() - wave.begun_ns)))
         waited = given < wave.among
         window = given + 1 if waited else max(self._window, given + 1)
@@ -543,7 +544,7 @@ def _shape(pages: gpu.Pages, block_pages: int) -> Shape:
 def _check(
     work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
 ) -> None:
-    """What a queue would refuse only when the blocks have left the GPU."""
+    """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
     of_puts = {"priority", "durable", "depth", "chain", "replace"}
     known = {"priority"} if work == "get" else of_puts
     if unknown := options.keys() - known:
@@ -555,13 +556,13 @@ def _check(
     for at, piece in enumerate(metadata or ()):
         if len(piece) > METADATA_BYTES_MAX:
             text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
-            raise kvrail.RequestError(f"{text}; put less beside the block")
+            raise kvrail.RequestError(f"{text}; put shorter metadata")
 
 
 def _each(
     options: Mapping[str, Any], metadata: Sequence[bytes] | None, count: int
 ) -> dict[str, Sequence[Any]]:
-    """What is said of each block: a wave has some of them."""
+    """Options of each block: a wave has some of them."""
     each: dict[str, Sequence[Any]] = {} if metadata is None else {"metadata": metadata}
     chain, depth = options.get("chain", "extends"), options.get("depth", 0)
     words = [chain] * count if isinstance(chain, str | bool) else list(chain)

@@ -43,18 +43,18 @@ from kvrail._tier import Link
 PARAMETERS: dict[str, Any] = {
     "socket": "/run/kvrail/kvrail.sock",  # where the sidecar listens
     "store": "kv",  # the name of its store
-    "namespace": None,  # who shares pages; all engines of the identity unless said otherwise
-    "identity": {},  # what makes bytes incompatible beyond what SGLang says
+    "namespace": None,  # engines with the same name share pages; by default all
+    "identity": {},  # what makes bytes incompatible beyond SGLang's own settings
     "depth": 128,  # blocks in flight, of stores and of loads
     "timeout": 10.0,  # seconds that a call of SGLang waits for its pages at most
 }
-"""What may stand in the extra configuration, with what it is unless said otherwise."""
+"""Keys of the extra configuration, with their defaults."""
 
 OF_SGLANG = frozenset({"backend_name", "module_path", "class_name", "interface_v1", "allocator"})
-"""What SGLang itself reads there."""
+"""Keys that SGLang itself reads there."""
 
 HOLD_S = 30.0
-"""What is found is not evicted for so long: until SGLang has loaded it."""
+"""Time for which found pages are not evicted: until SGLang has loaded them."""
 
 log = logging.getLogger("kvrail")
 
@@ -106,7 +106,7 @@ class Storage(HiCacheStorage):
     def batch_exists(
         self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> int:
-        # A pool without bytes of its own is there as far as the others are, and none is asked for.
+        # A pool without bytes of its own is there as far as the others are: no lookup.
         kv = self._pools[PoolName.KV]
         return _run(self._there(kv, keys)) if kv.lengths else 0
 
@@ -167,11 +167,11 @@ class Storage(HiCacheStorage):
         return self._link.call(cleared, False)
 
     def status(self) -> dict[str, Any]:
-        """How it is: attached or not, and whether pages are copied."""
+        """Whether it is attached, and whether pages are copied."""
         return self._link.status()
 
     def close(self) -> None:
-        """Ends the session; waits some seconds for what is in flight."""
+        """Ends the session; waits some seconds for requests in flight."""
         self._link.close()
         for way in self._ways.values():
             way.settle()
@@ -185,8 +185,8 @@ class Storage(HiCacheStorage):
     def _legal(
         self, it: PoolTransfer, keys: list[str]
     ) -> tuple[int, frozenset[int] | None]:
-        """Pages of this pool that are there, and the lengths of prefixes that it allows; none where
-        it has no say."""
+        """Pages of this pool that are there, and the lengths of prefixes that it allows; None where
+        it sets no limit."""
         pages, count = self._pools[it.name], len(keys)
         if it.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
             groups = _run(self._there(pages, it.keys or [])) // max(it.group_pages, 1)
@@ -215,7 +215,7 @@ class Storage(HiCacheStorage):
     def _move(
         self, work: Work, parts: list[Part], before: list[str] | None = None
     ) -> list[list[bool]]:
-        """Moves pages, all pools' at once, and says which are whole in the store or in memory.
+        """Moves pages, all pools' at once, and returns which are whole in the store or in memory.
 
         :param before: hashes of the pages before them in their prompt, where SGLang passes them.
         """
@@ -239,7 +239,7 @@ class Storage(HiCacheStorage):
 
 
     def _places(self, parts: list[Part], before: list[str]) -> Places:
-        """Those of all blocks of pages that are stored, behind these pages. The pages of K and V
+        """Places of all blocks of stored pages, behind these pages. The pages of K and V
         are the chain: of other pools only the last ones are stored."""
         longest = max((keys for _, keys, _ in parts), key=len, default=[])
         chain = self._link.chain(self._pools[PoolName.KV].names([*before, *longest]))
@@ -279,7 +279,7 @@ class _Way:
             return None
 
     def settle(self) -> None:
-        """Gives pages back that a drive has let go of, without waiting."""
+        """Gives pages back that a drive has released, without waiting."""
         if self._late and self._lock.acquire(blocking=False):
             try:
                 self._answered()

@@ -47,7 +47,7 @@ TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
 
 HOLD_S = 30.0
-"""What a lookup finds is not evicted for so long: until vLLM has begun to load it."""
+"""Time for which found chunks are not evicted: until vLLM has begun to load them."""
 
 STORES_BYTES = 64 << 20
 """Bytes of stores that are begun and have not ended: the rest waits, and loads go first."""
@@ -56,13 +56,13 @@ TOUCHED = 1024
 """Chunks that are touched at once; of those that vLLM touches beyond that, none is kept waiting."""
 
 DRAIN_S = 10.0
-"""Longest wait of a shutdown for what is in flight."""
+"""Longest wait of a shutdown for requests in flight."""
 
 log = logging.getLogger("kvrail")
 
 
 def __getattr__(name: str) -> Any:
-    """`KvrailOffloadingSpec`, when vLLM asks for it: not every release has what it is built on."""
+    """`KvrailOffloadingSpec`, at its first use: not every release has its base class."""
     if name != "KvrailOffloadingSpec":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kvrail._vllm_spec import KvrailOffloadingSpec
@@ -102,11 +102,11 @@ class Tier(SecondaryTierManager):
         """
         :param socket: where the sidecar listens.
         :param store: the name of its store.
-        :param namespace: who shares chunks; all engines of the identity unless said otherwise.
-        :param identity: what makes bytes incompatible beyond what vLLM says of itself, such as
+        :param namespace: engines with the same name share chunks; by default all of the identity.
+        :param identity: what makes bytes incompatible beyond vLLM's own configuration, such as
             the number of an update of weights in place.
         :param depth: blocks in flight.
-        :param enable_kv_events: tell routers of blocks that are stored and evicted.
+        :param enable_kv_events: announce stored and evicted blocks to routers.
         :param locality: "LOCAL" or "REMOTE", for those events.
         :param poll_between_steps: let vLLM's poll thread verify what has come, between steps.
         """
@@ -134,7 +134,7 @@ class Tier(SecondaryTierManager):
         self._touched: dict[bytes, None] = {}
         wanted = offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
-            log.warning("kvrail tells no events: they are off in vLLM's kv_events_config")
+            log.warning("kvrail announces no events: they are off in vLLM's kv_events_config")
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and wanted else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -142,10 +142,11 @@ class Tier(SecondaryTierManager):
         if failed is not None and key in failed.keys:
             return LookupResult.MISS
         if key not in self._answers:
-            # All of the request at once: vLLM asks for one key after the other. Its 0.30 does not
-            # say which come next.
+            # All keys of the request at once: vLLM looks up one after the other. Its 0.30 does not
+            # pass the next ones.
             whole = getattr(req_context, "_offload_key_positions", {})
-            asked = [key, *(it for it in whole if it not in self._answers and it != key)]
+            others = (other for other in whole if other not in self._answers and other != key)
+            asked = [key, *others]
             self._answers.update(zip(asked, self._link.lookup(asked, hold=HOLD_S), strict=True))
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
@@ -167,7 +168,7 @@ class Tier(SecondaryTierManager):
         return bool(self._stores or self._lane.pending)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        # Told to the store by the next poll: what is hot in faster tiers must not age here.
+        # The next poll sends them: chunks that are hot in faster tiers must not age here.
         room = TOUCHED - len(self._touched)
         self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
 
@@ -185,12 +186,11 @@ class Tier(SecondaryTierManager):
         return events
 
     def status(self) -> dict[str, Any]:
-        """How the tier is: attached or not, and whether rows are copied."""
+        """Whether the tier is attached, and whether rows are copied."""
         return self._link.status()
 
     def drain_jobs(self) -> None:
-        # Memory must not be given back while a drive may touch it: this waits for as long as
-        # that takes.
+        # Memory must not be given back while a drive may touch it: this waits without a limit.
         self._drain(float("inf"))
 
     def shutdown(self) -> None:
@@ -207,7 +207,7 @@ class Tier(SecondaryTierManager):
     def _begin_stores(self, most_bytes: int) -> None:
         while self._stores and self._lane.storing_bytes < most_bytes:
             job, blocks = self._stores.popleft()
-            # Asked now: what was stored of the prompt meanwhile counts.
+            # Looked up now: chunks of the prompt that were stored meanwhile count.
             places = Prompt.of(job.req_context).places(blocks.keys, self._link.chain)
             self._lane.begin("put", job, replace(blocks, places=places))
 
@@ -235,7 +235,7 @@ class Tier(SecondaryTierManager):
         if self._events is None or not keys:
             return
         event = OffloadingEvent(keys, self.medium, removed, self.locality)
-        # Without this vLLM forgets what it needs to announce a removal.
+        # Without this vLLM drops the data that it needs to announce a removal.
         event.removal_expected = not removed
         self._events.append(event)
 

@@ -1,5 +1,5 @@
-"""vLLM's offloading connector that hands the whole configuration to kvrail, for the identity of its
-namespaces, and that recomputes blocks which could not be loaded.
+"""vLLM's offloading connector that passes the whole configuration to kvrail, for the identity of
+its namespaces, and that recomputes blocks which could not be loaded.
 
 vLLM's own hands over neither revision nor quantization nor rotary embedding, and stops the engine
 at a load that fails: a load of `KvrailOffloadingSpec` is a read of a drive.
@@ -20,8 +20,8 @@ __all__ = ["KvrailOffloadingConnector"]
 
 
 class KvrailOffloadingConnector(OffloadingConnector):
-    """`OffloadingConnector`, which tells vLLM the blocks that a load has not filled, and kvrail's
-    tiers and specs what they are made for."""
+    """`OffloadingConnector`, which passes vLLM the blocks that a load has not filled, and kvrail's
+    tiers and specs their engine."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         with _identity.of_vllm(vllm_config, kv_cache_config):

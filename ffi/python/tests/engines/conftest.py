@@ -11,7 +11,7 @@ from kvrail import _lane
 
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[int]]]:
-    """Where in which chains blocks are that adapters put, put by put."""
+    """Places in chains of the blocks that adapters put, put by put."""
     seen: list[tuple[list[str], list[int]]] = []
     submit = _lane._submit
 

@@ -1,5 +1,5 @@
-"""NIXL's own agent with a back end of the plug-in's. Whoever imports this is skipped where NIXL is
-not installed."""
+"""NIXL's own agent with a back end of the plug-in's. Modules that import this are skipped where
+NIXL is not installed."""
 
 import ctypes
 import importlib.util
@@ -31,7 +31,7 @@ def copied() -> int:
 
 
 class Agent:
-    """An agent with one back end, and memory of 2 MiB: what is written, and what is read."""
+    """An agent with one back end, and memory of 2 MiB: written bytes, then read ones."""
 
     def __init__(
         self, backend: str, parameters: dict[str, str], shared: bool = True, half: int = 1 << 20
@@ -39,7 +39,7 @@ class Agent:
         self.backend, self.half, self.name = backend, half, f"agent{next(NAMES)}"
         self.nixl = nixl.nixl_agent(self.name, nixl.nixl_agent_config(backends=[]))
         self.nixl.create_backend(backend, parameters)
-        # Known to NIXL's core, but not to its Python.
+        # NIXL's core has it, its Python does not.
         self.nixl.nixl_mems["BLK"] = bindings.BLK_SEG
         file = -1
         if shared:
@@ -99,7 +99,7 @@ class Agent:
 
     def there(self, keys: list[str]) -> list[bool]:
         asked = [(0, 1, 0, key) for key in keys]
-        return [it is not None for it in self.nixl.query_memory(asked, self.backend, "OBJ")]
+        return [answer is not None for answer in self.nixl.query_memory(asked, self.backend, "OBJ")]
 
 
 def attempt(call: Callable[[], str]) -> str:

@@ -45,7 +45,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def config(host: Host, tmp_path: Path) -> SimpleNamespace:
-    """What FlexKV's configuration says of its store."""
+    """The store in FlexKV's configuration."""
     address, _, port = host.metrics.partition(":")
     file = tmp_path / "flexkv.json"
     told = {"local_hostname": "model bf16", "metadata_server": str(host.socket)}
@@ -75,7 +75,7 @@ class Node:
         self.blocks = self.pool.view(torch.int16).view(BLOCKS, -1)
 
     def move(self, kind: TransferType, blocks: range, hashes: Hashes) -> tuple[bool, ...]:
-        """Which blocks went where the transfer says."""
+        """Which blocks reached their places in the transfer."""
         ids = numpy.arange(blocks.start, blocks.stop, dtype=numpy.int64)
         op = TransferOp(1, kind, ids, ids, mooncake_store_block_hashes=hashes)
         self._worker.submit_transfer(op)

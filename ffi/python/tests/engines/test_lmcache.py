@@ -90,7 +90,7 @@ def layouts(dtype: torch.dtype = torch.bfloat16) -> dict[int, MemoryLayoutDesc]:
 
 
 def wait(fd: int, query: Any) -> Any:
-    """As LMCache's controllers wait: they ask only when the eventfd has rung, and read it."""
+    """As LMCache's controllers wait: they poll only when the eventfd has rung, and read it."""
     poller, deadline = select.poll(), time.monotonic() + 30
     poller.register(fd, select.POLLIN)
     while True:
@@ -183,7 +183,7 @@ def test_salts_ranks_and_dtypes_are_apart(adapter):
     assert lookup(adapter, keys_of(range(2), salt="user")) == [False, False]
     other = [ObjectKey(key.chunk_hash, key.model_name, 8) for key in keys]
     assert lookup(adapter, other) == [False, False]
-    # As many bytes, another meaning: LMCache's key does not say the dtype.
+    # The same length, another meaning: LMCache's key lacks the dtype.
     assert load(adapter, keys, objects(2, dtype=torch.float16)) == [False, False]
     assert lookup(adapter, keys) == [True, True]
 
@@ -325,7 +325,7 @@ def test_what_is_listed_is_what_is_there(adapter, host):
         assert all(it.size_bytes == OBJECT for it in page.entries)
         if (cursor := page.next_page_token) is None:
             break
-    assert sorted(listed, key=lambda it: it.chunk_hash) == keys
+    assert sorted(listed, key=lambda listed_key: listed_key.chunk_hash) == keys
     assert adapter.list_l2_keys("other").entries == ()
     with pytest.raises(ValueError, match="cursor"):
         adapter.list_l2_keys(cursor="old")
@@ -350,7 +350,7 @@ def test_a_new_server_announces_what_is_there_and_what_goes(adapter, host):
 
 
 class Listener:
-    """What a coordinator would know."""
+    """The view of a coordinator."""
 
     def __init__(self) -> None:
         self.there: set[ObjectKey] = set()
@@ -421,7 +421,7 @@ def test_a_drive_that_hangs_keeps_its_loads_and_no_call_waits_for_it(adapter, ho
         time.sleep(0.4)
         begun = time.monotonic()
         assert not adapter.report_status()["is_healthy"]
-        assert lookup(adapter, keys) == [False] * 8, "while it hangs nobody asks it"
+        assert lookup(adapter, keys) == [False] * 8, "while it hangs it gets no request"
         assert not store(adapter, keys_of(range(70, 72)), objects(2, seed=3)).is_successful()
         adapter.submit_unlock(keys)
         assert adapter.query_load_result(task) is None, "its memory is not LMCache's yet"

@@ -1,5 +1,5 @@
-"""What changes the bytes of objects is another name, as far as LMCache says it: its own layouts and
-metadata, over a store."""
+"""A change of the bytes of objects is another name, as far as LMCache passes it: its own layouts
+and metadata, over a store."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "tokens or adapter": {"key": {"chunk_hash": b"i" * 32}},
     "what a user names": {"parameters": {"identity": {"revision": 2}}},
 }
-"""What changes bytes, or may. All objects have as many bytes."""
+"""Changes of bytes, certain or possible. All objects have the same length."""
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_what_kvrail_engines_prints_is_a_server_that_starts(host, tmp_path):
     server = lmcache.Process(arguments, ports[1], "/healthcheck", tmp_path / "printed.log")
     told = server.get("/status")["storage_manager"]["l2_adapters"]
     server.close()
-    assert [it["type"] for it in told] == ["kvrail"] and told[0]["is_healthy"]
+    assert [adapter["type"] for adapter in told] == ["kvrail"] and told[0]["is_healthy"]
 
 
 def test_its_own_bench_verifies_over_a_shared_l1(make, host):
@@ -138,8 +138,8 @@ def test_faults_and_a_sidecar_that_dies_give_no_other_bytes(make, host):
 
 
 def test_the_coordinator_knows_what_is_there(make, tmp_path):
-    """More is stored than there is room for; the server is started anew; still the directory has
-    what the store lists, and nothing else."""
+    """More is stored than there is room for; the server is started again; still the directory has
+    exactly the objects of the store."""
     host = Host(tmp_path, "512MiB")
     host.start()
     fleet = lmcache.Coordinator(tmp_path / "coordinator.log")
@@ -149,7 +149,7 @@ def test_the_coordinator_knows_what_is_there(make, tmp_path):
     def agree(client: lmcache.Client) -> set[str]:
         deadline = time.monotonic() + 30
         while True:
-            client.load(0)  # what was evicted is told when something is looked up
+            client.load(0)  # evictions are announced with a lookup
             there = listed(lister)
             told.update(there)
             if directory(fleet, told) == there.keys():

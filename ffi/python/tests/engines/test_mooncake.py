@@ -33,7 +33,7 @@ def objects(sizes: list[int], seed: int) -> dict[str, bytes]:
 
 
 def serve(pipe: Connection, environment: dict[str, str], port: int) -> None:
-    """A process with Mooncake's client in it, which does as it is told."""
+    """A process with Mooncake's client in it, which runs commands."""
     os.environ |= environment
     sys.path.insert(0, str(BUILD / "mooncake-integration"))
     import store as mooncake
@@ -91,17 +91,18 @@ class Node:
             assert self.call("put", key, value) == 0
 
     def has(self, wanted: dict[str, bytes]) -> list[bool]:
-        """Which of them come as they were; other bytes than those are a failure."""
+        """Which of them come back unchanged; other bytes than those are a failure."""
         came = [self.call("get", key) for key in wanted]
-        assert all(not it or it == value for it, value in zip(came, wanted.values(), strict=True))
-        return [bool(it) for it in came]
+        pairs = zip(came, wanted.values(), strict=True)
+        assert all(not got or got == value for got, value in pairs)
+        return [bool(got) for got in came]
 
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
 
     def die(self) -> None:
-        """Returns when the master knows that what was in its memory is gone."""
+        """Returns when the master has noticed that its memory is gone."""
         self.kill()
         time.sleep(CLIENT_TTL + 1)
 

@@ -205,7 +205,7 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     agent = Agent("KVRAIL", {"socket": str(host.socket)}, shared)
     keys, other = keys_of(16), keys_of(16, "other")
     assert agent.write(keys) == "DONE"
-    # What says where they are is written a moment after them.
+    # Their records are written a moment after them.
     time.sleep(0.5)
     host.freeze()
     flying = [

@@ -37,7 +37,7 @@ class Gpu:
             source, made = Path(__file__).with_name("standin_cuda.c"), folder / "libcuda.so.1"
             options = ["-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{made.name}"]
             subprocess.run([os.environ.get("CC", "cc"), *options, source, "-o", made], check=True)
-            # The plug-in asks for that name, and gets the one that is loaded.
+            # The plug-in loads that name, and gets the one that is loaded.
             self._driver = ctypes.CDLL(str(made))
         self._call("cuDeviceGet", ctypes.byref(number), 0)
         context = ctypes.c_void_p()
@@ -72,7 +72,7 @@ class Gpu:
 
 
 class Agent(nixl_agent.Agent):
-    """What is written is in the first half of a GPU's memory, what is read in the second."""
+    """Written bytes are in the first half of a GPU's memory, read ones in the second."""
 
     def __init__(self, gpu: Gpu, backend: str, parameters: dict[str, str]) -> None:
         super().__init__(backend, parameters)
@@ -150,7 +150,7 @@ def test_requests_wait_for_little_staging_memory(host, gpu):
     keys, each = keys_of(64), 256 << 10
     if not gpu.is_real:
         gpu.standin("most_bytes").value = 0
-    # Two at once, and only the second is looked at: the first must not keep all the memory.
+    # Two at once, and only the second is polled: the first must not keep all the memory.
     first = agent.begin("WRITE", [i * each for i in range(32)], objects(keys[:32], each), "OBJ")
     at = [i * each for i in range(32, 64)]
     assert agent.move("WRITE", at, objects(keys[32:], each)) == "DONE"

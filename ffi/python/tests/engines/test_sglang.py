@@ -211,7 +211,7 @@ def test_another_dtype_or_layout_finds_nothing(make):
 
 @pytest.fixture
 def hybrid(make) -> tuple[Any, Any, Any]:
-    """K and V, and the states of Mamba layers beside them, which have two files."""
+    """K and V, and the states of Mamba layers, which have two files."""
     pool, states = mha(64, PAGE), mamba(64, PAGE)
     storage = make(pool)
     storage.register_mem_host_pool_v2(pool, PoolName.KV)
@@ -305,7 +305,7 @@ def test_a_pool_that_only_counts_is_there_as_far_as_the_others(make):
 
 
 def test_states_are_each_ranks_own(make):
-    """K and V of MLA are shared by ranks; the states of Mamba layers beside them are not."""
+    """K and V of MLA are shared by ranks; the states of Mamba layers are not."""
     keys, found = keys_of(range(2)), []
     for rank in range(2):
         pool, states = mla(64, PAGE), mamba(64, PAGE)
@@ -408,7 +408,7 @@ def test_the_engine_goes_on_without_a_sidecar_and_has_its_pages_again(make, host
 
 def test_a_drive_that_hangs_keeps_its_pages_and_nothing_else(make, host):
     """The sidecar stops in the middle of a load: calls return by their deadline, and the pages are
-    not given to anybody until it goes on."""
+    not used again until it goes on."""
     pool = mha(64, PAGE)
     storage = make(pool, {"timeout": 0.3})
     keys, wanted = put(storage, pool, 0, 8)

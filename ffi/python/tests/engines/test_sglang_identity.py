@@ -1,4 +1,4 @@
-"""What changes the bytes of pages is another identity or another form, and nothing else is:
+"""A change of the bytes of pages is another identity or another form, and nothing else is:
 SGLang's own arguments, pools of the GPU (here on the CPU) and of the host, over a store."""
 
 import json
@@ -30,13 +30,13 @@ LLAMA = {
 
 @dataclass
 class Engine:
-    """One configuration of SGLang; what is not said is the same in all."""
+    """One configuration of SGLang; other values are the same in all."""
 
     folder: Path
     host: Host
     files: dict[str, Any] = field(default_factory=dict)
-    """What differs in the model's config.json."""
-    told: dict[str, Any] | None = field(default_factory=dict)
+    """Differences in the model's config.json."""
+    arguments: dict[str, Any] | None = field(default_factory=dict)
     """The server's arguments; none where no server runs."""
     pool: dict[str, Any] = field(default_factory=dict)
     layout: str = "page_first"
@@ -71,19 +71,20 @@ class Engine:
         """The back end, as SGLang makes it, and its host pool."""
         (self.folder / "config.json").write_text(json.dumps(LLAMA | self.files))
         extra, pool = EXTRA | {"socket": str(self.host.socket)} | self.extra, self.pages()
-        if self.told is None:
+        if self.arguments is None:
             return backend("dynamic", extra, pool, **self.shard), pool
-        with get_context().override_server_args(**{"model_path": str(self.folder)} | self.told):
+        arguments = {"model_path": str(self.folder)} | self.arguments
+        with get_context().override_server_args(**arguments):
             return backend("dynamic", extra, pool, **self.shard), pool
 
 
-E4M3 = {"told": {"kv_cache_dtype": "fp8_e4m3"}, "pool": {"dtype": torch.float8_e4m3fn}}
-E5M2 = {"told": {"kv_cache_dtype": "fp8_e5m2"}, "pool": {"dtype": torch.float8_e5m2}}
+E4M3 = {"arguments": {"kv_cache_dtype": "fp8_e4m3"}, "pool": {"dtype": torch.float8_e4m3fn}}
+E5M2 = {"arguments": {"kv_cache_dtype": "fp8_e5m2"}, "pool": {"dtype": torch.float8_e5m2}}
 
 OTHERS: dict[str, dict[str, Any]] = {
     "e4m3": E4M3,
     "e5m2": E5M2,
-    "dtype of the model": {"told": {"dtype": "float16"}},
+    "dtype of the model": {"arguments": {"dtype": "float16"}},
     "dtype of the cache": {"pool": {"dtype": torch.float16}},
     "layout": {"layout": "page_first_direct"},
     "layers first": {"layout": "layer_first"},
@@ -102,37 +103,37 @@ OTHERS: dict[str, dict[str, Any]] = {
     "model": {"shard": {"model_name": "other"}},
     "rotary": {"files": {"rope_theta": 5e5}},
     "scaling": {"files": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}},
-    "override": {"told": {"json_model_override_args": '{"rope_theta": 500000.0}'}},
-    "quantization": {"told": {"quantization": "fp8"}},
-    "scales": {"told": {"quantization_param_path": "/scales.json"}},
-    "revision": {"told": {"revision": "v2"}},
-    "version": {"told": {"weight_version": "2"}},
-    "dummy weights": {"told": {"load_format": "dummy"}},
+    "override": {"arguments": {"json_model_override_args": '{"rope_theta": 500000.0}'}},
+    "quantization": {"arguments": {"quantization": "fp8"}},
+    "scales": {"arguments": {"quantization_param_path": "/scales.json"}},
+    "revision": {"arguments": {"revision": "v2"}},
+    "version": {"arguments": {"weight_version": "2"}},
+    "dummy weights": {"arguments": {"load_format": "dummy"}},
     "draft": {
-        "told": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft"},
+        "arguments": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft"},
     },
     "another draft": {
-        "told": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft 2"},
+        "arguments": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft 2"},
     },
     "what a user names": {"extra": {"identity": {"update": 7}}},
-    "a name for what SGLang knows": {"extra": {"identity": {"mla": False}}},
+    "a name for a setting of SGLang": {"extra": {"identity": {"mla": False}}},
 }
-"""What changes bytes, or may."""
+"""Changes of bytes, certain or possible."""
 
 SAME: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "memory": {"told": {"mem_fraction_static": 0.5}},
-    "port": {"told": {"port": 12345, "host": "0.0.0.0"}},
-    "ratio": {"told": {"hicache_ratio": 4.0}},
-    "seed": {"told": {"random_seed": 7}},
-    "length": {"told": {"context_length": 512}},
-    "requests": {"told": {"max_running_requests": 7}},
+    "memory": {"arguments": {"mem_fraction_static": 0.5}},
+    "port": {"arguments": {"port": 12345, "host": "0.0.0.0"}},
+    "ratio": {"arguments": {"hicache_ratio": 4.0}},
+    "seed": {"arguments": {"random_seed": 7}},
+    "length": {"arguments": {"context_length": 512}},
+    "requests": {"arguments": {"max_running_requests": 7}},
     "replica": {"shard": {"dp_rank": 1}},
     "memory that is not shared": {"allocator": "default"},
     "depth": {"extra": {"depth": 8, "timeout": 5.0}},
     "writer of config.json": {"files": {"transformers_version": "9.9"}},
 }
-"""What changes no byte."""
+"""Changes without another byte."""
 
 
 @pytest.fixture(scope="module")
@@ -200,13 +201,13 @@ def test_eight_bit_floats_of_two_kinds_are_bytes_in_the_same_pool(host, folder):
 
 
 def test_eight_bit_floats_of_a_kind_that_nobody_says_are_found_by_nobody_else(host, folder, caplog):
-    said = {"extra": {"identity": {"kv_cache_dtype": "fp8_e4m3"}}}
-    engine = Engine(folder, host, told=None, pool=E4M3["pool"])
+    named_dtype = {"extra": {"identity": {"kv_cache_dtype": "fp8_e4m3"}}}
+    engine = Engine(folder, host, arguments=None, pool=E4M3["pool"])
     with caplog.at_level(logging.WARNING, "kvrail"):
         put(engine)
     assert 'add "identity": {"kv_cache_dtype": "..."}' in caplog.text
     assert found(engine) == 0
-    named = Engine(folder, host, told=None, pool=E4M3["pool"], **said)
+    named = Engine(folder, host, arguments=None, pool=E4M3["pool"], **named_dtype)
     put(named)
     assert found(named) == len(KEYS)
 

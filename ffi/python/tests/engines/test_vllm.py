@@ -123,7 +123,7 @@ def test_another_model_or_dtype_finds_nothing(make):
 
 
 def test_a_chunk_that_is_stored_again_is_what_was_stored_last(make):
-    """Bytes of a request that computes anew, as after an update of the weights."""
+    """Bytes of a request that computes again, as after an update of the weights."""
     tiers, keys = make(), keys_of(range(8))
     for seed in (1, 2):
         put_down(tiers, keys, contents(8, seed))
@@ -132,8 +132,8 @@ def test_a_chunk_that_is_stored_again_is_what_was_stored_last(make):
 
 
 def test_chunks_of_old_weights_are_found_until_the_weights_have_a_name(make, host):
-    """A reset says nothing of weights: vLLM sleeps and wakes with it, too. A name keeps chunks of
-    old and new ones apart; of weights that were updated in place the namespace is cleared."""
+    """A reset does not mean new weights: vLLM sleeps and wakes with it, too. A name keeps chunks of
+    old and new ones apart; after an update of weights in place the namespace is cleared."""
     keys, old, new = keys_of(range(4)), contents(4), contents(4, seed=2)
     tiers = make()
     put_down(tiers, keys, old)
@@ -165,8 +165,8 @@ def test_chunks_that_are_hot_in_faster_tiers_do_not_age(make, tmp_path):
         for turn in range(50):
             tiers.manager.touch(keys_of(range(100 * turn, 100 * turn + 100)), tiers.request())
             tiers.step()
-        assert tiers.tier._lane._touch is not None, "nobody has waited for its answer"
-        assert len(tiers.tier._touched) == vllm.TOUCHED, "and what cannot be asked does not pile up"
+        assert tiers.tier._lane._touch is not None, "no call has waited for its answer"
+        assert len(tiers.tier._touched) == vllm.TOUCHED, "and touches beyond the limit are dropped"
     finally:
         host.thaw()
     tiers.settle()
@@ -336,7 +336,7 @@ def test_a_drive_that_hangs_keeps_its_rows_and_no_call_waits_for_it(make, host, 
         assert set(tiers.look(keys, request)) == {LookupResult.HIT_PENDING}, "its rows are kept"
         begun = time.monotonic()
         assert tiers.find(keys_of(range(300, 310)))[1] == []
-        assert time.monotonic() - begun < 1, "while it hangs nobody asks it"
+        assert time.monotonic() - begun < 1, "while it hangs it gets no request"
     finally:
         host.thaw()
     tiers.settle()

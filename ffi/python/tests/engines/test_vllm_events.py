@@ -1,4 +1,4 @@
-"""V5: what vLLM's publisher sends of the tier, byte by byte, and what a router makes of it."""
+"""V5: the events that vLLM's publisher sends for the tier, byte by byte, and a router's view."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Event = dict[str, Any]
 
 
 class Wire:
-    """vLLM's tracker and publisher, and a subscriber that knows nothing of vLLM."""
+    """vLLM's tracker and publisher, and a subscriber without vLLM."""
 
     def __init__(self, place: str) -> None:
         config = base.OffloadingKVEventsConfig(
@@ -68,7 +68,7 @@ class Wire:
             self._tracker.record_store(request, group, number, key)
 
     def through(self, events: list[Any]) -> list[Event]:
-        """What arrives of these events of vLLM's manager."""
+        """The received events of these events of vLLM's manager."""
         told = list(self._tracker.take_events(events))
         if not told:
             return []
@@ -102,7 +102,8 @@ def wire(tmp_path) -> Iterator[Wire]:
 
 
 def check(event: Event) -> None:
-    """What Dynamo's and llm-d's routers need to count a block, and what makes them drop it."""
+    """Fields with which Dynamo's and llm-d's routers count a block, and those with which they drop
+    it."""
     assert event["type"] in ("BlockStored", "BlockRemoved")
     assert event["medium"] == "STORAGE" and event["locality"] == "LOCAL"
     assert event.get("ownership") is None

@@ -1,4 +1,4 @@
-"""What changes the bytes of chunks is another identity, and nothing else is: vLLM's own
+"""A change of the bytes of chunks is another identity, and nothing else is: vLLM's own
 configuration objects, its connector and its managers, over a store."""
 
 import dataclasses
@@ -55,12 +55,12 @@ ATTENTION = {"block_size": 16, "num_kv_heads": 4, "head_size": 32, "dtype": torc
 
 @dataclass
 class Engine:
-    """One configuration of vLLM; what is not said is the same in all."""
+    """One configuration of vLLM; other values are the same in all."""
 
     folder: Path
     host: Host
     files: dict[str, Any] = field(default_factory=dict)
-    """What differs in the model's config.json."""
+    """Differences in the model's config.json."""
     model: dict[str, Any] = field(default_factory=dict)
     cache: dict[str, Any] = field(default_factory=dict)
     layer: dict[str, Any] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Engine:
     extra: dict[str, Any] = field(default_factory=dict)
     tier: dict[str, Any] = field(default_factory=dict)
     then: tuple[Callable[[VllmConfig], object], ...] = ()
-    """Changes of the finished configuration: vLLM lets a machine without GPUs say none of these."""
+    """Changes of the finished configuration: vLLM takes none of these on a machine without GPUs."""
 
     def vllm(self) -> VllmConfig:
         (self.folder / "config.json").write_text(json.dumps(LLAMA | self.files))
         name = str(self.folder)
         about = {"dtype": "bfloat16", "max_model_len": 512, "skip_tokenizer_init": True}
-        # The longest request is a model's own: nobody has to allow it.
+        # The longest request is a model's own: no setting has to allow it.
         model = ModelConfig(**{"model": name, "tokenizer": name} | about | self.model)
         tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(self.host.socket)}
         extra = {
@@ -107,7 +107,7 @@ class Engine:
         return KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=groups)
 
     def link(self) -> tuple[Any, Callable[[], None]]:
-        """The tier's namespace, as vLLM makes it in its scheduler; and what ends it."""
+        """The tier's namespace, as vLLM makes it in its scheduler; and its end."""
         connector = KVConnectorFactory.create_connector(
             self.vllm(), KVConnectorRole.SCHEDULER, self.kv_cache()
         )
@@ -124,7 +124,7 @@ def sets(part: str, **fields: Any) -> dict[str, Any]:
 
 
 def drafts(**fields: Any) -> dict[str, Any]:
-    """A draft model beside it. vLLM reads its files when it is made, which are not here."""
+    """A draft model. vLLM reads its files when it is made, which are not here."""
     draft = object.__new__(SpeculativeConfig)
     known = {it.name: None for it in dataclasses.fields(SpeculativeConfig)}
     for key, value in (known | {"method": "eagle3", "model": "draft"} | fields).items():
@@ -173,7 +173,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "long rotary": {"files": {"rope_parameters": LONG}},
     "long factors": {"files": {"rope_parameters": LONG}, "model": {"max_model_len": 2048}},
     "rotary that a model has changed": {
-        "then": (lambda it: it.model_config.hf_text_config.rope_parameters.update(rope_theta=7.0),)
+        "then": (
+            lambda config: config.model_config.hf_text_config.rope_parameters.update(
+                rope_theta=7.0
+            ),
+        )
     },
     "norm": {"files": {"rms_norm_eps": 1e-5}},
     "quantization": sets("model_config", quantization="fp8"),
@@ -183,16 +187,16 @@ OTHERS: dict[str, dict[str, Any]] = {
     "revision of the code": sets("model_config", code_revision="v2"),
     "weights": sets("model_config", model_weights="s3://models/2"),
     "dummy weights": {
-        "then": (lambda it: setattr(it, "load_config", LoadConfig(load_format="dummy")),)
+        "then": (lambda config: setattr(config, "load_config", LoadConfig(load_format="dummy")),)
     },
     "draft": drafts(),
     "another draft": drafts(model="draft 2"),
     "draft's revision": drafts(revision="v2"),
     "draft's dtype": drafts(kv_cache_dtype="fp8_e4m3"),
     "what a user names": {"tier": {"identity": {"update": 7}}},
-    "a name for what vLLM knows": {"tier": {"identity": {"dtype": "bfloat16"}}},
+    "a name for a setting of vLLM": {"tier": {"identity": {"dtype": "bfloat16"}}},
 }
-"""What changes bytes, or may."""
+"""Changes of bytes, certain or possible."""
 
 SAME: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -212,7 +216,7 @@ SAME: dict[str, dict[str, Any]] = {
     "n-grams": drafts(method="ngram", model="ngram"),
     "writer of config.json": {"files": {"transformers_version": "9.9"}},
 }
-"""What changes no byte."""
+"""Changes without another byte."""
 
 
 @pytest.fixture(scope="module")
@@ -302,8 +306,8 @@ def pages_of(made: VllmConfig, kv_cache: KVCacheConfig, rank: int) -> str:
 
 @pytest.mark.parametrize("pp", [1, 2])
 def test_scheduler_and_worker_of_the_spec_have_one_namespace(host, folder, pp):
-    """The worker has loaded the model, which changes its configuration; it knows each layer of a
-    group where the scheduler knows one, and of a pipeline its own stage."""
+    """The worker has loaded the model, which changes its configuration; it has each layer of a
+    group where the scheduler has one, and of a pipeline its own stage."""
     extra = {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
     extra |= {"socket": str(host.socket)}
     stages = sets("parallel_config", pipeline_parallel_size=pp, world_size=pp)

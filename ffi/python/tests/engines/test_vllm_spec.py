@@ -74,7 +74,7 @@ class Engine:
         ]
         refs = [[CanonicalKVCacheRef(at, PAGE) for at in its] for its in ((0, 1), (2,))]
         # The page of a layer may be shorter than its tensor's row.
-        rows = [CanonicalKVCacheTensor(it[:, :PAGE], PADDED) for it in self.tensors]
+        rows = [CanonicalKVCacheTensor(rows[:, :PAGE], PADDED) for rows in self.tensors]
         made = config(host, **more)
         self.chunk = made.cache.blocks_per_chunk
         self.manager = KvrailOffloadingSpec(made).get_manager()
@@ -93,7 +93,7 @@ class Engine:
         return self._last
 
     def done(self, job: int) -> Any:
-        """The end of a job, which is told once."""
+        """The end of a job, which is reported once."""
         until, results = time.monotonic() + 20, []
         while not results and time.monotonic() < until:
             results = self.worker.get_finished()
@@ -204,7 +204,7 @@ def test_chunks_of_four_blocks_and_loads_that_begin_and_end_within_one(engine):
     wanted = its.pages(0, list(range(1, 13)))
     assert its.store(keys, list(range(1, 13)), (12, 0)).success
     its.clear()
-    # Blocks 2 to 9 of the request: the chunks' first two and last two are not asked for.
+    # Blocks 2 to 9 of the request: without the chunks' first two and last two.
     assert its.load(keys, list(range(30, 38)), (8, 0), first=(2, 0)).success
     assert same(its.pages(0, list(range(30, 38))), wanted[2:10])
     rest = [at for at in range(BLOCKS) if not 30 <= at < 38]
@@ -223,28 +223,28 @@ def spoil(host: Any, begin: bytes) -> None:
         file.write(bytes([was ^ 4]))
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, tells):
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
     its, keys = engine(), keys_of(0, 4)
-    its.worker.tells_pages = tells
+    its.worker.reports_pages = reports
     wanted = its.pages(0, [1, 2, 3, 4])
     its.store(keys, [1, 2, 3, 4], (4, 0))
     spoil(host, wanted[2][0][:64].numpy().tobytes())
     its.clear()
     end = its.load(keys, [10, 11, 12, 13], (4, 0))
-    assert end.success is tells
-    assert its.worker.take_failed_pages() == ({12} if tells else set())
-    assert its.worker.take_failed_pages() == set(), "told once"
+    assert end.success is reports
+    assert its.worker.take_failed_pages() == ({12} if reports else set())
+    assert its.worker.take_failed_pages() == set(), "reported once"
     assert same(its.pages(0, [10, 11, 13]), [wanted[0], wanted[1], wanted[3]])
     until = time.monotonic() + 5
     while its.look(keys[2:3]) == {LookupResult.HIT} and time.monotonic() < until:
         time.sleep(0.05)
-    assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored anew"
+    assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
 
 
 def test_a_sidecar_that_is_killed_and_started_again(engine, host):
     its, keys = engine(), keys_of(0, 4)
-    its.worker.tells_pages = True
+    its.worker.reports_pages = True
     wanted = its.pages(0, [1, 2, 3, 4])
     its.store(keys, [1, 2, 3, 4], (4, 0))
     time.sleep(0.3)
@@ -306,12 +306,12 @@ def test_vllm_finds_the_spec_and_the_connector(host):
     assert connector.get_block_ids_with_load_errors() == set()
 
     class Half:
-        worker = type("Worker", (), {"tells_pages": False, "take_failed_pages": lambda _: {7}})()
+        worker = type("Worker", (), {"reports_pages": False, "take_failed_pages": lambda _: {7}})()
 
         def register_kv_caches(self, caches: dict) -> None:
             self.caches = caches
 
     connector.connector_worker = Half()
     connector.register_kv_caches({})
-    assert connector.connector_worker.worker.tells_pages
+    assert connector.connector_worker.worker.reports_pages
     assert connector.get_block_ids_with_load_errors() == {7}

@@ -1,4 +1,4 @@
-"""Tests beside this folder can be imported."""
+"""Tests of the parent folder can be imported."""
 
 import sys
 from pathlib import Path

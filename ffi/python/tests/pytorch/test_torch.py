@@ -1,4 +1,4 @@
-"""Tensors of the real PyTorch on a real GPU: what is shared, what is refused."""
+"""Tensors of the real PyTorch on a real GPU: shared ones, and refused ones."""
 
 import gc
 import os
@@ -121,7 +121,7 @@ def test_memory_is_kept_for_the_region(client):
 
 
 def test_other_libraries(client):
-    """CuPy tells where its arrays are by `__cuda_array_interface__`."""
+    """CuPy describes its arrays by `__cuda_array_interface__`."""
     cupy = pytest.importorskip("cupy")
     array = cupy.arange(8 * 1024, dtype=cupy.float32).reshape(8, 1024)
     kept = array.copy()
@@ -185,7 +185,7 @@ def test_allocators(allocator, small, large):
 
 
 def test_the_guide():
-    from test_guide import ON_GPU  # beside this folder
+    from test_guide import ON_GPU  # of the parent folder
 
     for snippet in ON_GPU:
         done = ran([sys.executable, "-c", snippet])

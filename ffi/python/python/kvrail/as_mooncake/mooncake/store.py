@@ -1,4 +1,4 @@
-"""What `mooncake.store` has for FlexKV."""
+"""The names of `mooncake.store` that FlexKV uses."""
 
 from kvrail.mooncake import MooncakeDistributedStore
 
