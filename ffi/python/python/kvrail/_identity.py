@@ -1,7 +1,7 @@
 """Identities: all that makes the bytes of blocks incompatible, one function for each engine, from
 the engine's own objects. An adapter's namespace has this document as its identity, so that another
-one finds nothing. What only changes keys (tokens, salts, LoRA adapters: engines hash them) is not here, nor
-is what changes no byte (ports, sizes of pools, schedules).
+one finds nothing. Values that change keys only (tokens, salts, LoRA adapters: engines hash them)
+are not here, nor those that change no byte (ports, sizes of pools, schedules).
 """
 
 import hashlib
