@@ -32,7 +32,7 @@ def metadata() -> dict:
 
 
 def built(graph: dict) -> set[str]:
-    """Identifiers of the packages that the shipped ones are built from, without tests' dependencies."""
+    """Identifiers of the packages in the shipped ones, without those of tests."""
     nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
     names = {package["id"]: package["name"] for package in graph["packages"]}
     members = graph["workspace_members"]

@@ -22,7 +22,7 @@ class Page(HTMLParser):
 
 
 def broken(path: Path, link: str, pages: dict[Path, Page]) -> bool:
-    """Whether a link of the page at this path leads nowhere. Links to other sites are not checked."""
+    """Whether a link of the page at this path leads nowhere. Other sites are not checked."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return False

@@ -23,8 +23,8 @@ step() {
     took+=("$name $((SECONDS - began)) s")
 }
 
-# Where io_uring is refused, little below can pass: then that is the first line. Where it is allowed,
-# it returns EFAULT (14) for null parameters.
+# Where io_uring is refused, little below can pass: then that is the first line. Where it is
+# allowed, it returns EFAULT (14) for null parameters.
 refused=$(python3 -c 'import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall(425, 1, None)

@@ -145,7 +145,8 @@ async fn a_store_that_takes_nothing_answers() {
         let put = blocks.put_blocks_with_layout(hashes.clone(), from.clone(), ids.clone()).await;
         assert_eq!(put.len(), BLOCKS);
         taken.push(good(&put));
-        let there = blocks.has_blocks(hashes).await.iter().filter(|block| block.1.is_some()).count();
+        let there =
+            blocks.has_blocks(hashes).await.iter().filter(|block| block.1.is_some()).count();
         assert!(there <= good(&put), "{there} of {taken:?}");
     }
     assert!(taken[0] > 0 && taken[1..] == [0; 3], "{taken:?}");
@@ -196,7 +197,8 @@ async fn an_absent_sidecar_is_told_of_once() {
         tokio::time::sleep(Duration::from_millis(600)).await;
     }
     let log = std::fs::read_to_string(log).unwrap();
-    let logged: Vec<_> = log.lines().filter(|line| line.contains(socket.to_str().unwrap())).collect();
+    let logged: Vec<_> =
+        log.lines().filter(|line| line.contains(socket.to_str().unwrap())).collect();
     assert!(logged.len() == 1 && logged[0].contains("ERROR"), "{log}");
 }
 
