@@ -44,7 +44,7 @@ impl Acceptor {
         Ok(Self { listener, events, after: None, log, look_at, trouble: None })
     }
 
-    /// The next connection, while so many refused ones wait to be closed.
+    /// The next connection, unless `refused` refused ones already wait to be closed.
     pub(crate) fn next(&mut self, refused: usize) -> Option<OwnedFd> {
         if refused > REFUSED {
             self.pause(MOMENT);
@@ -125,7 +125,7 @@ impl Acceptor {
         }
     }
 
-    /// Nobody can connect any more; returns who has and was not taken.
+    /// Stops accepting; returns the connections that were made and not yet accepted.
     pub(crate) fn shut(&mut self) -> impl Iterator<Item = OwnedFd> {
         self.listener.shut();
         std::iter::from_fn(|| self.listener.accept().ok())

@@ -1,4 +1,4 @@
-//! Who may attach: the kernel's word about the other side of a connection.
+//! Access control by the peer credentials of a connection.
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,11 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Users and groups that may attach. Empty lists let nobody in.
+/// Users and groups that may attach. With empty lists no user may attach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Root and the sidecar's own user: whoever is one of them can end the sidecar anyway, so
-    /// limits of users do not hold for them, and places are kept for them to look at it.
+    /// Root and the sidecar's own user. They can end the sidecar anyway, so limits of users do not
+    /// apply to them, and places are reserved for their inspections.
     pub operators: Vec<u32>,
     /// `sidecar.allow_uids`: users.
     pub uids: Vec<u32>,
@@ -33,10 +33,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Reads the credentials of the socket's peer.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
-        // Not rustix here: its process id cannot be 0, which is what the kernel says of a client
-        // in a sibling container.
+        // Not rustix here: its process id cannot be 0, which the kernel reports for a client in a
+        // sibling container.
         let cred = getsockopt(&socket, PeerCredentials)
             .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
         let pid = u32::try_from(cred.pid()).unwrap_or(0);

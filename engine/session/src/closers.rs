@@ -1,4 +1,4 @@
-//! Sockets whose queues hold descriptors that nobody asked for: given to processes that end.
+//! Sockets with unrequested descriptors in their queues: short-lived processes close them.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::porter::{Porter, Received, Stuck};
 use crate::rate::RateLimit;
 
-/// Processes that may be started for a few sockets. Once so many do not end, each takes many, so
-/// that the number of those that never end stays small.
+/// Processes that may be started for a few sockets each. Once this many are stuck, each further one
+/// takes many sockets, so that the number of stuck processes stays small.
 const FEW: usize = 4;
 
 /// Sockets of one process.
 const MANY: usize = 64;
 
-/// A process that has not ended after so long waits for what a client sent.
+/// A process that runs longer than this is stuck in the close of a client's descriptor.
 const LONG: Duration = Duration::from_secs(1);
 
 /// One user's.
@@ -64,7 +64,7 @@ impl Closers {
         self.held.len() + self.running.len()
     }
 
-    /// Starts a process for all that is held. The last act: nobody waits for its end.
+    /// Starts a process for all held sockets. The last act: its end is not awaited.
     pub(crate) fn finish(&mut self) {
         if !self.held.is_empty() {
             self.start();
@@ -96,7 +96,7 @@ impl Closers {
     }
 
     fn reap(&mut self) {
-        // Children are asked one by one; in a flood that is too dear for each socket.
+        // Each child needs a system call; in a flood that is too expensive for each socket.
         if self.looked.elapsed() >= Duration::from_millis(2) {
             self.looked = Instant::now();
             self.running.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));

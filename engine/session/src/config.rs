@@ -1,4 +1,4 @@
-//! What the control thread is told at start.
+//! Configuration of the control thread at its start.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub struct Identity {
     pub version: String,
 }
 
-/// Everything the control thread is told at start.
+/// The whole configuration of the control thread at its start.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Path of the session socket. Its directory is made (mode 0750) if it is missing.
@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub numa: NumaPolicy,
     /// What this sidecar is.
     pub identity: Identity,
-    /// What clients are told about waiting.
+    /// Settings of clients' waits.
     pub spin: SpinHints,
     /// What the operator should know from the start; more is added while serving.
     pub notes: Vec<String>,

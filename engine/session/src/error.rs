@@ -78,7 +78,7 @@ pub enum ServerError {
         path: PathBuf,
         /// Which step.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A volume does not fit the pollers.
@@ -89,7 +89,7 @@ pub enum ServerError {
     Loop {
         /// Which step.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel refused a thread of the control loop.
@@ -97,7 +97,7 @@ pub enum ServerError {
     Thread {
         /// What the thread does.
         thread: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A poller thread ended by itself.

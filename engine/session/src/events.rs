@@ -11,14 +11,14 @@ use rustix::io::Errno;
 /// Events one wait brings back at most.
 const EVENTS_MAX: usize = 64;
 
-/// Who has something to say.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The listening socket.
     Listener,
     /// A poller, or the thread that makes memory.
     Notices,
-    /// Somebody used the server's handle.
+    /// A call of the server's handle.
     Handle,
     /// A session's socket.
     Socket(u64),
@@ -72,7 +72,7 @@ impl EventLoop {
         debug_assert!(gone.is_ok(), "only what is watched is forgotten: {gone:?}");
     }
 
-    /// Waits; returns who has something to say, nobody when the time is over.
+    /// Waits; returns the sources of events, none after a timeout.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<Vec<Source>, Errno> {
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut ready: Vec<epoll::Event> = Vec::with_capacity(EVENTS_MAX);

@@ -1,4 +1,4 @@
-//! Why a control request fails: what its answer says.
+//! Failures of control requests: status and message of the answer.
 
 use kvrail_ring::Status;
 

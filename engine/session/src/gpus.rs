@@ -23,7 +23,7 @@ pub struct ServedGpu {
     pub staging: Arc<Staging>,
     /// The CPU its poller is pinned to, or nothing when it floats.
     pub cpu: Option<u32>,
-    /// What the configuration asks for.
+    /// The configured mechanism.
     pub configured: MechanismChoice,
     /// What is used, for each volume.
     pub routes: Vec<GpuRoute>,
@@ -41,7 +41,7 @@ impl ServedGpu {
         }
     }
 
-    /// How it is, with so many regions of so many bytes.
+    /// The GPU's status, with `regions` regions of `region_bytes` in all.
     pub(crate) fn report(&self, (regions, region_bytes): (usize, u64)) -> GpuReport {
         let it = self;
         let counts = it.health.counts();

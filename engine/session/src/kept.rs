@@ -44,12 +44,12 @@ impl<T: Into<Waste>> Kept<T> {
         Self { it: Some(it), worker: worker.clone() }
     }
 
-    /// Who closes it.
+    /// The thread that closes it.
     pub(crate) fn worker(&self) -> &MemoryWorker {
         &self.worker
     }
 
-    /// Gives it to who takes care of it from now on, away from the control thread.
+    /// Hands the value to a new owner outside the control thread.
     pub(crate) fn take(mut self) -> T {
         self.it.take().expect("there until it is taken or dropped")
     }

@@ -1,11 +1,11 @@
-//! Sessions: who may attach, what each client has, and how all of it comes back.
+//! Sessions: access control, the resources of each client, and their return.
 //!
 //! Owns the session socket, the clients' arenas and GPU regions, the sidecar's half of every queue
 //! until a poller serves it, and the namespaces of stores as all their members have them. Runs on
-//! the control thread, one epoll loop, never on a data path; the pollers are told by commands and
-//! answer with notices. Invariant 2 (ownership) ends here: memory is given back only when every
-//! poller said that nothing can touch it. So does invariant 4 (isolation): whatever a client says
-//! or breaks ends that client's session and no other.
+//! the control thread, one epoll loop, never on a data path; it controls the pollers by commands,
+//! and they answer with notices. Invariant 2 (ownership) ends here: memory is freed only after
+//! every poller has confirmed that nothing can access it. So does invariant 4 (isolation): a
+//! client's messages and faults end that client's session and no other.
 #![forbid(unsafe_code)]
 
 mod acceptor;

@@ -100,7 +100,7 @@ fn stranger(stat: &Stat) -> Option<String> {
     what.map(Into::into)
 }
 
-/// The process id of who has the lock, or had it last. One byte more than that may have is read.
+/// The process id of the lock's current or last holder. Reads one byte more than an id can have.
 fn read(file: &OwnedFd) -> Result<String, Errno> {
     let mut bytes = [0; BYTES_MAX + 1];
     let length = pread(file, &mut bytes, 0)?;
@@ -122,7 +122,7 @@ mod tests {
     use super::Lock;
     use crate::error::ServerError;
 
-    /// What lies at the lock's path, and what the refusal says of it.
+    /// Checks the file at the lock's path, and the message of the refusal.
     #[track_caller]
     fn assert_refused(socket: &std::path::Path, words: &str) {
         let error = Lock::take(socket).unwrap_err();

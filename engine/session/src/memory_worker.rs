@@ -74,14 +74,14 @@ pub(crate) enum WorkerEvent {
     Fetched(u64, Fetched),
 }
 
-/// What nobody needs any more, and a client can make slow to close.
+/// Resources that are no longer needed, and that a client can make slow to close.
 #[derive(Debug)]
 pub(crate) enum Waste {
     /// A connection. What lies in its queue goes with it.
     Connection(Channel),
     /// Memory files that were looked at, but may be large.
     Files(Vec<OwnedFd>),
-    /// Its bell wakes everybody who waits at the client's end.
+    /// Its bell wakes all waiters at the client's end.
     Lane(Box<LaneSeat>),
     /// The same, where the ringer had it last.
     Doorbell(QueueDoorbell),
@@ -95,14 +95,14 @@ enum Job {
     Discard(Waste),
 }
 
-/// What is counted of a thread. Whoever reads an old count looks again later.
+/// Counts of a thread. A reader of an old count looks again later.
 #[derive(Debug, Default)]
 struct Counts {
     /// Things to be closed that it has not come to.
     discarded: AtomicUsize,
     /// Sockets it holds, and processes it has started that have not ended.
     open: AtomicUsize,
-    /// Connections that have ended, and whose close waits.
+    /// Ended connections in the queue for closing.
     waiting: AtomicUsize,
 }
 
@@ -166,7 +166,7 @@ impl MemoryWorker {
         self.discarded() > 0 || self.counts.open.load(Ordering::Relaxed) > 0
     }
 
-    /// Connections that have ended, and whose close waits.
+    /// Ended connections in the queue for closing.
     pub(crate) fn waiting(&self) -> usize {
         self.counts.waiting.load(Ordering::Relaxed) // pairs with `count`
     }
@@ -176,7 +176,7 @@ struct Worker {
     context: WorkerContext,
     counts: Arc<Counts>,
     closers: Closers,
-    /// Sessions whose next packet was refused, and waits for a process that takes it away.
+    /// Sessions whose next packet was refused, and stays in the socket until a process removes it.
     unread: Vec<(u64, OwnedFd)>,
 }
 
@@ -237,7 +237,7 @@ impl Worker {
         }
     }
 
-    /// Tells how much is open.
+    /// Updates the counts of open resources.
     fn count(&self) -> usize {
         let open = self.closers.open() + self.unread.len();
         // Relaxed: pairs with `is_closing` and `waiting`; counts.
@@ -247,7 +247,7 @@ impl Worker {
     }
 
     fn report(&self, event: WorkerEvent) {
-        // Nobody wants it any more at the end.
+        // At the end, the receiver is gone.
         let _heard = self.context.events.send(event);
         self.context.to_control.ring();
     }
@@ -294,9 +294,9 @@ impl Worker {
 /// Checks how many descriptors came with a request.
 fn counted(ask: &ControlRequest, present: usize) -> Result<(), FetchError> {
     match ask {
-        // The answer says what is missing.
+        // The answer names the missing ones.
         ControlRequest::AttachGpu(_) => Ok(()),
-        // What it says is not known yet.
+        // Its content is not known yet.
         ControlRequest::Spilled { .. } => Ok(()),
         _ if present == ask.fds() => Ok(()),
         _ => {
@@ -307,7 +307,7 @@ fn counted(ask: &ControlRequest, present: usize) -> Result<(), FetchError> {
     }
 }
 
-/// What is said of a descriptor that is not taken.
+/// The message about a descriptor that is not accepted.
 fn unfit(ask: &ControlRequest, place: usize, what: &str) -> String {
     let ControlRequest::AttachGpu(region) = ask else {
         return format!(

@@ -1,7 +1,7 @@
-//! The threads that make, open and close memory, and take in and close what clients send: touching
-//! the pages of a large arena takes seconds, a GPU's driver may not answer at all, and other
-//! clients must not wait for either. One for each user, so that whoever makes such work waits for
-//! it alone, one for all who are turned away, and one for each GPU.
+//! The threads that make, open and close memory, and receive and close clients' descriptors:
+//! touching the pages of a large arena takes seconds, a GPU's driver may not answer at all, and
+//! other clients must not wait for either. There is one thread for each user, so that a user's slow
+//! work delays that user alone, one for all refused clients, and one for each GPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::memory_worker::{MemoryWorker, WorkerContext, WorkerEvent};
 use crate::policy::NumaPolicy;
 use crate::porter::Porter;
 
-/// How long the end of the sidecar waits for jobs that nobody waits for any more.
+/// Time that the end of the sidecar allows to the remaining jobs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// All threads. They end when this and what is kept for them are dropped, and their jobs are done.
@@ -25,7 +25,7 @@ pub(crate) struct MemoryWorkers {
     context: WorkerContext,
     gpus: Vec<MemoryWorker>,
     users: BTreeMap<u32, MemoryWorker>,
-    /// Whose users have no session.
+    /// For users without a session.
     strangers: MemoryWorker,
     events: Receiver<WorkerEvent>,
     /// Last: dropped when all that keeps a thread is.
@@ -70,7 +70,7 @@ impl MemoryWorkers {
         Ok(worker)
     }
 
-    /// Lets threads end whose users have no session, and nothing to be closed.
+    /// Lets threads end whose users have no session, and that have nothing to close.
     pub(crate) fn retain(&mut self, has_session: impl Fn(u32) -> bool) {
         self.users.retain(|uid, worker| has_session(*uid) || worker.is_closing());
     }
@@ -79,7 +79,7 @@ impl MemoryWorkers {
         &self.strangers
     }
 
-    /// Connections of this user that have ended, and whose close waits.
+    /// Ended connections of this user in the queue for closing.
     pub(crate) fn waiting_of(&self, uid: u32) -> usize {
         self.users.get(&uid).map_or(0, MemoryWorker::waiting)
     }

@@ -1,5 +1,5 @@
-//! What clients may have, and how: everything that a running server can be given anew, and where
-//! memory lies.
+//! Limits and permissions of clients: the settings that a running server can replace, and the
+//! placement of memory.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub struct Limits {
     pub queues_per_session: usize,
     /// `limits.lane_depth`: requests in one lane, at most `LANE_DEPTH_MAX`.
     pub queue_depth: u32,
-    /// `limits.handshake_timeout`: how long a connection may stay silent before it says hello, and
-    /// a client with nothing before it makes room for others.
+    /// `limits.handshake_timeout`: time after which a connection without a hello is closed, and an
+    /// idle client without resources may be evicted for another.
     pub handshake_timeout: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Limits {
 /// When something is taken for hanging. Every field names its key in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// `pollers.stall_after`: a poller that has not turned for so long is stalled.
+    /// `pollers.stall_after`: a poller that has not completed a turn for this time is stalled.
     pub stall_after: Duration,
     /// `pollers.overdue_after`: requests older than this are reported.
     pub overdue_after: Duration,
@@ -87,8 +87,8 @@ impl Default for Patience {
 /// Which pages an arena gets when the client leaves it to the sidecar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PagePolicy {
-    /// 2 MiB hugepages where there are enough free ones, else transparent ones, else base pages;
-    /// said once.
+    /// 2 MiB hugepages where there are enough free ones, else transparent ones, else base pages; a
+    /// downgrade is logged once.
     #[default]
     Best,
     /// Exactly this size, or an error.
@@ -101,7 +101,7 @@ pub enum NumaPolicy {
     /// Wherever the kernel puts them.
     #[default]
     Anywhere,
-    /// On this NUMA node of this machine while it has room, then anywhere, which is said.
+    /// On this NUMA node of this machine while it has room, then anywhere, with a log line.
     Near(u32, Topology),
     /// On this NUMA node of this machine, or an error.
     On(u32, Topology),
@@ -110,18 +110,19 @@ pub enum NumaPolicy {
 /// What a store's members may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBudget {
-    /// What each member's drive bears for five years, where it says so; else as `Unlimited`.
+    /// The rated five-year endurance of each member's drive; `Unlimited` where the drive does not
+    /// report it.
     #[default]
     Rated,
-    /// As much as they are given.
+    /// No limit.
     Unlimited,
     /// So often their size in 24 hours, in thousandths.
     DriveWrites(u32),
 }
 
 impl WriteBudget {
-    /// That of a member with room for so many bytes, whose drive says that it bears so many
-    /// thousandths of drive writes a day.
+    /// The budget of a member with a capacity of `capacity_bytes`; `rated` is the drive's endurance
+    /// in thousandths of drive writes a day.
     #[must_use]
     pub fn of(self, capacity_bytes: u64, rated: Option<u32>) -> Budget {
         let thousandths = match self {
@@ -137,10 +138,10 @@ impl WriteBudget {
     }
 }
 
-/// What holds for clients that ask from now on; a running server can be given a new one.
+/// Rules for later requests of clients; a running server can replace them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Who may attach.
+    /// Users that may attach.
     pub access: Access,
     /// What clients may have.
     pub limits: Limits,
@@ -148,8 +149,8 @@ pub struct Policy {
     pub write_budgets: Vec<WriteBudget>,
     /// What the pools of each store may have, by its volume's id, in the order of their rules.
     pub pools: Vec<Vec<PoolSize>>,
-    /// Who may do what with the namespaces of each store, by its volume's id: everybody everything
-    /// where there is nothing, else who is not named nothing. Holds for who opens from now on.
+    /// Permissions on the namespaces of each store, by its volume's id. Without rules every user
+    /// has every permission; with rules, unnamed users have none. Applies to later opens.
     pub tenants: Vec<Vec<Tenancy>>,
     /// Pages of arenas.
     pub pages: PagePolicy,
@@ -162,7 +163,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Who may do what with the namespaces of a store.
+    /// Permissions on the namespaces of a store.
     pub(crate) fn tenants_of(&self, volume: u16) -> &[Tenancy] {
         self.tenants.get(usize::from(volume)).map_or(&[], Vec::as_slice)
     }

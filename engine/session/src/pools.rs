@@ -5,14 +5,14 @@ use kvrail_store::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, Sizing
 /// A part of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// So many bytes of all members together.
+    /// Bytes of all members together.
     Bytes(u64),
-    /// So many hundredths of a percent of each.
+    /// Hundredths of a percent of each member.
     Hundredths(u32),
 }
 
 impl Part {
-    /// Of a member that is one of so many, in bytes.
+    /// The size for a member of a store with `members` members, in bytes.
     fn of(self, sizing: &Sizing, members: usize) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes / (members as u64).max(1),
@@ -34,7 +34,8 @@ pub struct PoolSize {
 }
 
 impl PoolSize {
-    /// In segments of a member that is one of so many; a minimum is rounded up, a maximum down.
+    /// In segments of a member of a store with `members` members; a minimum is rounded up, a
+    /// maximum down.
     #[must_use]
     pub fn limits(&self, sizing: &Sizing, members: usize) -> PoolLimits {
         let segment = sizing.capacity_bytes / u64::from(sizing.segments);
@@ -45,7 +46,7 @@ impl PoolSize {
     }
 }
 
-/// Whether a member with so many segments can have these pools, and a default one.
+/// Whether a member with `segments` segments can have these pools, and a default one.
 ///
 /// # Errors
 /// In words: what is too much, the limit, and the remedy.

@@ -1,10 +1,10 @@
-//! A process of its own takes in what clients send beside their words, and closes what nobody
-//! wants.
+//! A separate process receives the descriptors of clients' messages, and closes rejected ones.
 //!
-//! Whoever closes a descriptor may have to wait: for a socket that lingers, for a file system in
-//! user space that does not answer. A thread that waits so cannot be stopped, and the end of a
-//! process waits with it. So such a descriptor never gets into this process: another one, started
-//! for it alone, looks at it and passes on memory only. Nobody waits for the end of that one.
+//! The close of a descriptor may block: on a socket that lingers, or on an unresponsive file system
+//! in user space. A blocked thread cannot be stopped, and the end of its process waits for it. Such
+//! a descriptor therefore never reaches this process: another one, started for the message alone,
+//! examines the descriptors and passes on memory only. The sidecar does not wait for the end of
+//! that process.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -49,7 +49,8 @@ pub struct Porter {
 pub(crate) enum Received {
     /// These, which are memory.
     Fit(Vec<OwnedFd>),
-    /// So many, of which the one in this place is of no use, because of what it is. None is left.
+    /// The number of descriptors, and the place and kind of an unsuitable one. All of them were
+    /// closed.
     Unfit(usize, (usize, String)),
 }
 
@@ -62,7 +63,7 @@ pub(crate) enum Stuck {
     Failed(String),
 }
 
-/// What the process says: how many there are, which of them is unfit, and what it is.
+/// The process's result: number of descriptors, and place and kind of an unsuitable one.
 type Verdict = (usize, Option<(usize, String)>);
 
 impl Porter {
@@ -83,8 +84,8 @@ impl Porter {
         command.spawn()
     }
 
-    /// Starts a process that takes the next packet out of a client's socket, and hears what it
-    /// says of the descriptors. They are memory, or handles of a GPU's.
+    /// Starts a process that takes the next packet out of a client's socket, and reads its verdict
+    /// on the descriptors. Suitable are memory and handles of a GPU's memory.
     pub(crate) fn fetch(
         &self,
         socket: &OwnedFd,
@@ -176,7 +177,7 @@ fn fetch() -> Result<(), ChannelError> {
 
 /// What a descriptor is, if it is neither a file in memory nor a handle of GPU memory.
 fn unfit(fd: &OwnedFd) -> Option<String> {
-    // Files of tmpfs and hugetlbfs have seals, and no others. No other file system is asked.
+    // Files of tmpfs and hugetlbfs have seals, and no others. No other file system is called.
     if fcntl_get_seals(fd).is_ok() || is_gpu_handle(fd) {
         return None;
     }

@@ -74,7 +74,7 @@ pub(crate) type QueueKey = (u64, u32);
 struct Owned {
     /// The session's place in the pollers' tables.
     slot: SessionSlot,
-    /// Who closes what no poller has.
+    /// The thread that closes the resources that no poller has.
     worker: MemoryWorker,
     queues: BTreeMap<u32, Queue>,
     /// Arenas with their tails.
@@ -105,8 +105,8 @@ impl Owned {
     }
 }
 
-/// Bytes of the segment of a queue with so many lanes. Of a shape that cannot be it is nothing:
-/// whoever makes one says why.
+/// Bytes of the segment of a queue with `lanes` lanes. 0 for an impossible shape: its creation
+/// fails with the reason.
 pub(crate) fn segment_bytes(lanes: usize, depth: u32) -> u64 {
     let lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
     Segment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
@@ -138,7 +138,7 @@ impl Queues {
         self.sessions.get_mut(&session)?.queues.get_mut(&queue)
     }
 
-    /// Checks the limits for one more queue. It comes before a seat, so that who is refused takes
+    /// Checks the limits for one more queue. Comes before the seat, so that a refused request takes
     /// none.
     pub(crate) fn check(&self, session: u64, depth: u32, limits: &Limits) -> Result<(), Failure> {
         let most_depth = limits.queue_depth;
@@ -201,7 +201,7 @@ impl Queues {
     }
 
     /// The client has mapped a queue: seals its memory, and gives its lanes to the pollers. Not
-    /// before, because a hole makes whoever looks into a lane wait for a page.
+    /// earlier, because an access to a hole in a lane waits for a page.
     pub(crate) fn mapped(
         &mut self,
         (session, queue): QueueKey,
@@ -249,7 +249,7 @@ impl Queues {
         answered.collect()
     }
 
-    /// Asks all pollers to finish a queue; one that was never mapped is forgotten.
+    /// Requests all pollers to finish a queue; one that was never mapped is removed at once.
     pub(crate) fn close(
         &mut self,
         key: QueueKey,
@@ -260,7 +260,7 @@ impl Queues {
         let Some(owned) = self.sessions.get_mut(&session) else { return Err(no_queue(queue)) };
         let slot = owned.slot;
         match owned.queues.get_mut(&queue) {
-            // Asked again, while a stalled poller keeps it.
+            // A repeated request, while a stalled poller keeps the queue.
             Some(Queue::Closing { seq: answered @ None, .. }) => {
                 *answered = Some(seq);
                 Ok(None)
@@ -316,7 +316,7 @@ impl Queues {
     }
 }
 
-/// Tells a client that its queue is served.
+/// The answer to a client whose queue is served.
 fn opened((session, queue): QueueKey, entry: &mut Queue) -> Option<Reply> {
     let Queue::Opening { seq, .. } = *entry else { return None };
     *entry = Queue::Live;

@@ -1,4 +1,4 @@
-//! Log lines that a client can provoke: so many at once, then one a second, the others counted.
+//! Log lines that a client can provoke: a burst, then one a second, the others counted.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct RateLimit {
     /// Lines that may come at once.
     burst: u32,
-    /// When so many may come again.
+    /// When the full burst is available again.
     clean: Option<Instant>,
     suppressed: u64,
 }

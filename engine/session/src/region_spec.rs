@@ -16,7 +16,7 @@ use crate::policy::{NumaPolicy, PagePolicy};
 pub(crate) enum RegionSpec {
     /// New memory.
     Create {
-        /// At least so many.
+        /// The minimum.
         bytes: usize,
         /// Which pages.
         pages: PagePolicy,
@@ -27,7 +27,7 @@ pub(crate) enum RegionSpec {
     Open(Arc<dyn Gpu>, GpuSpec),
 }
 
-/// What a client says of its memory on a GPU.
+/// A client's description of its memory on a GPU.
 #[derive(Debug)]
 pub(crate) struct GpuSpec {
     pub(crate) handles: Vec<GpuHandle>,
@@ -44,10 +44,10 @@ pub(crate) enum Memory {
     Gpu(Arc<GpuRegion>),
 }
 
-/// Whose memory it is: session and region.
+/// Owner of the memory: session and region.
 pub(crate) type RegionKey = (u64, RegionId);
 
-/// What is less than was asked for, and why.
+/// Kind and cause of a downgrade of memory.
 pub(crate) type Downgrade = (&'static str, MemoryError);
 
 /// Memory, with what the operator should know of it; or why there is none.

@@ -41,7 +41,7 @@ struct Arena {
     source: MemorySource,
     /// Its session's place in the pollers' tables.
     slot: SessionSlot,
-    /// Who makes and closes its memory.
+    /// The thread that makes and closes its memory.
     worker: MemoryWorker,
     /// Kept until every poller has detached, and then a little longer for closing.
     memory: Option<Memory>,
@@ -93,8 +93,8 @@ impl Arena {
     }
 }
 
-/// What a new region is made of, within the limits. Not yet seated, so that who is refused takes
-/// no seat.
+/// Specification of a new region, within the limits. Without a seat yet, so that a refused request
+/// takes none.
 #[derive(Debug)]
 pub(crate) struct Granted {
     grant: Grant,
@@ -112,7 +112,7 @@ impl Granted {
     }
 }
 
-/// What a client sent stays with who closes it until a worker takes it.
+/// Descriptors of a client stay with the thread that closes them until a worker takes them.
 #[derive(Debug)]
 enum Material {
     New { bytes: usize, pages: PagePolicy },
@@ -137,7 +137,7 @@ pub(crate) struct Regions {
     gpus: Vec<ServedGpu>,
     /// Bytes of the segments of each session's queues, which count as arenas' do.
     queues: BTreeMap<u64, u64>,
-    /// What memory is less than was asked for, by kind.
+    /// Latest downgrade of memory, by kind.
     notes: BTreeMap<&'static str, String>,
 }
 
@@ -167,7 +167,7 @@ impl Regions {
         short.map_or(Ok(()), |it| Err(shortage(it, bytes, limits.arena_bytes_total)))
     }
 
-    /// Checks that so many bytes more are within what a session may have.
+    /// Checks that `bytes` more are within the limit of a session.
     fn check_own(&self, session: u64, bytes: u64, limits: &Limits) -> Result<(), Failure> {
         let most = limits.arena_bytes_per_session;
         let queues = self.queues.get(&session).copied().unwrap_or(0);
@@ -313,7 +313,7 @@ impl Regions {
         Ok(Granted { grant, source, material: Material::Gpu { info, fds } })
     }
 
-    /// Takes back what was granted to who got no seat.
+    /// Returns the grant of a request that got no seat.
     pub(crate) fn revoke(&mut self, granted: Granted) {
         self.table.free(granted.grant);
     }
@@ -382,7 +382,7 @@ impl Regions {
         None
     }
 
-    /// Remembers, and logs once, what memory is less than was asked for.
+    /// Remembers a downgrade of memory, and logs it once.
     fn note(&mut self, (what, why): Downgrade) {
         if !self.notes.contains_key(what) {
             tracing::warn!("{what}: {why}");
@@ -390,8 +390,8 @@ impl Regions {
         self.notes.insert(what, why.to_string());
     }
 
-    /// A poller has, or could not, register the arena. An error ends the session: a poller that was
-    /// stalled cannot do what its client was told is done.
+    /// A poller has registered the arena, or failed to. An error ends the session: after a stall
+    /// the poller cannot do what the client's answer has promised.
     pub(crate) fn attached(
         &mut self,
         poller: usize,
@@ -461,7 +461,7 @@ impl Regions {
         }
     }
 
-    /// Asks all pollers to detach an arena.
+    /// Requests all pollers to detach an arena.
     pub(crate) fn detach(
         &mut self,
         key: RegionKey,
@@ -475,7 +475,7 @@ impl Regions {
                 pollers.send_each(waiting, || Command::Detach(slot, key.1));
                 Ok(())
             }
-            // Asked again, while a stalled poller keeps it.
+            // A repeated request, while a stalled poller keeps the arena.
             Some(Arena { stage: Stage::Detaching { seq: answered @ None, .. }, .. }) => {
                 *answered = Some(seq);
                 Ok(())
@@ -592,7 +592,7 @@ impl Regions {
     }
 }
 
-/// Tells a client of its new arena or region.
+/// The answer to a client with its new arena or region.
 fn attach_done(
     (session, region): RegionKey,
     arena: &Arena,
@@ -622,7 +622,7 @@ fn attach_done(
     }
 }
 
-/// What pollers are told of new memory.
+/// The pollers' command for new memory.
 fn attach(session: SessionSlot, region: RegionId, buffer: BufferIndex, memory: &Memory) -> Command {
     match memory {
         Memory::Host(memory) => {

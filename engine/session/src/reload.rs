@@ -1,5 +1,5 @@
-//! Asks of clients to read the configuration again. Somebody else reads it; the answer comes back
-//! through the server's handle.
+//! Clients' requests to read the configuration again. Another thread reads it; the answer comes
+//! back through the server's handle.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use kvrail_ring::Status;
 
 use crate::reply::Reply;
 
-/// A client that has asked and waits for its answer (`ServerHandle::reloaded`).
+/// A client's request, which waits for its answer (`ServerHandle::reloaded`).
 #[derive(Debug)]
 pub struct ReloadAsk {
     session: u64,
@@ -30,14 +30,14 @@ impl ReloadAsk {
     }
 }
 
-/// Who it is, for a log.
+/// The client, for a log.
 impl fmt::Display for ReloadAsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "uid {}, pid {}", self.uid, self.pid)
     }
 }
 
-/// Who reads the configuration.
+/// The reader of the configuration.
 pub(crate) struct Reader(pub(crate) Box<dyn Fn(ReloadAsk) + Send>);
 
 impl fmt::Debug for Reader {

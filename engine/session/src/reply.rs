@@ -38,7 +38,7 @@ impl Reply {
         Self { fds, ..self }
     }
 
-    /// Whose request it answers.
+    /// The session of the request.
     pub(crate) fn session(&self) -> u64 {
         self.session
     }

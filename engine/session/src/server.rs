@@ -1,8 +1,8 @@
 //! The control thread: its loop, and what it does with each event, request and notice.
 //!
 //! It owns the parts (sessions, regions, queues, workers, pollers, the stop) and is the only one
-//! that knows more than one of them: a part changes its own table, sends commands, and returns the
-//! answer that is due.
+//! with access to more than one of them: a part changes its own table, sends commands, and returns
+//! the answer that is due.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -73,7 +73,7 @@ pub struct Server {
     wakers: Wakers,
     watch: Watch,
     busy: BusyShares,
-    /// What was said of memory that is not registered with the rings, once there was any.
+    /// Latest reason for memory that is not registered with the rings, if any.
     unregistered: Option<String>,
     trace: Trace,
     shutdown: Shutdown,
@@ -169,17 +169,17 @@ impl Server {
         self.annex = Annex(Box::new(annex));
     }
 
-    /// Has the configuration read again by `read` when a client asks for that. It is called on the
-    /// control thread, so it must only pass the ask on.
+    /// Sets the reader of the configuration for clients' reload requests. `read` runs on the
+    /// control thread, so it must only pass the request on.
     pub fn read_again_by(&mut self, read: impl Fn(ReloadAsk) + Send + 'static) {
         self.reader = Some(Reader(Box::new(read)));
     }
 
-    /// Serves until a stop is asked for and done. The socket goes away when the server is dropped.
+    /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
     ///
     /// # Errors
     /// `ServerError` when the kernel refuses to wait or a poller thread ended by itself; clients
-    /// have been told by then.
+    /// have their closing message by then.
     pub fn run(&mut self, handle: &HandleReceiver) -> Result<Stopped, ServerError> {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
         self.events.watch(handle.fd(), Source::Handle).map_err(failed)?;
@@ -281,7 +281,7 @@ impl Server {
                 }
                 Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
                 Step::StopPollers => {
-                    // After an orderly end there is nobody left to be told.
+                    // After an orderly end no session is left.
                     let reason = "the sidecar was told to stop at once";
                     self.dismiss_all(reason, Hardware::MayBeActive);
                     self.pollers.send_each(all, || Command::Stop);
@@ -301,7 +301,7 @@ impl Server {
         }
     }
 
-    /// Reads what a session has to say.
+    /// Reads a session's messages.
     fn serve(&mut self, id: u64) {
         for _ in 0..TURN {
             let Some(session) = self.sessions.get(id) else { return };
@@ -369,7 +369,7 @@ impl Server {
         }
     }
 
-    /// What it said was none of our messages.
+    /// Ends a session after a message that cannot be decoded.
     fn misunderstood(&mut self, id: u64, error: &str) {
         if self.sessions.get(id).is_some_and(Session::is_greeting) {
             let current = Version::CURRENT;
@@ -384,7 +384,7 @@ impl Server {
         session.touch();
         let (seq, greeting) = (message.seq, session.is_greeting());
         let (present, needed) = (fds.len(), message.ask.fds());
-        // Of GPU memory the answer says what is missing.
+        // For GPU memory, the answer names the missing ones.
         if present != needed && !matches!(message.ask, ControlRequest::AttachGpu(_)) {
             let reason = format!("a message came with {present} descriptors instead of {needed}");
             return self.end(id, EndReason::Violation(reason));
@@ -460,7 +460,8 @@ impl Server {
         }
     }
 
-    /// Does what a client asks for; returns the answer, or none while others have to do their part.
+    /// Handles a client's request; returns the answer, or none while other threads have to do their
+    /// part.
     fn handle(
         &mut self,
         id: u64,
@@ -561,7 +562,7 @@ impl Server {
         Err((Status::Unsupported, message))
     }
 
-    /// Passes the ask on; the answer comes through the handle.
+    /// Passes the request on; the answer comes through the handle.
     fn read_again(&self, id: u64, seq: u64) -> Result<(), Failure> {
         self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
         let Some(Reader(read)) = &self.reader else {
@@ -599,7 +600,8 @@ impl Server {
         self.sessions.seat(id, &self.config.policy, &self.watch, counted)
     }
 
-    /// Has memory made that was granted. Seated last, so that who is refused takes no seat.
+    /// Starts the creation of granted memory. Takes the seat last, so that a refused request takes
+    /// none.
     fn build(&mut self, id: u64, seq: u64, granted: Granted) -> Result<(), Failure> {
         let slot = match self.seat(id) {
             Ok(slot) => slot,
@@ -868,7 +870,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Whoever waits at the door is sent away as any other client, and not by the kernel.
+    /// Connections in the backlog are closed with a message, as other clients are, rather than by
+    /// the kernel.
     fn drop(&mut self) {
         for fd in self.acceptor.shut() {
             drop(Kept::new(Channel::from_fd(fd), self.workers.strangers()));

@@ -1,4 +1,4 @@
-//! A handle to a running server, for threads beside it: stop, take a new policy, say how all is.
+//! A handle to a running server, for other threads: stop, take a new policy, report the status.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::policy::Policy;
 use crate::reload::ReloadAsk;
 
-/// Who waits for a report at once. More than that are told nothing: the server does not turn.
+/// Status requests in the queue at most. Further ones are dropped: the server does not turn.
 const ASKERS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -22,13 +22,13 @@ struct Shared {
     stops: AtomicU32,
     /// The newest policy that the server has not taken yet.
     policy: Mutex<Option<Policy>>,
-    /// Who wants to know how everything is.
+    /// Requests for a status report.
     askers: Mutex<Vec<Asker>>,
     /// Answers to clients that had the configuration read again.
     verdicts: Mutex<Vec<Verdict>>,
 }
 
-/// Who asked, and what came of it.
+/// A reload request, and its result.
 type Verdict = (ReloadAsk, Result<Reloaded, String>);
 
 /// What is called with a report.
@@ -65,7 +65,7 @@ pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
 }
 
 impl ServerHandle {
-    /// Asks the server to stop: the first time it drains, the second time it stops now.
+    /// Requests a stop: the first call drains, the second stops at once.
     pub fn stop(&self) {
         // Release pairs with Acquire in `stops`: what the asker did before is seen.
         self.0.stops.fetch_add(1, Ordering::Release);
@@ -86,8 +86,8 @@ impl ServerHandle {
         self.0.bell.ring();
     }
 
-    /// Asks the server how everything is. `tell` is called on its thread, so it must be quick; it
-    /// is dropped uncalled when the server does not turn and many have asked.
+    /// Requests a status report. `tell` runs on the server's thread, so it must be quick; it is
+    /// dropped uncalled when the server does not turn and the queue is full.
     pub fn ask(&self, tell: impl FnOnce(StatusReport) + Send + 'static) {
         let mut askers = lock(&self.0.askers);
         if askers.len() < ASKERS_MAX {
@@ -104,7 +104,7 @@ impl HandleReceiver {
         self.0.bell.as_fd()
     }
 
-    /// How often a stop was asked for so far.
+    /// Number of stop requests.
     pub(crate) fn stops(&self) -> u32 {
         drain_doorbell(self.fd());
         self.0.stops.load(Ordering::Acquire) // pairs with Release in `stop`
@@ -120,7 +120,7 @@ impl HandleReceiver {
         std::mem::take(&mut *lock(&self.0.verdicts))
     }
 
-    /// Tells whoever has asked.
+    /// Answers all requests for a status report.
     pub(crate) fn answer(&self, report: impl FnOnce() -> StatusReport) {
         let askers = std::mem::take(&mut *lock(&self.0.askers));
         if askers.is_empty() {

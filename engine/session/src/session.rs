@@ -1,4 +1,4 @@
-//! One client: its socket, who it is, where it is in its life.
+//! One client: its socket, its identity, its phase of life.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ const NAME_CHARS: usize = 64;
 /// Why a session ends.
 #[derive(Debug)]
 pub(crate) enum EndReason {
-    /// It said bye.
+    /// It sent a bye.
     Detached,
     /// Its socket was closed.
     HungUp,
     /// Its process ended.
     Died,
-    /// It broke the rules; this says how.
+    /// It broke the rules: the violation.
     Violation(String),
     /// It had nothing and was silent, and others came.
     Evicted,
@@ -53,7 +53,7 @@ impl EndReason {
         }
     }
 
-    /// What the client is told, if it can still hear.
+    /// The closing message, unless the client is gone.
     fn closing(&self) -> Option<SidecarMessage> {
         let hardware = match self {
             Self::Detached | Self::HungUp | Self::Died => return None,
@@ -67,14 +67,14 @@ impl EndReason {
 /// Life of a session.
 #[derive(Debug)]
 enum Phase {
-    /// Connected, has not said hello until now. Its place is lost at this moment.
+    /// Connected, without a hello. Its place is lost at `deadline`.
     Greeting { deadline: Instant },
-    /// May ask for everything.
+    /// May send any request.
     Attached,
     /// The client is gone; pollers still give back what is theirs.
     Reclaiming {
         reason: String,
-        /// Pollers that have not said that nothing is left.
+        /// Pollers that still have resources of the session.
         waiting: PollerSet,
     },
 }
@@ -102,11 +102,11 @@ pub(crate) struct Session {
     phase: Phase,
     /// When this phase began.
     since: Instant,
-    /// When the client last said something.
+    /// Time of the client's last message.
     heard: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
     slot: Option<SessionSlot>,
-    /// Whose share of devices' time it has a part of.
+    /// The share of devices' time that it belongs to.
     tenant: Option<TenantSlot>,
     /// What earlier sessions in that place had counted.
     counted_before: Counts,
@@ -158,7 +158,7 @@ impl Session {
         self.slot
     }
 
-    /// Whose share of devices' time it has a part of; none before it has a slot.
+    /// The share of devices' time that it belongs to; none before it has a slot.
     pub(crate) fn tenant(&self) -> Option<TenantSlot> {
         self.tenant
     }
@@ -167,7 +167,7 @@ impl Session {
         &self.worker
     }
 
-    /// When the client last said something.
+    /// Time of the client's last message.
     pub(crate) fn heard(&self) -> Instant {
         self.heard
     }
@@ -177,7 +177,7 @@ impl Session {
         self.since.elapsed()
     }
 
-    /// By when it must have said hello.
+    /// Deadline of its hello.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Greeting { deadline } => Some(deadline),
@@ -198,7 +198,7 @@ impl Session {
         matches!(self.phase, Phase::Attached) && self.slot.is_none()
     }
 
-    /// Pollers that have not said that nothing of it is left, if it has ended.
+    /// Pollers that still have its resources, if it has ended.
     pub(crate) fn waits_for(&self) -> PollerSet {
         match self.phase {
             Phase::Reclaiming { waiting, .. } => waiting,
@@ -215,13 +215,13 @@ impl Session {
         Some(channel.next(buffer))
     }
 
-    /// The client has said something.
+    /// Enters the time of a message.
     pub(crate) fn touch(&mut self) {
         self.heard = Instant::now();
     }
 
-    /// A second end of its socket, for who takes the next packet in. It is not watched until
-    /// `resume`.
+    /// Duplicates its socket for the thread that receives the next packet. The socket is not
+    /// watched until `resume`.
     pub(crate) fn suspend(&mut self, events: &EventLoop) -> std::io::Result<Option<OwnedFd>> {
         let Some(channel) = &self.channel else { return Ok(None) };
         let socket = channel.as_fd().try_clone_to_owned()?;
@@ -238,7 +238,7 @@ impl Session {
         Ok(true)
     }
 
-    /// It said hello.
+    /// Enters its hello.
     pub(crate) fn attach(&mut self, hello: &Hello) {
         self.name = own_words(&hello.name);
         self.library = own_words(&hello.library);
@@ -247,13 +247,13 @@ impl Session {
         probe_lazy!(kvrail, session_attached, self.id, self.peer.pid, self.peer.uid);
     }
 
-    /// Who it is, for the log.
+    /// Its identity, for the log.
     pub(crate) fn describe(&self) -> String {
         let (session, pid, uid) = (self.id, self.peer.pid, self.peer.uid);
         format!("session {session} ({:?}, pid {pid}, uid {uid})", self.name)
     }
 
-    /// Logs that it has attached, after so many lines that were held back.
+    /// Logs its attachment, and the number of lines that were held back.
     pub(crate) fn log_attached(&self, suppressed: u64) {
         let (session, pid, uid) = (self.id, self.peer.pid, self.peer.uid);
         let (name, library) = (&self.name, &self.library);
@@ -290,12 +290,12 @@ impl Session {
         self.channel.is_some()
     }
 
-    /// Tells the client why, and cuts the connection. If it had a place, these pollers have to
-    /// give back what is theirs.
+    /// Sends the client the reason, and cuts the connection. If it had a place, the pollers in
+    /// `waiting` have resources to give back.
     pub(crate) fn end(&mut self, reason: &EndReason, waiting: PollerSet, events: &EventLoop) {
         let Some(channel) = &self.channel else { return };
         if let Some(closing) = reason.closing() {
-            // A client that cannot hear is cut off all the same.
+            // An unreachable client is cut off all the same.
             let _told = channel.send(&closing, &[]);
         }
         self.disconnect(events);
@@ -315,7 +315,7 @@ impl Session {
         self.channel.take()
     }
 
-    /// Logs its end, after so many lines that were held back.
+    /// Logs its end, and the number of lines that were held back.
     pub(crate) fn log_end(&self, reason: &EndReason, held: Holdings, suppressed: u64) {
         let (session, pid, name) = (self.id, self.peer.pid, &self.name);
         let RegionUse { arenas, arena_bytes, gpu_regions, gpu_bytes } = held.regions;

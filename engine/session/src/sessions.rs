@@ -1,4 +1,4 @@
-//! All sessions: who is let in, who has a place in the pollers' tables, and how a session ends.
+//! All sessions: admission, places in the pollers' tables, and the end of a session.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ const VISITORS_OF_ONE: usize = VISITORS / 2;
 /// Connections beyond all those, for operators.
 const OPERATORS: usize = 8;
 
-/// Why somebody is not let in.
+/// Code and message of a refusal.
 type Refusal = (RefusalCode, String);
 
 /// The table of sessions.
@@ -39,7 +39,7 @@ pub(crate) struct Sessions {
     /// All connections by number; a number is never given twice.
     sessions: BTreeMap<u64, Session>,
     next: u64,
-    /// Who has which place in the pollers' tables.
+    /// The session at each place in the pollers' tables.
     slots: [Option<u64>; SESSIONS_MAX],
     users: Users,
     refused: u64,
@@ -99,7 +99,7 @@ impl Sessions {
         self.iter().filter_map(Session::deadline).min()
     }
 
-    /// Turns away whoever has not said hello in time.
+    /// Closes connections whose hello is overdue.
     pub(crate) fn turn_away_late(&mut self, policy: &Policy, now: Instant) {
         let is_late = |it: &&Session| it.deadline().is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> = self.iter().filter(is_late).map(Session::id).collect();
@@ -224,7 +224,7 @@ impl Sessions {
         true
     }
 
-    /// Says no, counts it, and logs it now and then.
+    /// Sends a refusal, counts it, and logs it at a limited rate.
     fn refuse(&mut self, channel: &Channel, peer: &Peer, (code, message): Refusal) {
         self.refused += 1;
         if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
@@ -240,14 +240,14 @@ impl Sessions {
     pub(crate) fn turn_away(&mut self, id: u64, code: RefusalCode, message: String) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
         let Some(channel) = session.disconnect(&self.events) else { return };
-        // Who comes from another release does not break rules.
+        // A client of another release does not break rules.
         if code != RefusalCode::Version {
             self.users.blame(session.peer().uid, Instant::now());
         }
         self.refuse(&channel, session.peer(), (code, message));
     }
 
-    /// A client said hello and may ask for everything from now on.
+    /// Accepts a client's hello: it may send any request from now on.
     pub(crate) fn attach(&mut self, id: u64, hello: &Hello) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.attach(hello);
@@ -305,7 +305,7 @@ impl Sessions {
         Ok(slot)
     }
 
-    /// The place of a user's share: that of its other sessions, or the first that nobody has.
+    /// The place of a user's share: the place of its other sessions, or the first free one.
     fn tenant(&self, uid: u32) -> TenantSlot {
         let seated = || self.iter().filter_map(|it| Some((it.peer().uid, it.tenant()?)));
         let own = seated().find(|(user, _)| *user == uid).map(|(_, tenant)| tenant);
@@ -325,8 +325,8 @@ impl Sessions {
         }
     }
 
-    /// Ends a session: tells the client, cuts the connection. A slot that comes back is to be
-    /// closed in these pollers; memory is kept until they have.
+    /// Ends a session: sends the reason, cuts the connection. A returned slot must be closed in the
+    /// returned pollers; its memory is kept until they have done so.
     pub(crate) fn end(
         &mut self,
         id: u64,

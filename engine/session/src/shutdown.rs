@@ -10,11 +10,11 @@ use crate::pollers::PollerSet;
 /// the drain timeout is left.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
-/// Within so long, a second request to stop is the first one once more: some supervisors signal a
-/// process, and then its group.
+/// A second stop request within this time counts as the first: some supervisors signal a process,
+/// and then its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// How often the end of a thread is looked for: nobody rings for it.
+/// Interval of checks for the end of a thread, which rings no bell.
 const THREAD_LOOK: Duration = Duration::from_millis(2);
 
 /// Where the sidecar is in its life.
@@ -37,7 +37,7 @@ pub enum StoppedHow {
     Drained,
     /// The drain timeout ended before the last request did.
     TimedOut,
-    /// A later request asked not to wait.
+    /// A later request forced an immediate stop.
     Forced,
 }
 
@@ -56,11 +56,11 @@ pub struct Stopped {
 /// What the server has to do for a stop to go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Tell all pollers to finish what they accepted.
+    /// Command all pollers to finish what they accepted.
     Drain,
     /// End all sessions, for this reason and with this left of what hardware does.
     Dismiss(&'static str, Hardware),
-    /// End all sessions that are left, and tell all pollers to end.
+    /// End all remaining sessions, and command all pollers to end.
     StopPollers,
     /// Nothing more.
     Done(Stopped),
@@ -72,7 +72,7 @@ pub(crate) struct Shutdown {
     stage: Stage,
     /// Steps that `advance` has not handed out.
     next: Option<Step>,
-    /// When a stop was asked for first.
+    /// Time of the first stop request.
     asked: Option<Instant>,
     /// The end of the drain timeout: a store writes its last records until then.
     drain_deadline: Instant,
@@ -118,7 +118,8 @@ impl Shutdown {
         }
     }
 
-    /// Somebody asked for a stop: the first time these pollers drain for so long, then stop now.
+    /// Enters a stop request: the first one drains these pollers for at most `drain`, the next one
+    /// stops now.
     pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration, now: Instant) {
         let first = *self.asked.get_or_insert(now);
         if !self.is_serving() && now.saturating_duration_since(first) < SAME_REQUEST {
@@ -135,7 +136,7 @@ impl Shutdown {
         }
     }
 
-    /// The next step, if one can be done now, with so many sessions and pollers left.
+    /// The next possible step, with the remaining sessions and pollers.
     pub(crate) fn advance(
         &mut self,
         sessions_left: usize,
@@ -187,7 +188,7 @@ mod tests {
 
     const DRAIN: Duration = Duration::from_secs(30);
 
-    /// A shutdown whose clients are gone, and whose poller has been told to end.
+    /// A shutdown whose clients are gone, and whose poller has the command to end.
     fn ending(now: Instant) -> Shutdown {
         let mut shutdown = Shutdown::new();
         shutdown.ask(PollerSet::all(1), DRAIN, now);

@@ -29,7 +29,7 @@ pub(crate) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
     mode: u32,
-    /// The file that is ours; nothing once nobody can connect any more.
+    /// The file that we made; `None` once connections are no longer accepted.
     file: Option<FileId>,
     /// Locked for as long as this process serves; the file itself stays, because removing it
     /// would let two sidecars lock two files of one name.
@@ -46,11 +46,11 @@ impl Listener {
         Ok(Self { fd, path: path.into(), mode, file: Some(file), lock })
     }
 
-    /// Takes the path again if somebody has removed the socket: clients come by its name. Returns
-    /// the socket that nobody finds any more.
+    /// Binds the path again if the socket was removed from it: clients come by its name. Returns
+    /// the old socket.
     ///
     /// # Errors
-    /// `ServerError` says what lies there instead, or what the kernel refused.
+    /// `ServerError` names the file in the way, or the kernel's error.
     pub(crate) fn restore(&mut self) -> Result<Option<OwnedFd>, ServerError> {
         let Some(file) = self.file else { return Ok(None) };
         if !self.lock.is_in_place() {
@@ -68,13 +68,13 @@ impl Listener {
         &self.path
     }
 
-    /// Nobody can connect any more; who has is still to be accepted.
+    /// Stops new connections; those in the backlog are still to be accepted.
     pub(crate) fn shut(&mut self) {
         let _shut = shutdown(&self.fd, Shutdown::Both);
         self.remove();
     }
 
-    /// A path that somebody removed already, or has taken, is left.
+    /// Removes the path, unless it is gone or belongs to another socket.
     fn remove(&mut self) {
         if let Some(file) = self.file.take()
             && FileId::at(&self.path) == Some(file)
@@ -89,7 +89,7 @@ impl Listener {
     }
 }
 
-/// A listening socket at a path that nobody living has.
+/// A listening socket at a path without a living owner.
 fn listen_at(path: &Path, mode: u32) -> Result<(OwnedFd, FileId), ServerError> {
     clear_stale(path)?;
     let failed = |step| move |errno| ServerError::Socket { path: path.into(), step, errno };
@@ -98,8 +98,8 @@ fn listen_at(path: &Path, mode: u32) -> Result<(OwnedFd, FileId), ServerError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(failed("socket"))?;
-    // Before bind the mode goes to the file that bind makes: there is no moment at which
-    // more people may connect than the configuration says.
+    // Before bind the mode applies to the file that bind makes: at no moment may more users connect
+    // than the configuration allows.
     fchmod(&fd, Mode::from_raw_mode(mode)).map_err(failed("fchmod"))?;
     bind(&fd, &address).map_err(failed("bind"))?;
     undo_umask(path, Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
@@ -123,7 +123,7 @@ impl Drop for Listener {
 /// Makes the folder that a socket is to lie in, unless it is there.
 ///
 /// # Errors
-/// `ServerError::Socket` names the folder and what the kernel said.
+/// `ServerError::Socket` names the folder and the kernel's error.
 pub fn make_folder(socket: &Path) -> Result<(), ServerError> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty()) else {
         return Ok(());
@@ -133,8 +133,8 @@ pub fn make_folder(socket: &Path) -> Result<(), ServerError> {
     })
 }
 
-/// Gives the socket the mode that the umask took from it. Never what a link leads to: whoever may
-/// rename in this directory could have put one there.
+/// Gives the socket the mode that the umask took from it. Never follows a link: any process that
+/// may rename in this directory could have put one there.
 fn undo_umask(socket: &Path, mode: Mode) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = open(socket, flags, Mode::empty())?;
@@ -164,13 +164,14 @@ fn clear_stale(socket: &Path) -> Result<(), ServerError> {
         Ok(channel) => foreign(Peer::of(channel.as_fd()).ok().map(|peer| peer.pid)),
         Err(ChannelError::WouldBlock | ChannelError::Socket(Errno::PROTOTYPE)) => foreign(None),
         Err(ChannelError::Socket(Errno::CONNREFUSED)) => unlink(socket).map_err(failed("unlink")),
-        // Alive or dead: nobody said.
+        // Alive or dead: unknown.
         Err(ChannelError::Socket(errno)) => Err(failed("connect")(errno)),
         Err(_) => Err(failed("connect")(Errno::IO)),
     }
 }
 
-/// Who listens there without the lock: a sidecar whose lock file was removed, or anything else.
+/// Names the process that listens there without the lock: a sidecar whose lock file was removed, or
+/// any other program.
 fn stranger(socket: &Path, pid: Option<u32>) -> ServerError {
     let pid = pid.filter(|&pid| pid != 0);
     let command = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());

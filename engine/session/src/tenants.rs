@@ -18,12 +18,12 @@ pub enum Right {
     Own,
 }
 
-/// Who may do what with some namespaces.
+/// A rule: the permissions of some users on some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenancy {
     /// A name; with `*` at its end all names that begin so.
     pub namespaces: String,
-    /// Users; everybody if there are neither users nor groups.
+    /// Users; a rule without users and groups applies to everyone.
     pub uids: Vec<u32>,
     /// Groups, primary or supplementary.
     pub gids: Vec<u32>,
@@ -34,7 +34,7 @@ pub struct Tenancy {
     pub namespaces_max: Option<u32>,
 }
 
-/// Namespaces of each rule at least, where the configuration does not say.
+/// Minimum number of namespaces of each rule without a configured number.
 const NAMESPACES_MIN: usize = 4;
 
 impl Tenancy {
@@ -53,7 +53,7 @@ impl Tenancy {
     }
 }
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct User {
     uid: u32,
@@ -65,7 +65,7 @@ pub(crate) struct User {
 pub(crate) enum Rights {
     /// Everything: the store has no tenants, or the user is an operator.
     All,
-    /// What these say.
+    /// The permissions of these rules.
     Some(Box<(User, Vec<Tenancy>)>),
 }
 
@@ -86,8 +86,8 @@ impl Rights {
         own.map(|it| it.right).max()
     }
 
-    /// Checks whether one more namespace may be made beside these, in a store with room for so
-    /// many. One rule that still has room is enough.
+    /// Checks whether one more namespace may be made beside these, in a store with room for `room`.
+    /// One rule that still has room is enough.
     ///
     /// # Errors
     /// `Failure` names the rule with the most, its limit and the remedy.

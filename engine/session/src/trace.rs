@@ -1,5 +1,5 @@
-//! The trace of slow requests, as one client at a time has it: lent to all pollers while that
-//! client asks for more, and taken back when it does not.
+//! The trace of slow requests, which one client at a time reads: lent to all pollers while the
+//! client continues to read it, and taken back afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::pollers::{PollerSet, Pollers};
 use crate::session::Session;
 use crate::sessions::Sessions;
 
-/// How long a trace goes on without being asked for.
+/// Time after the last read at which a trace ends.
 const KEPT: Duration = Duration::from_secs(5);
 
 /// Events of one page: with names as long as they may be, half of the longest message.
@@ -38,7 +38,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// What was slow since this session asked before. The first ask begins the trace.
+    /// Slow requests since this session's last read. The first read begins the trace.
     pub(crate) fn ask(
         &mut self,
         session: u64,
@@ -81,7 +81,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Ends a trace that nobody asks for any more.
+    /// Ends a trace that is no longer read.
     pub(crate) fn housekeep(&mut self, pollers: &mut Pollers, sessions: &Sessions, now: Instant) {
         let over = |it: &mut Running| now >= it.until || !sessions.lives(it.session);
         if let Some(Running { session, .. }) = self.running.take_if(over) {

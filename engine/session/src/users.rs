@@ -35,7 +35,7 @@ impl Users {
     pub(crate) fn blame(&mut self, uid: u32, now: Instant) {
         self.clean.retain(|_, clean| *clean > now);
         let clean = self.clean.entry(uid).or_insert(now);
-        // No further than one beyond the bound, so that nobody is kept out for ever.
+        // At most one beyond the bound, so that no user is locked out for ever.
         *clean = (*clean + FORGIVEN).min(now + FORGIVEN * (FAULTS + 1));
     }
 

@@ -1,4 +1,4 @@
-//! Who wakes each session's clients: the pollers, or the ringer where that is expensive.
+//! The waker of each session's clients: the pollers, or the ringer where wake-ups are expensive.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ struct Woken {
     waking: Arc<Waking>,
 }
 
-/// The ringer, and whom it wakes.
+/// The ringer, and the sessions that it wakes.
 #[derive(Debug)]
 pub(crate) struct Wakers {
     ringer: RingerThread,
@@ -48,7 +48,7 @@ impl Wakers {
         &woken.or_insert_with(|| Woken { uid, waking: Waking::new(ringer, by) }).waking
     }
 
-    /// Who wakes it now.
+    /// The current waker of a session.
     pub(crate) fn woken_by(&self, session: u64) -> WokenBy {
         self.sessions.get(&session).map_or(WokenBy::Poller, |woken| woken.waking.by())
     }
@@ -68,7 +68,7 @@ impl Wakers {
         self.ringer.left_over()
     }
 
-    /// Lets pollers wake again whom they should.
+    /// Returns sessions to the pollers when their wake-ups are cheap again.
     pub(crate) fn look_after(&mut self, now: Instant) {
         let mut forgiven = Vec::new();
         self.until.retain(|uid, until| {

@@ -4,10 +4,11 @@
 //! A poller turns at least as often as its heartbeat, and when it is woken, so one that is silent
 //! is woken before it is believed to be stalled.
 //!
-//! Control requests are answered past a stalled poller, so that its clients wait for no device that
-//! hangs. What is new is given out when all other pollers have it: the stalled one has its command
-//! in its mailbox, before any request that relies on it. What is to be given back is kept until
-//! the stalled poller no longer has it (invariant 2), and the client is told so.
+//! Control requests are answered without a stalled poller, so that its clients do not wait for a
+//! device that hangs. New resources are granted when all other pollers have them: the stalled one
+//! has its command in its mailbox, before any request that relies on it. A resource to be given
+//! back is kept until the stalled poller no longer has it (invariant 2), and the answer reports the
+//! delay.
 
 use std::fmt::Write;
 use std::fs;
@@ -35,7 +36,7 @@ const FRAMES: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Stall {
     since: Instant,
-    /// What the kernel says of its thread.
+    /// The kernel's description of its thread.
     pub(crate) kernel: String,
 }
 
@@ -51,7 +52,7 @@ struct Pulse {
     ticks: u64,
     silent: Duration,
     stall: Option<Stall>,
-    /// Which of its devices were said to have requests that are too old.
+    /// Devices with a logged warning about overdue requests.
     overdue: Vec<bool>,
 }
 
@@ -114,7 +115,8 @@ impl Watch {
             return;
         }
         self.looked = now;
-        // After a longer gap nobody looked, and whatever kept us may have kept the pollers.
+        // After a longer gap this thread itself was delayed, and the pollers may have been delayed
+        // with it.
         let passed = passed.min(period * 2);
         for (pulse, handle) in self.pulses.iter_mut().zip(handles) {
             pulse.feel(handle, patience, passed);
@@ -183,7 +185,7 @@ impl Pulse {
     }
 }
 
-/// What the kernel says of a thread of ours: its state, where it waits, in which system call.
+/// The kernel's description of a thread of ours: its state, its wait channel, its system call.
 fn kernel_words(thread: u64) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).ok();
     let stat = read("stat").unwrap_or_default();
@@ -197,7 +199,7 @@ fn kernel_words(thread: u64) -> String {
     if let Some(call) = call.filter(|call| call.parse::<u32>().is_ok()) {
         let _fits = write!(words, ", in system call {call}");
     }
-    // Readable for who has CAP_SYS_ADMIN: `[<0>] request_wait_answer+0x1c/0x50`.
+    // Readable with CAP_SYS_ADMIN: `[<0>] request_wait_answer+0x1c/0x50`.
     let stack = read("stack").unwrap_or_default();
     let frames = stack.lines().filter_map(|line| line.split_whitespace().nth(1));
     let frames: Vec<_> = frames.filter_map(|it| it.split('+').next()).take(FRAMES).collect();

@@ -25,7 +25,7 @@ const BYTES_PER_US: u64 = 3000;
 const DIRECT: i32 = 0x4000;
 /// Puts given before tasks are drained.
 const BATCH: u64 = 32;
-/// One block in so many is read before it is reclaimed, and so is moved.
+/// One block of this number is read before its segment is reclaimed, and is therefore moved.
 const READ_AGAIN: u64 = 5;
 
 /// Where the store's own pages are.
@@ -139,7 +139,7 @@ impl Life {
         if bytes > 0 {
             self.drive += match self.medium.pages {
                 Pages::File(_) => begin.elapsed(),
-                // What was asked for at once is done at once, as fast as the drive moves bytes.
+                // Requests run in parallel, as fast as the drive moves bytes.
                 Pages::Memory(_) => LATENCY.max(Duration::from_micros(bytes / BYTES_PER_US)),
             };
         }
@@ -190,7 +190,7 @@ fn key(number: u64) -> Key {
     Key::of(mixed ^ 5, mixed.rotate_left(31) ^ number)
 }
 
-/// The sizes that `kvrail serve` gives a member of so many bytes.
+/// The configuration that `kvrail serve` gives a member of this size.
 fn config(area_bytes: u64, block_mean: u32) -> Config {
     Config {
         area_bytes,
@@ -241,8 +241,8 @@ fn fill(life: &mut Life, blocks: u64, length: u32) {
 
 fn main() {
     let mut words = std::env::args().skip(1);
-    let gigabytes: u64 = words.next().map_or(1000, |it| it.parse().expect("gigabytes"));
-    let length: u32 = words.next().map_or(1 << 20, |it| it.parse().expect("bytes of a block"));
+    let gigabytes: u64 = words.next().map_or(1000, |word| word.parse().expect("gigabytes"));
+    let length: u32 = words.next().map_or(1 << 20, |word| word.parse().expect("bytes of a block"));
     let file = words.next().map(PathBuf::from);
     let config = config(gigabytes * 1_000_000_000 / 4096 * 4096, length);
     let identity = Identity {

@@ -128,7 +128,7 @@ fn report(what: &str, count: u64, time: Duration) {
 }
 
 fn main() {
-    let millions: u64 = std::env::args().nth(1).and_then(|it| it.parse().ok()).unwrap_or(4);
+    let millions: u64 = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(4);
     let blocks = millions * 1_000_000;
     let config = config(blocks);
     let identity = Identity {

@@ -1,12 +1,13 @@
 //! Which puts are taken: a write budget as a token bucket, and a memory of keys that were put.
 //!
-//! Everything is taken until the ring or the index has been full once, and while the bucket is
-//! well filled. Below that a key has to be put twice, and when the bucket is empty nothing is
-//! taken. How much is well filled follows from how scarce tokens were: any token where the bucket
-//! overflows as long as it is empty; half of it for the head of a chain, and three quarters for its
-//! tail, where it is always empty. All that the store writes is paid from the bucket. What is in
-//! flight does not wait for it: the bucket may owe what a segment takes. Each pool has its own
-//! bucket, filled by the segments that it has or may claim, whichever are more.
+//! The store admits every put until the ring or the index has been full once, and later while the
+//! bucket is well filled. Below that level a key is admitted at its second put; with an empty
+//! bucket no put is admitted. The level follows from the scarcity of tokens. If the bucket
+//! overflows as long as it is empty, any token suffices; if it is always empty, half a bucket
+//! suffices for the head of a chain and three quarters for its tail. The bucket pays every write of
+//! the store. Writes in flight do not wait for the bucket: its level may be negative by one
+//! segment. Each pool has its own bucket; its income follows the number of segments that the pool
+//! has or may claim, whichever is larger.
 
 use crate::config::{Budget, Geometry};
 use crate::format::POOLS_MAX;
@@ -16,11 +17,11 @@ use crate::request::DeclineReason;
 const DAY_NS: u64 = 86_400_000_000_000;
 /// Parts of buckets are of this.
 const WHOLE: u64 = 1 << 16;
-/// The bucket takes one in so many bytes of the store.
+/// Size of the bucket: the store's bytes divided by this.
 const BURST_SHARE: u64 = 20;
 /// Depths beyond this count alike.
 const DEPTH_MAX: u16 = 15;
-/// Keys of a row of the memory; one place says which of them is the oldest.
+/// Keys in a row of the memory; one more slot of the line holds the position of the oldest key.
 const KEYS: u16 = 31;
 /// Keys remembered for each block that the store holds.
 const MEMORY: u64 = 1;
@@ -63,7 +64,7 @@ fn rows(blocks: u64) -> u64 {
     (MEMORY * blocks).div_ceil(KEYS.into()).max(1)
 }
 
-/// Bytes of RAM of the memory of a store for so many blocks.
+/// Bytes of RAM of the memory of a store of `blocks` blocks.
 pub(crate) fn seen_bytes(blocks: u64) -> u64 {
     rows(blocks) * size_of::<Row>() as u64
 }
@@ -71,7 +72,7 @@ pub(crate) fn seen_bytes(blocks: u64) -> u64 {
 /// What may be written into one pool.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Bytes that the bucket has; below 0 they are owed.
+    /// Tokens in the bucket, in bytes; negative after writes that could not wait.
     tokens: i64,
     /// What was earned and was less than a byte.
     rest: u128,
@@ -136,7 +137,7 @@ impl Admission {
 
     /// Each pool earns by the segments that it has or may claim.
     pub(crate) fn set_shares(&mut self, shares: &[u32; POOLS_MAX]) {
-        let all = shares.iter().map(|it| u64::from(*it)).sum::<u64>().max(1);
+        let all = shares.iter().map(|share| u64::from(*share)).sum::<u64>().max(1);
         for (bucket, share) in self.buckets.iter_mut().zip(shares) {
             bucket.part = u64::from(*share) * WHOLE / all;
             let burst = i128::from(self.burst) * i128::from(bucket.part) / i128::from(WHOLE);
@@ -150,7 +151,7 @@ impl Admission {
         &self.buckets[usize::from(pool)]
     }
 
-    /// Bytes that the buckets have; below 0 they are owed.
+    /// Tokens in all buckets, in bytes; may be negative.
     pub(crate) fn tokens(&self) -> i64 {
         self.buckets.iter().fold(0, |sum, it| sum.saturating_add(it.tokens))
     }

@@ -64,9 +64,9 @@ pub struct Config {
 /// What a store may write, moves and its own pages counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// As much as it is given.
+    /// No limit.
     Unlimited,
-    /// So many bytes in 24 hours.
+    /// Bytes in 24 hours.
     BytesPerDay(u64),
 }
 
@@ -93,7 +93,7 @@ impl Default for Times {
     }
 }
 
-/// Whether to tell the drive what is not needed any more.
+/// Whether the store discards free segments on the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
     /// A segment at a time, right before it is written again.
@@ -203,7 +203,7 @@ impl Geometry {
         u32::try_from(half).map_or(BLOCK_BYTES_MAX, |half| half.min(BLOCK_BYTES_MAX))
     }
 
-    /// Bytes that a transfer of so many takes on the medium.
+    /// Bytes on the medium of a transfer of `length` bytes.
     pub(crate) fn padded(&self, length: u32) -> u32 {
         length.next_multiple_of(self.logical_block)
     }

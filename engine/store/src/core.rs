@@ -29,7 +29,7 @@ use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
 use crate::worth::Worth;
 
-/// The time as the caller tells it.
+/// The time, from the caller's clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Nanoseconds of a clock that never goes back.
@@ -81,7 +81,7 @@ pub(crate) struct Writing {
     task: Task,
 }
 
-/// Bytes of RAM of a task and of a reply that nobody has taken.
+/// Bytes of RAM of a queued task and of a queued reply.
 pub(crate) const TASK_BYTES: u64 = size_of::<Task>() as u64;
 pub(crate) const REPLY_BYTES: u64 = size_of::<Reply>() as u64;
 
@@ -101,11 +101,11 @@ pub(crate) struct Recovery {
     /// Pools, as bits, of which a tombstone found no room in the index while recovery went on:
     /// nothing older may count there.
     pub(crate) overflow: u16,
-    /// Segments at the old end of the ring whose pages are not read yet.
+    /// Segments at the old end of the ring whose pages recovery has not read yet.
     pub(crate) unread: usize,
     /// Whether segments may be given up unread: the newest were read.
     pub(crate) may_evict_unread: bool,
-    /// Entries that say `Dropped`.
+    /// Entries in state `Dropped`.
     pub(crate) dropped: u64,
     /// Of `unread`, those of each pool.
     pub(crate) unread_of: [u32; POOLS_MAX],
@@ -146,7 +146,7 @@ pub(crate) struct Core {
     pools: Pools,
     /// The store has pools with names, now or once.
     pooled: bool,
-    /// Of the segments' shares, as admission knows them.
+    /// Version of the segments' shares that admission has.
     shared: u64,
     refusal: Refusal,
     /// There is no number for another segment.
@@ -176,7 +176,7 @@ impl Core {
         &mut self.ledgers[usize::from(pool)]
     }
 
-    /// A store with an index of so many buckets for so many blocks.
+    /// A store with an index of `buckets` buckets for `blocks` blocks.
     pub(crate) fn new(
         config: &Config,
         geometry: Geometry,
@@ -187,7 +187,7 @@ impl Core {
         let images = u32::from(config.images) - 1;
         let tasks = config.writes + images + config.transfers_max() + 3;
         let index = Index::new(buckets, crate::entry::NUMBERS);
-        // One for each row that owes one, and one for a change of a namespace.
+        // One reply for each row that has one pending, and one for a change of a namespace.
         let replies = 2 * config.writes + config.puts + 2;
         Self {
             config: *config,
@@ -281,7 +281,7 @@ impl Core {
         self.instance = instance;
     }
 
-    /// Who has which keys, now and before.
+    /// Sets which members hold which keys, now and before.
     pub(crate) fn set_standing(&mut self, standing: Standing) {
         self.standing = standing;
     }
@@ -300,18 +300,18 @@ impl Core {
         self.now = now;
     }
 
-    /// Whether anybody waits for space.
+    /// Whether a put waits for space.
     pub(crate) fn is_space_awaited(&self) -> bool {
         self.payers.is_any()
     }
 
-    /// Who pays for space.
+    /// Accounts of the sessions for which blocks are moved.
     pub(crate) fn payers(&mut self) -> &mut Payers {
         &mut self.payers
     }
 
-    /// Whether a segment with so many entries of the index takes no more, however small its blocks
-    /// are: so that an index that is full is spread over segments that can be reclaimed one by one.
+    /// Whether a segment with this number of entries in the index takes no more, however small its
+    /// blocks are. The limit spreads a full index over segments that can be reclaimed one by one.
     pub(crate) fn is_many(&self, entries: u64) -> bool {
         // Twice the fair share where there are few segments: their blocks' mean is a guess. Open
         // ones of several pools are not half of it together.
@@ -339,7 +339,7 @@ impl Core {
         taken
     }
 
-    /// From now on this one hears which blocks are there.
+    /// Sets the witness that is notified of blocks from now on.
     pub(crate) fn set_witness(&mut self, witness: Box<dyn Witness>) {
         self.witness = witness;
     }
@@ -447,8 +447,8 @@ impl Core {
         known.then_some(segment)
     }
 
-    /// Whether records that are not read yet may say otherwise: later ones of the segment that the
-    /// entry comes from, and puts above a drop's epoch.
+    /// Whether a record that recovery has not read yet may overrule the entry: a later record of
+    /// the entry's segment, or a put above a drop's epoch.
     pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
         let dropped = entry.kind() == Kind::Dropped;
         let found = entry.is_there() || dropped && entry.place() != 0;
@@ -462,7 +462,7 @@ impl Core {
     /// may have an older put of the key.
     pub(crate) fn needs_drop(&self, victim: u32, bound: u64) -> bool {
         let oldest = self.segments.oldest(self.segments.pool(victim));
-        oldest.is_some_and(|it| it != victim && self.segments.epoch(it) <= bound)
+        oldest.is_some_and(|oldest| oldest != victim && self.segments.epoch(oldest) <= bound)
     }
 
     /// Removes the entry of a put that is given up. While recovery goes on it stands for a drop:
@@ -496,8 +496,8 @@ impl Core {
         self.pools.set_rules(rules);
     }
 
-    /// Gives the rules' pools the numbers by which the medium knows them. `None`: there are more
-    /// than `most`.
+    /// Gives the rules' pools their numbers on the medium. `None`: there are more pools than
+    /// `most`.
     pub(crate) fn number_pools(&mut self, known: &PoolNames, most: usize) -> Option<PoolNames> {
         let Self { pools, spaces, .. } = self;
         pools.number(known, most, |pool| spaces.uses_pool(pool))
@@ -519,7 +519,7 @@ impl Core {
         self.limit_pools();
     }
 
-    /// What each pool may have, as the rules say it now.
+    /// Applies the limits of the current rules to the pools.
     pub(crate) fn limit_pools(&mut self) {
         self.segments.set_limits(&self.pools.limits(), self.pools.ruled());
     }
@@ -559,7 +559,7 @@ impl Core {
         self.admission.admit(pool, hash, put.depth, self.now.ns)
     }
 
-    /// Queues the write of a part of a put, of so many bytes.
+    /// Queues the write of a part of a put: `exact` bytes.
     pub(crate) fn part_task(&mut self, id: TaskId, offset: u64, (user, exact): (u64, u32)) {
         let length = u64::from(self.geometry.padded(exact));
         self.stats.written_bytes += length;
@@ -633,7 +633,7 @@ impl Core {
         self.replies.limit()
     }
 
-    /// Replies that nobody has taken.
+    /// Replies in the queue.
     pub(crate) fn replies(&self) -> usize {
         self.replies.len()
     }

@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::log::Log;
 use crate::request::{Answer, DropKey, Durability, Status};
 
-/// A drop whose key is out of the index, and that is not answered.
+/// A drop whose key has left the index, and whose reply is pending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropping {
     user: u64,
@@ -38,7 +38,7 @@ impl Dropping {
         self.pool
     }
 
-    /// Who asked for it.
+    /// The session that issued the drop.
     pub(crate) fn owner(&self) -> u16 {
         self.owner
     }

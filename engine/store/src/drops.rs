@@ -1,10 +1,10 @@
 //! Whether all records of drops were found: a drop that is missing must not bring its block back.
 //!
-//! Drops are numbered over the store's life; each page says how many stand before it and how many
-//! were durable when it was written. Between two pages that follow each other the numbers must
-//! follow too, but for those of segments that were reclaimed: the ledger has them. A hole above
-//! what was durable is what a crash leaves; it is written down as a gap, so that it is no damage
-//! later. A hole below is damage: nothing older can be trusted.
+//! Drops are numbered over the store's life. Each page has the number of drops before it and the
+//! number that was durable when the page was written. The numbers of two successive pages must
+//! follow each other, except for drops of reclaimed segments: the ledger has those. A hole above
+//! the durable number is the effect of a crash; recovery writes a gap record, so that the hole is
+//! no damage later. A hole below the durable number is damage: no older record can be trusted.
 
 use crate::fifo::Fifo;
 use crate::ledger::Ledger;
@@ -27,7 +27,7 @@ pub(crate) struct Drops {
     durable: u64,
     /// Numbers that are known to be missing, from and to.
     known: Fifo<(u64, u64)>,
-    /// Those of them that no record says yet.
+    /// Gaps found by this recovery, without a record yet.
     new: Fifo<(u64, u64)>,
     /// Drops before the lowest page seen in newer segments.
     above: Option<u64>,
@@ -51,18 +51,18 @@ impl Drops {
         }
     }
 
-    /// A head or page says that so many were durable.
+    /// Enters the number of durable drops of a head or page.
     pub(crate) fn durable(&mut self, drops: u64) {
         self.durable = self.durable.max(drops);
         self.last = self.last.max(drops);
     }
 
-    /// All heads are read: the newest segment must go as far as they say.
+    /// All heads are read: the newest segment must reach the durable number.
     pub(crate) fn heads_end(&mut self) {
         self.above = Some(self.durable);
     }
 
-    /// A record says that these numbers are missing.
+    /// Enters a gap record.
     pub(crate) fn known(&mut self, from: u64, to: u64) {
         if self.known.len() < GAPS_MAX {
             self.known.push((from, to));
@@ -115,7 +115,7 @@ impl Drops {
         Hole::Harmless
     }
 
-    /// A gap that no record says yet.
+    /// The first gap without a record.
     pub(crate) fn unsaid(&self) -> Option<(u64, u64)> {
         self.new.front().copied()
     }

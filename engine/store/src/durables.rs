@@ -1,4 +1,4 @@
-//! Who waits for a page to be on stable media.
+//! Requests that wait until a page is on stable media.
 
 use crate::core::Core;
 use crate::fifo::Fifo;
@@ -29,7 +29,7 @@ impl Durables {
         self.unwritten.push((serial, durable));
     }
 
-    /// The next one whose wait is over: its record is durable, or never will be.
+    /// The next request whose wait is over: its record is durable, or can never become durable.
     pub(crate) fn next(&mut self, core: &mut Core, log: &Log) -> Option<Durable> {
         if !self.unwritten.is_empty() {
             let unwritten = log.unwritten(core);

@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     Writing,
     /// The block is there.
     Live,
-    /// A reader said that the block is not what it should be.
+    /// A reader reported the block as corrupt.
     Suspect,
     /// Dropped; kept until recovery has read every older record.
     Dropped,
@@ -88,8 +88,8 @@ impl Entry {
         entry.with_kind(kind)
     }
 
-    /// A key whose puts in segments up to this epoch do not count; the place is 0, or in the
-    /// segment with the record.
+    /// A tombstone: puts of the key in segments up to epoch `bound` do not count. The place is 0,
+    /// or in the segment with the drop's record.
     pub(crate) fn dropped(key: Key, number: u16, bound: u64, place: u64) -> Self {
         Self::new(key, number, Kind::Dropped).with_place(place).with_check(bound)
     }
@@ -148,7 +148,7 @@ impl Entry {
         self.0[0]
     }
 
-    /// Of a key that was dropped: the last epoch whose puts do not count.
+    /// Of a dropped key: the last epoch whose puts do not count.
     pub(crate) fn bound(&self) -> u64 {
         self.0[1]
     }

@@ -25,8 +25,8 @@ pub enum Explained {
         /// Bytes of it that are written.
         written: u32,
     },
-    /// It is not there: never put, dropped, or evicted. The index does not say which; the feed of
-    /// evictions does, to those who have kept it.
+    /// Not present: never put, dropped, or evicted. The index does not distinguish these; a
+    /// complete copy of the feed of evictions does.
     Absent,
     /// It was dropped, or a put of it was given up, while recovery goes on.
     Dropped,
@@ -36,7 +36,7 @@ pub enum Explained {
     Distrusted,
 }
 
-/// A block as the index knows it.
+/// A block's entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Which segment of the ring it is in.
@@ -55,7 +55,7 @@ pub struct Block {
     pub class: Class,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
-    /// A reader said that it is not what it should be, and nobody has looked.
+    /// A reader reported the block as corrupt, and it is not verified yet.
     pub suspect: bool,
     /// Segments of its pool that are reclaimed before its own; 0: its own is the next one, or at
     /// work.

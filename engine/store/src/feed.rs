@@ -1,4 +1,4 @@
-//! What is gone, for those who keep a copy of the set of blocks: a queue of a fixed length.
+//! Evicted blocks, for readers that keep a copy of the set of blocks: a queue of a fixed length.
 
 use kvrail_units::METADATA_BYTES_MAX;
 
@@ -82,7 +82,7 @@ impl Feed {
         self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
     }
 
-    /// A block is gone whose key is not known.
+    /// Counts an evicted block whose key is unknown.
     pub(crate) fn lose(&mut self) {
         self.lost += 1;
     }

@@ -32,7 +32,7 @@ impl Flush {
         self.finished
     }
 
-    /// Asks that a point become durable without waiting for the timer.
+    /// Requests a flush up to `ticket` without waiting for the timer.
     pub(crate) fn want(&mut self, ticket: u64) {
         self.wanted = self.wanted.max(ticket);
     }

@@ -1,9 +1,9 @@
-//! What a put's client knows of its block: how much it is worth, and until when.
+//! A client's hint about a block: its priority, and until when it is valid.
 
-/// One in so many blocks may have a hint that ends.
+/// Hints with an end for each block of the store: one for this number of blocks.
 const ENDING_SHARE: u64 = 128;
 
-/// Hints that end, of a store of so many blocks.
+/// Hints with an end, of a store of `blocks` blocks.
 pub(crate) fn ends_of(blocks: u64) -> u32 {
     u32::try_from(blocks / ENDING_SHARE).unwrap_or(u32::MAX).max(64)
 }
@@ -13,7 +13,7 @@ pub(crate) fn ends_of(blocks: u64) -> u32 {
 pub enum Priority {
     /// Less: it was demoted.
     Low,
-    /// As much.
+    /// Same priority as a block without a hint.
     #[default]
     Normal,
     /// More: it is retained, or pinned.
@@ -40,7 +40,7 @@ impl Priority {
         }
     }
 
-    /// Of a record; another number says nothing.
+    /// Priority by its number in a record; an unknown number is `Normal`.
     pub(crate) fn of(number: u8) -> Self {
         match number {
             1 => Self::Low,
@@ -60,7 +60,7 @@ impl Hint {
 /// A block's worth as its entry has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// What its hint says.
+    /// Priority of its hint.
     Of(Priority),
     /// The time of its hint is over.
     Over,

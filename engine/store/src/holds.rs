@@ -89,7 +89,7 @@ impl Holds {
         None
     }
 
-    /// Held bytes of a pool, those of holds whose end was not noticed yet among them.
+    /// Held bytes of a pool, including holds that have ended and are not removed yet.
     pub(crate) fn bytes(&self, pool: u8) -> u64 {
         self.bytes[usize::from(pool)]
     }
@@ -220,7 +220,7 @@ impl Holds {
         last
     }
 
-    /// Ends some of those whose time is over; of each: whose it was.
+    /// Removes some expired holds; calls `ended` with the number and key of each.
     pub(crate) fn expire(&mut self, now: u64, mut ended: impl FnMut(u16, u64)) {
         if self.slots.used() == 0 {
             return;
@@ -293,11 +293,11 @@ mod tests {
         let mut plain: Vec<(u16, u64, u16)> = Vec::new();
         for _ in 0..20_000 {
             let (number, lo, owner) = (random.u16(..2), random.u64(..30), random.u16(..3));
-            let known = plain.iter().position(|it| *it == (number, lo, owner));
+            let known = plain.iter().position(|hold| *hold == (number, lo, owner));
             match random.u8(..10) {
                 0..5 => {
-                    let room =
-                        plain.len() < 40 && plain.iter().filter(|it| it.2 == owner).count() < 20;
+                    let room = plain.len() < 40
+                        && plain.iter().filter(|hold| hold.2 == owner).count() < 20;
                     let taken = holds.take(block(number, lo), owner, 10, u64::MAX);
                     assert_eq!(taken, known.is_some() || room);
                     if taken && known.is_none() {
@@ -310,13 +310,13 @@ mod tests {
                 }
                 _ => {
                     holds.owner_gone(owner);
-                    plain.retain(|it| it.2 != owner);
+                    plain.retain(|hold| hold.2 != owner);
                 }
             }
-            let held = plain.iter().any(|it| (it.0, it.1) == (number, lo));
+            let held = plain.iter().any(|hold| (hold.0, hold.1) == (number, lo));
             assert_eq!((holds.is_held(number, lo, 9), holds.count() as usize), (held, plain.len()));
             let blocks: std::collections::BTreeSet<_> =
-                plain.iter().map(|it| (it.0, it.1)).collect();
+                plain.iter().map(|hold| (hold.0, hold.1)).collect();
             assert_eq!(holds.bytes(0), 512 * blocks.len() as u64);
         }
     }

@@ -3,7 +3,7 @@
 use crate::entry::{Entry, Rest};
 use crate::key::Key;
 
-/// Entries of a bucket: one line of tags says which of them to look at.
+/// Entries of a bucket: one line of tags selects the entries to compare.
 pub(crate) const WAYS: usize = 8;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
@@ -25,7 +25,7 @@ pub(crate) struct Position(u64);
 pub(crate) struct Hash(u64);
 
 impl Hash {
-    /// A row of a table that has so many, and 16 bits that do not follow from it.
+    /// The row in a table of `rows` rows, and 16 bits that do not follow from it.
     pub(crate) fn apart(self, rows: usize) -> (usize, u16) {
         // Not the bits that choose buckets: those of one bucket would share a row.
         let mixed = u128::from(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -39,7 +39,8 @@ impl Hash {
 pub(crate) struct Index {
     tags: Box<[u64]>,
     entries: Box<[[Entry; WAYS]]>,
-    /// Looked at where all else agrees: a part of the tags would make misses of lookups dearer.
+    /// Compared after the tags and kept apart from them: a mixed layout would make misses of
+    /// lookups slower.
     rests: Box<[[Rest; WAYS]]>,
     /// Namespace number to what its keys are mixed with.
     salts: Box<[u64]>,
@@ -105,7 +106,7 @@ impl Index {
         [first, if second == first { next } else { second }]
     }
 
-    /// Tags of both candidates: asked for a batch of keys first, so that their cache misses
+    /// Tags of both candidates: loaded for a batch of keys first, so that their cache misses
     /// overlap.
     #[inline(always)]
     pub(crate) fn touch(&self, hash: Hash) -> u64 {
@@ -238,7 +239,7 @@ impl Index {
         self.rests[at(bucket)][at(way)] = rest;
     }
 
-    /// Replaces what an entry says; key and namespace stay.
+    /// Replaces the value of an entry; key and namespace stay.
     #[inline]
     pub(crate) fn update(&mut self, position: Position, entry: Entry) {
         let (bucket, way) = (position.0 / WAYS as u64, position.0 % WAYS as u64);

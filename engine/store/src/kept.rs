@@ -1,4 +1,4 @@
-//! What a reclaimed segment says of drops, and others still need.
+//! Records of drops in a reclaimed segment that recovery still needs.
 
 use crate::core::Core;
 use crate::format::{Record, RecordKind};
@@ -25,8 +25,7 @@ impl Kept {
         self.serial
     }
 
-    /// Sees to it that what a record says of drops is not lost. `false`: there is no space or page
-    /// now.
+    /// Preserves the effect of a record on drops. `false`: no space or page is available now.
     pub(crate) fn keep(&mut self, core: &mut Core, log: &mut Log, record: &Record) -> bool {
         let pool = core.segments.pool(self.victim);
         match record.kind {

@@ -25,7 +25,7 @@ impl Key {
         self.0
     }
 
-    /// The lower half: what the index hashes, and what a lookup asks for.
+    /// The lower half: the input of the index's hash, and the key of a lookup.
     #[must_use]
     pub const fn lo(self) -> u64 {
         low(self.0)
@@ -56,7 +56,7 @@ pub fn fold(uid: u64, key: Key, length: u32) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, &bytes)
 }
 
-/// The check of a block whose payload has this CRC-64/NVME.
+/// The check of a block with this CRC-64/NVME of its payload.
 #[must_use]
 pub fn check(payload_crc: u64, uid: u64, key: Key, length: u32) -> u64 {
     payload_crc ^ fold(uid, key, length)

@@ -33,7 +33,7 @@ impl Ledger {
         &self.ranges[..self.count]
     }
 
-    /// Whether so many more ranges fit, wherever they are.
+    /// Whether `ranges` more ranges fit, wherever they are.
     pub(crate) fn has_room(&self, ranges: usize) -> bool {
         self.count + ranges <= LEDGER_MAX
     }
@@ -63,7 +63,7 @@ impl Ledger {
         true
     }
 
-    /// Forgets numbers below this one: nobody asks for them any more.
+    /// Removes the numbers below this one, which no longer matter.
     pub(crate) fn forget_below(&mut self, number: u64) {
         let gone = self.ranges().partition_point(|(_, end)| *end <= number);
         self.ranges.copy_within(gone..self.count, 0);

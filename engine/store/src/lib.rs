@@ -1,9 +1,9 @@
 //! The keyed block store of one member: a state machine that does nothing by itself.
 //!
 //! Owns the index, the ring of segments, records with their metadata, reclaim, holds, namespaces
-//! and recovery. What it wants done leaves as tasks (read, write, flush, discard) and comes back as
-//! results; time is told to it. It makes no system call, reads no clock, takes no lock, writes no
-//! log line, and allocates nothing after `Store::new`. It never sees a byte of a block.
+//! and recovery. The store issues tasks (read, write, flush, discard) and gets their results and
+//! the time from its caller. It makes no system call, reads no clock, takes no lock, writes no log
+//! line, and allocates nothing after `Store::new`. It never sees a byte of a block.
 //!
 //! `docs/store-format.md` has the format on the medium, `docs/decisions/store.md` the reasons.
 #![forbid(unsafe_code)]

@@ -98,7 +98,7 @@ mod tests {
             );
             if random.bool() {
                 assert_eq!(lines.pop(pool), queue.pop_front());
-            } else if plain.iter().map(|it| it.len()).sum::<usize>() < 20 {
+            } else if plain.iter().map(|line| line.len()).sum::<usize>() < 20 {
                 lines.push(pool, number);
                 plain[usize::from(pool)].push_back(number);
             }

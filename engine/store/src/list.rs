@@ -137,8 +137,8 @@ impl Lister {
             return false;
         }
         self.page.copy(page);
-        self.next = Some(Cursor::after(epoch)).filter(|it| {
-            let newer = core.segments.first_since(it.epoch);
+        self.next = Some(Cursor::after(epoch)).filter(|cursor| {
+            let newer = core.segments.first_since(cursor.epoch);
             newer.is_some()
         });
         true
@@ -222,7 +222,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Numbers of namespaces, with the one that was asked for last.
+/// Numbers of namespaces, with a cache of the last lookup.
 struct Numbers<'a> {
     core: &'a Core,
     recent: Option<(u64, Option<u16>)>,
@@ -251,7 +251,7 @@ impl Lister {
     ) -> Option<Listed<'a>> {
         let core = numbers.core;
         let Record { key, uid, .. } = *record;
-        let wanted = record.kind == RecordKind::Put && self.uid.is_none_or(|it| it == uid);
+        let wanted = record.kind == RecordKind::Put && self.uid.is_none_or(|listed| listed == uid);
         let same = core.segments.epoch(self.segment) == self.cursor.epoch
             && core.segments.state(self.segment) != State::Free;
         let number = if wanted && same { numbers.of(uid) } else { None }?;

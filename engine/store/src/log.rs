@@ -1,10 +1,10 @@
 //! The writing ends of the rings: where blocks are placed, and the pages their records go to.
 //!
 //! One segment of a pool is open, and takes its blocks and drops. Up to three before it are
-//! closing: blocks placed there are still being written, and their records go there. A drop goes
-//! to the open segment, which has the highest epoch of all with content in its pool: records of one
-//! key have ascending epochs. A drop whose segment is reclaimed before an older one is written
-//! again, with the epoch that it was made in.
+//! closing: writes of blocks placed there are in flight, and the blocks' records go there. A drop
+//! goes to the open segment, which has the highest epoch of all with content in its pool, so that
+//! records of one key have ascending epochs. A drop whose segment is reclaimed before an older
+//! segment is written again, with its original epoch.
 
 use crate::config::Geometry;
 use crate::core::{Core, Image};
@@ -14,7 +14,7 @@ use crate::placed::{OPENS, Placed, pool_of};
 use crate::segments::{State, bits};
 use crate::task::Verb;
 
-/// Who wants space.
+/// Purpose of a claim of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// A put: leaves one ready segment to moves.
@@ -38,11 +38,11 @@ struct Open {
     header: PageHeader,
     serial: u64,
     since: u64,
-    /// Whether somebody waits for the page.
+    /// Whether a request waits for the page.
     urgent: bool,
     /// Drops before this segment's end, once it is closing.
     frozen: Option<u64>,
-    /// Blocks placed whose records are missing.
+    /// Placed blocks without a record yet.
     in_flight: u32,
     /// Pages on their way to the medium.
     writing: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Log {
     next_serial: u64,
 }
 
-/// Segments that each pool can have open at any time, and what is left for whoever needs more.
+/// Rows that each pool has for its open segments; the rest are shared by pools that need more.
 const OWN: usize = 2;
 const PAGES: usize = POOLS_MAX * OWN + OPENS - OWN;
 
@@ -145,7 +145,7 @@ impl Log {
         end.drops = end.drops.max(drops);
     }
 
-    /// From now on pages and heads say that so many drops of a pool are durable.
+    /// Sets the number of durable drops of a pool for later pages and heads.
     pub(crate) fn set_drops_durable(&mut self, pool: u8, drops: u64) {
         let end = self.end(pool);
         end.drops_durable = end.drops_durable.max(drops);
@@ -160,7 +160,8 @@ impl Log {
             _ => None,
         });
         let pages = self.open_rows().filter(|open| open.page.has_drops());
-        for (pool, before) in images.chain(pages.map(|it| (it.header.pool, it.header.drops_before)))
+        for (pool, before) in
+            images.chain(pages.map(|page| (page.header.pool, page.header.drops_before)))
         {
             let written = &mut drops[usize::from(pool)];
             *written = before.min(*written);
@@ -212,7 +213,7 @@ impl Log {
             return true;
         }
         let rows = |used: &u8| used.count_ones() as usize;
-        let kept: usize = self.used.iter().map(|it| OWN.saturating_sub(rows(it))).sum();
+        let kept: usize = self.used.iter().map(|used| OWN.saturating_sub(rows(used))).sum();
         rows(&self.used[usize::from(pool)]) < OWN || self.spare_pages.len() > kept
     }
 
@@ -279,8 +280,8 @@ impl Log {
         Some(Placed { open: u8::try_from(row).expect("64 rows"), place, offset })
     }
 
-    /// A placed block will have no record: what it took stays a hole, unless nothing that counts
-    /// is or comes behind it. Blocks whose writes fail must not use up the ring.
+    /// A placed block will have no record: its bytes stay a hole, unless no live block is or comes
+    /// behind it. Blocks whose writes fail must not use up the ring.
     pub(crate) fn forgo(&mut self, placed: Placed) {
         let open = self.open_mut(placed.open);
         open.in_flight -= 1;
@@ -294,8 +295,8 @@ impl Log {
         self.open_mut(placed.open).in_flight += 1;
     }
 
-    /// Appends the record of a placed block; `urgent` if somebody waits for its page. The serial
-    /// of the page, or nothing when no page can be closed now.
+    /// Appends the record of a placed block; `urgent` if a request waits for its page. Returns the
+    /// serial of the page, or `None` when no page can be closed now.
     pub(crate) fn append(
         &mut self,
         core: &mut Core,
@@ -419,7 +420,7 @@ impl Log {
         self.open_mut(row).writing -= 1;
     }
 
-    /// Asks that all records so far be written soon.
+    /// Marks the pages with records as urgent.
     pub(crate) fn hurry(&mut self) {
         for pool in bits(self.active) {
             for row in self.rows_of(pool) {
@@ -430,8 +431,8 @@ impl Log {
         }
     }
 
-    /// Sees to it that some page says how many drops are durable: else the loss of the last page
-    /// with drops would not be noticed.
+    /// Appends a mark if no page states the current number of durable drops: without it, recovery
+    /// would not notice the loss of the last page with drops.
     fn say_durable(&mut self, core: &mut Core, pool: u8) {
         let LogHead { current, drops_durable, written_durable, .. } = *self.end(pool);
         if drops_durable <= written_durable || current.is_none() || core.is_held_up() {
@@ -470,7 +471,7 @@ impl Log {
         }
     }
 
-    /// What a head written now says.
+    /// The head to write now.
     pub(crate) fn head(
         &self,
         core: &Core,

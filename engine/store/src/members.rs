@@ -11,7 +11,7 @@ const _: () = assert!(MEMBERS_MAX as u32 == u64::BITS);
 pub struct Members(u64);
 
 impl Members {
-    /// Nobody.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
     /// Those from 0 to one less than `count`.
@@ -20,7 +20,7 @@ impl Members {
         Self(if count >= MEMBERS_MAX { u64::MAX } else { (1 << count) - 1 })
     }
 
-    /// Those whose bits are set.
+    /// The members whose bits are set.
     #[must_use]
     pub const fn of_bits(bits: u64) -> Self {
         Self(bits)
@@ -85,8 +85,8 @@ impl Members {
         u16::try_from(below.count_ones()).expect("at most 64")
     }
 
-    /// Which of them has a key, by its lower half: the one of the highest weight, so that a member
-    /// more or less moves no key but its own. 0 where there is nobody.
+    /// The member with the highest weight for a key, by its lower half: one member more or less
+    /// moves only the keys of that member. 0 for the empty set.
     #[must_use]
     pub fn owner(self, uid: u64, lo: u64) -> u16 {
         if self.0.is_power_of_two() {
@@ -149,7 +149,7 @@ mod tests {
         assert!((18_000..22_000).contains(&apart), "namespaces spread apart: {apart}");
     }
 
-    /// Stores that exist have their keys where these numbers say: they never change.
+    /// The keys of existing stores lie where these numbers place them: the numbers never change.
     #[test]
     fn the_mapping_is_that_of_the_first_version() {
         let of = |count| (0..24).map(|lo| Members::first(count).owner(7, lo)).collect::<Vec<_>>();

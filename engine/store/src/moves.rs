@@ -1,8 +1,9 @@
 //! Blocks on their way from a victim to the open segment, through cells of the store's buffers.
 //!
-//! A copied block gets its record when a flush has covered it: else power could end with the record
-//! on stable media and the block at its old place only, where nobody looks any more. A flush is
-//! asked for when no more moves can begin, so that it covers as many as there are.
+//! A copied block gets its record when a flush has covered the copy. Otherwise power could fail
+//! with the record on stable media and the block only at its old place, where recovery does not
+//! look. Moves request a flush when no more moves can begin, so that one flush covers as many as
+//! possible.
 
 use kvrail_units::METADATA_BYTES_MAX;
 
@@ -49,7 +50,7 @@ pub(crate) struct Moves {
     /// Slots of the first buffer, which no move has.
     first: usize,
     used: usize,
-    /// Of those, moves whose bytes are on their way.
+    /// Moves whose data is in flight.
     copying: usize,
     last_serial: u64,
 }
@@ -70,8 +71,8 @@ impl Moves {
         }
     }
 
-    /// Whether one more may begin: while nobody waits, as many as there are buffers. What is under
-    /// way ahead of time has no session's turn when puts begin to wait for it.
+    /// Whether one more move may begin. While no put waits for space, the limit is the number of
+    /// buffers: a move ahead of time takes no session's turn when puts begin to wait for it.
     pub(crate) fn has_room(&self, core: &Core) -> bool {
         let all = self.slots.len() - self.first;
         let copies = if core.is_space_awaited() { all } else { all / self.first };

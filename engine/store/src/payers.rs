@@ -1,8 +1,9 @@
-//! Who pays for space: in whose turn blocks are moved.
+//! Accounts of the sessions whose puts wait for space: moves are issued in their turns.
 //!
-//! What waits for space waits for moves, so those are part of the puts that wait. Of the sessions
-//! that wait the one pays that was given the most space, less what it has paid; each segment that
-//! is freed begins a new account. Where nobody waits nobody pays.
+//! A put that waits for space waits for moves, so the moves are part of its cost. Of the waiting
+//! sessions, the one with the largest difference between space received and moves paid pays for the
+//! next move. Each freed segment resets the accounts. While no session waits, moves are charged to
+//! none.
 
 use crate::task::Urgency;
 
@@ -21,7 +22,7 @@ impl Payers {
         Self { owed: vec![0; usize::from(owners)].into_boxed_slice(), payer: None }
     }
 
-    /// An owner was given so much space.
+    /// Charges an owner with `bytes` of received space.
     pub(crate) fn given(&mut self, owner: u16, bytes: u32) {
         self.owed[usize::from(owner)] += i64::from(bytes);
     }
@@ -31,12 +32,12 @@ impl Payers {
         self.payer = waiting.max_by_key(|owner| self.owed[usize::from(*owner)]);
     }
 
-    /// Whether anybody waits.
+    /// Whether a session waits for space.
     pub(crate) fn is_any(&self) -> bool {
         self.payer.is_some()
     }
 
-    /// For whom so many bytes are moved.
+    /// Charges the payer with `bytes` of moves; returns the urgency of the move.
     pub(crate) fn pay(&mut self, bytes: u64) -> Urgency {
         let Some(owner) = self.payer else { return Urgency::Background };
         self.owed[usize::from(owner)] -= bytes.cast_signed();
@@ -48,7 +49,7 @@ impl Payers {
         self.owed.fill(0);
     }
 
-    /// Whoever has this number from now on has nothing yet.
+    /// Resets the account of an owner's number before its reuse.
     pub(crate) fn owner_gone(&mut self, owner: u16) {
         self.owed[usize::from(owner)] = 0;
         self.payer = self.payer.filter(|payer| *payer != owner);

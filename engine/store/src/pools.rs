@@ -17,7 +17,7 @@ pub const DEFAULT_POOL: &str = "default";
 /// How many segments a pool may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// So many are kept for it, whatever other pools want.
+    /// Segments that are reserved for the pool, whatever other pools demand.
     pub minimum: u32,
     /// It never has more. Fewer than `POOL_SEGMENTS_MIN` are as many.
     pub maximum: u32,
@@ -32,7 +32,8 @@ impl Default for PoolLimits {
 /// A pool as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRule {
-    /// 1 to 32 bytes. The medium knows the pool by it. `DEFAULT_POOL` limits that one.
+    /// Name of 1 to 32 bytes, which identifies the pool on the medium. `DEFAULT_POOL` sets the
+    /// limits of the default pool.
     pub name: String,
     /// Namespaces that are made in it: a name, or with `*` at its end all names that begin so. Of
     /// several rules the first counts.
@@ -57,13 +58,13 @@ impl PoolRule {
     }
 }
 
-/// Pools of a store with so many segments at most: each must be able to work.
+/// Most pools of a store with `segments` segments: each pool must be able to work.
 #[must_use]
 pub fn pools_max(segments: u32) -> usize {
     POOLS_MAX.min((segments / POOL_SEGMENTS_MIN) as usize)
 }
 
-/// The rules, and the numbers that the medium knows their pools by.
+/// The rules, and the pools' numbers on the medium.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     rules: Vec<PoolRule>,
@@ -78,9 +79,9 @@ impl Pools {
         self.rules = rules;
     }
 
-    /// Gives each rule's pool its number: the one that the medium knows it by, or one of which
-    /// nothing is left. `in_use` says of a number whether a namespace is in it. `None`: there are
-    /// more pools than `most`.
+    /// Gives each rule's pool its number: its number on the medium, or a number without any
+    /// remains. `in_use` is true for a number with a namespace. `None`: there are more pools than
+    /// `most`.
     pub(crate) fn number(
         &mut self,
         known: &PoolNames,
@@ -93,7 +94,7 @@ impl Pools {
                 continue;
             }
             let name = self.rules[at].on_medium();
-            let same = self.names.iter().position(|it| *it == name);
+            let same = self.names.iter().position(|known| *known == name);
             let place = same.or_else(|| {
                 let unnamed = |at: &usize| self.names[*at][0] == 0 && !in_use(small(*at));
                 let stale = |at: &usize| !self.is_named(at) && !in_use(small(*at));
@@ -123,7 +124,7 @@ impl Pools {
         }
     }
 
-    /// What each pool may have. One without a rule may have what nobody else wants.
+    /// Limits of each pool. A pool without a rule may have the segments that no other pool demands.
     pub(crate) fn limits(&self) -> [PoolLimits; POOLS_MAX] {
         let mut limits = [PoolLimits::default(); POOLS_MAX];
         for (rule, number) in self.rules.iter().zip(&self.numbers) {
@@ -159,8 +160,8 @@ pub struct PoolView<'a> {
     pub number: u8,
     /// Its name.
     pub name: &'a str,
-    /// Whether the configuration has it. One without a rule keeps its blocks while nobody needs
-    /// the space.
+    /// Whether the configuration has the pool. A pool without a rule keeps its blocks until other
+    /// pools need the space.
     pub ruled: bool,
     /// What it may have.
     pub limits: PoolLimits,
@@ -191,7 +192,7 @@ mod tests {
         pools.set_rules(vec![rule("b", "b *"), rule("default", "x"), rule("a", "a")]);
         let names = pools.number(&PoolNames::default(), 4, |_| false).unwrap();
         assert_eq!(
-            [b"a", b"b c".as_slice(), b"x", b"c"].map(|it| pools.of_space(it)),
+            [b"a", b"b c".as_slice(), b"x", b"c"].map(|space| pools.of_space(space)),
             [2, 1, 0, 0]
         );
         // The order of the rules does not matter, nor that one is gone.

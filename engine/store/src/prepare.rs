@@ -32,7 +32,7 @@ pub(crate) struct Prepare {
     stage: Stage,
     /// The pool that got the last one.
     last: u8,
-    /// The head that was written last: both copies say the same.
+    /// The head that was written last: both copies are equal.
     head: Option<Head>,
 }
 
@@ -41,7 +41,7 @@ impl Prepare {
         Self { stage: Stage::Idle, last: 0, head: None }
     }
 
-    /// `may`: pools whose new pages know what to count on from.
+    /// `may`: pools whose numbers of drops are recovered, so that new pages can continue them.
     pub(crate) fn step(&mut self, core: &mut Core, log: &Log, may: impl Fn(u8) -> bool) {
         // Nothing can be written any more: puts are declined, and do not wait for ever.
         if core.segments.is_worn_out() {

@@ -22,7 +22,7 @@ struct Row {
 #[derive(Debug)]
 pub(crate) struct Quota {
     rows: [Row; POOLS_MAX],
-    /// Pools that somebody wanted space in.
+    /// Pools with a demand for space since the start.
     wanted: u16,
     wanted_count: u32,
     /// Pools that have segments.
@@ -112,13 +112,13 @@ impl Quota {
         }
     }
 
-    /// Segments that a pool may take of so many free ones.
+    /// Segments that a pool may take of `free` free ones.
     pub(crate) fn takeable(&self, pool: u8, free: u32) -> u32 {
         let row = self.row(pool);
         let own = row.kept.saturating_sub(row.held);
         let beyond = free.saturating_sub(self.owed - own);
         let room = row.limits.maximum.saturating_sub(row.held);
-        // Where more is kept than there is, whoever comes first has it.
+        // Reservations above the capacity are served in the order of demand.
         room.min(beyond.max(own.min(free)))
     }
 
@@ -127,8 +127,8 @@ impl Quota {
         row.held > row.limits.maximum
     }
 
-    /// The pool that gives a segment when this one is short. `age` says of a pool how old its
-    /// oldest segment is: less is older.
+    /// The pool that gives up a segment when this one is short. `age` returns the age of a pool's
+    /// oldest segment: less is older.
     pub(crate) fn donor(
         &self,
         pool: u8,
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_pool_below_its_minimum_takes_from_the_one_furthest_above() {
         let quota = quota(&[(0, 50), (10, 20), (6, u32::MAX)], &[12, 9, 15]);
-        let donor = |pool, but| quota.donor(pool, |it| Some(it) != but, u64::from);
+        let donor = |pool, but| quota.donor(pool, |pool| Some(pool) != but, u64::from);
         assert_eq!(donor(1, None), Some(2));
         assert_eq!(donor(1, Some(2)), Some(0));
         assert_eq!(donor(0, None), Some(0));
@@ -220,8 +220,8 @@ mod tests {
         let but = |pool| pool != 2 && pool != 3;
         assert_eq!([0, 1].map(|pool| quota.donor(pool, but, ages)), [0, 1].map(Some));
         // The default pool gives to others without a rule only.
-        assert_eq!([2, 1].map(|pool| quota.donor(pool, |it| it == 0, ages)), [Some(0), None]);
-        // Each keeps what it works with, and who has all that it may takes of its own.
+        assert_eq!([2, 1].map(|pool| quota.donor(pool, |donor| donor == 0, ages)), [Some(0), None]);
+        // Each pool keeps its working set, and a pool at its maximum takes from its own segments.
         (0..5).for_each(|_| quota.give(2));
         assert_eq!(quota.donor(3, |_| true, ages), Some(3));
         (0..10).for_each(|_| quota.take(1));

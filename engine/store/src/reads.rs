@@ -13,7 +13,7 @@ pub(crate) enum Count {
     Nothing,
 }
 
-/// Finds what a get asks for, and holds its segment.
+/// Finds the block of a get, and holds its segment.
 #[inline(always)]
 pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, Answer> {
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
@@ -62,17 +62,16 @@ fn absent(core: &mut Core, found: Option<Entry>) -> Status {
     status
 }
 
-/// The bytes of a part of a block, if it can be asked for.
+/// The offset of a part of a block, if the range is valid.
 fn part(core: &Core, (at, bytes): (u32, u32), length: u32) -> Result<u32, Status> {
     let end = at.checked_add(bytes).filter(|end| *end <= length);
     let sound = bytes > 0 && at.is_multiple_of(core.geometry().logical_block) && end.is_some();
     if sound { Ok(bytes) } else { Err(Status::Invalid(Fault::Part)) }
 }
 
-/// Sets the kind of a block that is there with that check. `false`: there is no such block.
+/// Sets the kind of the block with this check. `false`: there is no such block.
 ///
-/// A reader that says of one that it is not what it should be makes it suspect, until somebody has
-/// looked.
+/// A reader's report makes a block suspect until the block is verified.
 pub(crate) fn mark(core: &mut Core, (number, key): (u16, Key), check: u64, kind: Kind) -> bool {
     let (_, found) = core.find(number, key);
     let Some((position, entry)) =

@@ -1,15 +1,16 @@
-//! Reclaim: the coldest segment's blocks are evicted; those that were used lately or are held are
-//! moved. Which pool it is taken from, `quota.rs` says; what is moved stays in its pool.
+//! Reclaim: the coldest segment's blocks are evicted; recently used and held blocks are moved.
+//! `quota.rs` chooses the pool; moved blocks stay in their pool.
 //!
 //! Segments go in any order. A drop in one that is not its pool's oldest is written again as long
 //! as an older segment may have a put of its key, and the drops' numbers go into the pool's ledger.
 //! A pool is reclaimed in the order of epochs while recovery goes on, while its ledger is nearly
 //! full, and while drops take much of it.
 //!
-//! The victim's pages are read twice: to weigh what should move, and to move or evict it. As much
-//! as was put may move because it was used, so that at most twice that is written, and at most 3/4
-//! of a segment, so each segment gains space. Held blocks move whatever was put. A segment of which
-//! much is held is passed over: the limit of holds sees to it that there is another one.
+//! Reclaim reads the victim's pages twice: to choose the blocks that move, and to move or evict
+//! them. Blocks that move because of their use amount to at most the bytes that were put, so that
+//! writes at most double, and to at most 3/4 of a segment, so that each segment gains space. Held
+//! blocks move regardless. Reclaim passes over a segment with many held bytes: the limit of holds
+//! guarantees another one.
 
 use crate::config::Config;
 use crate::core::Core;
@@ -179,7 +180,8 @@ impl Reclaim {
     fn release(&mut self, core: &mut Core, segment: u32) {
         let pool = core.segments.pool(segment);
         core.segments.release(segment);
-        let floor = core.segments.oldest(pool).map_or(u64::MAX, |it| core.segments.drops(it).0);
+        let floor =
+            core.segments.oldest(pool).map_or(u64::MAX, |segment| core.segments.drops(segment).0);
         core.ledger_mut(pool).forget_below(floor);
         core.payers().settle();
         core.stats.reclaimed += 1;
@@ -371,7 +373,7 @@ impl Reclaim {
         }
     }
 
-    /// A block of so many bytes moves.
+    /// Charges the move of a block of `bytes`.
     fn pay(&mut self, rank: Option<u8>, bytes: u64) {
         let room = if rank == Some(HELD) { &mut self.held_room } else { &mut self.room };
         *room -= bytes;

@@ -1,10 +1,11 @@
 //! Recovery: the pages of all segments, newest first, while requests are served. Pools are read
 //! together, in the order of epochs; each keeps its own account of drops.
 //!
-//! Of two records of a key the one in the newer segment counts, and in one segment the later one
-//! (`log.rs` says why that is the order in which they were made). So what is in the index already
-//! stays, except for entries of the segment that is being read itself, and for drops that were
-//! written again: a put in a segment above the epoch in which the drop was made counts.
+//! Of two records of a key, the one in the newer segment counts, and in one segment the later one
+//! (`log.rs` gives the reason why this is the order in which they were made). Entries already in
+//! the index therefore stay, with two exceptions: entries of the segment that is being read, and
+//! drops that were written again. Against such a drop, a put in a segment above the drop's original
+//! epoch counts.
 
 use crate::config::{Geometry, UNIT_BYTES};
 use crate::core::Core;
@@ -73,8 +74,8 @@ pub(crate) struct Recovery {
     nth: usize,
     segments_read: usize,
     sequence: u64,
-    /// Pools, as bits: of which the newest segment with pages was read, and those whose new pages
-    /// know what to count on from.
+    /// Bit masks of pools: those whose newest segment with pages was read, and those whose numbers
+    /// of drops new pages can continue.
     newest_read: u16,
     resumed: u16,
     /// Page of the last gap written down.
@@ -118,12 +119,13 @@ impl Recovery {
         self.ending == Ending::Reading
     }
 
-    /// Pools, as bits, whose new pages know what to count on from.
+    /// Bit mask of the pools whose numbers of drops new pages can continue.
     pub(crate) fn resumed(&self) -> u16 {
         self.resumed
     }
 
-    /// Whether what is durable may be said in new pages and heads: gaps are on the medium.
+    /// Whether new pages and heads may state the number of durable drops: all gaps have records on
+    /// the medium.
     pub(crate) fn is_done(&self) -> bool {
         self.ending == Ending::Done
     }
@@ -272,9 +274,9 @@ impl Recovery {
         drops.page(ledger, header.drops_before, self.page.drops())
     }
 
-    /// Hashes all keys of the page, then asks for their tags, then for their entries. Loops that
-    /// miss the cache are short: a core looks some 300 instructions ahead, and only misses that it
-    /// sees overlap.
+    /// Hashes all keys of the page, then loads their tags, then their entries. Loops that miss the
+    /// cache are short: a core looks some 300 instructions ahead, and overlaps only the misses
+    /// within that window.
     fn touch(&mut self, core: &mut Core) {
         let (mut at, mut count) = (0, 0);
         while let Some((record, _, next)) = self.page.record(at)
@@ -331,7 +333,7 @@ impl Recovery {
         }
     }
 
-    /// Whether a record says more of a key than the entry that there is.
+    /// Whether a record overrules the present entry of its key.
     fn counts(core: &Core, old: &Entry, segment: u32, record: &Record) -> bool {
         let here = || core.geometry().segment_of(old.place()) == segment;
         let epoch = core.segments.epoch(segment);
@@ -452,7 +454,7 @@ impl Recovery {
         }
     }
 
-    /// Lets new pages count on from what the newest ones of their pools say.
+    /// Lets new pages continue the numbers of the newest pages of their pools.
     fn resume(&mut self, core: &Core, log: &mut Log, drops: &[Drops; POOLS_MAX]) {
         if self.resumed == u16::MAX {
             return;

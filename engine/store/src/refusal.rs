@@ -44,7 +44,7 @@ impl Refusal {
         self.rounds == ROUNDS
     }
 
-    /// A write that was refused is done, or nobody wants it any more.
+    /// A refused write has succeeded, or is no longer needed.
     pub(crate) fn end(&mut self) {
         self.open = self.open.checked_sub(1).expect("a write ends once");
         if self.open == 0 {

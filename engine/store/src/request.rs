@@ -1,4 +1,4 @@
-//! What a store is asked, and what it answers.
+//! Requests to a store, and its answers.
 
 use kvrail_units::METADATA_BYTES_MAX;
 
@@ -38,7 +38,7 @@ pub enum Durability {
 /// What the store has of the chain of blocks that a put belongs to: of one request's prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chain {
-    /// At least half, or nobody knows: the block is taken as far as the write budget goes.
+    /// At least half, or unknown: the block is admitted as far as the write budget allows.
     #[default]
     Extends,
     /// Less than half: the chain is taken if it is worth more than the coldest blocks there are.
@@ -46,7 +46,7 @@ pub enum Chain {
 }
 
 impl Chain {
-    /// Of a chain of so many blocks, of which so many are there from its head on.
+    /// Of a chain of `blocks` blocks, of which the first `there` are present.
     #[must_use]
     pub fn of(there: usize, blocks: usize) -> Self {
         if there < blocks.div_ceil(2) { Self::Begins } else { Self::Extends }
@@ -56,9 +56,9 @@ impl Chain {
 /// What a request needs a place for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A block whose bytes all come with its put.
+    /// A block whose bytes are all in its put.
     Block,
-    /// A block whose parts come one after the other.
+    /// A block whose parts arrive one after the other.
     Incomplete,
     /// A later part.
     Part,
@@ -71,7 +71,7 @@ pub enum Place {
 pub struct Put<'a> {
     /// Comes back in the reply, and names the client's memory in the task.
     pub user: u64,
-    /// Who asks.
+    /// The session that issued the put.
     pub owner: u16,
     /// Namespace.
     pub space: SpaceId,
@@ -135,8 +135,8 @@ pub enum Extent {
         /// Bytes of the caller's memory.
         capacity: u32,
     },
-    /// Some, of a block too large for one request. `at` is a multiple of the logical block. The
-    /// block may be replaced between two parts: the check over all of them says so.
+    /// A part of a block too large for one request. `at` is a multiple of the logical block. The
+    /// block may be replaced between two parts: the check over all parts detects the change.
     Part {
         /// First byte.
         at: u32,
@@ -161,7 +161,7 @@ pub struct Get {
 pub struct DropKey {
     /// Comes back in the reply.
     pub user: u64,
-    /// Who asks.
+    /// The session that issued the request.
     pub owner: u16,
     /// Namespace.
     pub space: SpaceId,
@@ -229,7 +229,7 @@ pub enum Status {
     Miss,
     /// The block is not there yet: recovery has not seen everything.
     Warming,
-    /// Get: the memory is too small; the answer's length says how much is needed.
+    /// Get: the buffer is too small; the answer's length is the required size.
     TooSmall,
     /// Put: given up before it was complete, because of a drop, a clear, its owner's end, another
     /// part's failure, or the wait for the next part.
@@ -282,8 +282,8 @@ pub struct Reading {
     pub id: ReadId,
     /// First byte of the area; a multiple of the logical block.
     pub offset: u64,
-    /// Bytes that are the block's. On the medium they are followed by others up to a multiple of
-    /// the logical block, which belong to nobody and must not reach the client's memory.
+    /// Bytes of the block. On the medium, padding up to a multiple of the logical block follows
+    /// them, which must not reach the client's memory.
     pub exact: u32,
     /// What is answered when all of them were read.
     pub answer: Answer,
@@ -340,7 +340,7 @@ pub struct Reply {
 /// What a lookup found: bit n for the n-th key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Keys whose blocks are there.
+    /// Bit mask of the keys with a present block.
     pub found: u64,
     /// Those of them that are held for the asker.
     pub held: u64,

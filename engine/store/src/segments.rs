@@ -1,4 +1,4 @@
-//! The rings of segments: who is in which state, in which pool, and in which order of epochs.
+//! The rings of segments: each segment's state and pool, and the order of epochs.
 
 use crate::fifo::Fifo;
 use crate::format::POOLS_MAX;
@@ -56,7 +56,8 @@ struct Segment {
     gaps: bool,
     /// Whether it has puts of keys that a newer segment has puts of.
     stale: bool,
-    /// Until when others go first, in nanoseconds: so many bytes of it are held.
+    /// Time until which reclaim prefers other segments, in nanoseconds, and the held bytes that
+    /// caused it.
     spared_ns: u64,
     held: u32,
 }
@@ -85,7 +86,7 @@ pub(crate) struct Segments {
     free: Fifo<u32>,
     rings: Box<[Ring]>,
     quota: Quota,
-    /// Segments whose entries go.
+    /// Segments whose entries are being removed.
     dead: usize,
     /// Segments with puts that newer ones replace.
     stale: usize,
@@ -248,12 +249,12 @@ impl Segments {
         self.quota.set_limits(limits, ruled);
     }
 
-    /// Somebody wants space in a pool.
+    /// Enters a demand for space in a pool.
     pub(crate) fn want(&mut self, pool: u8) {
         self.quota.want(pool);
     }
 
-    /// Pools that somebody wanted space in since the start, as bits.
+    /// Bit mask of the pools with a demand for space since the start.
     pub(crate) fn wanted(&self) -> u16 {
         self.quota.wanted()
     }
@@ -301,7 +302,7 @@ impl Segments {
         self.spare(pool) > 0
     }
 
-    /// Others go before a segment of which so many bytes are held, until then.
+    /// Reclaim prefers other segments to this one, with `held` held bytes, until `until_ns`.
     pub(crate) fn pass_over(&mut self, segment: u32, held: u64, until_ns: u64) {
         let it = self.at(segment);
         (it.spared_ns, it.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
@@ -338,13 +339,15 @@ impl Segments {
         self.quota.is_over(pool)
     }
 
-    /// The pool that gives a segment when this one is short, of those whose oldest one can go.
+    /// The pool that gives up a segment when this one is short, among those with a reclaimable
+    /// oldest segment.
     pub(crate) fn donor(&self, pool: u8, can_go: impl Fn(u8) -> bool) -> Option<u8> {
         let age = |pool| self.oldest(pool).map_or(u64::MAX, |oldest| self.epoch(oldest));
         self.quota.donor(pool, can_go, age)
     }
 
-    /// The pool with the most entries for what it has, of those whose oldest segment can go.
+    /// The pool with the most entries for its segments, among those with a reclaimable oldest
+    /// segment.
     pub(crate) fn densest(&self, can_go: impl Fn(u8) -> bool) -> Option<u8> {
         let denser = |one: &u8, other: &u8| {
             let weigh = |pool: u8, by: u8| {
@@ -356,7 +359,7 @@ impl Segments {
         bits(self.quota.held_bits()).filter(|pool| can_go(*pool)).max_by(denser)
     }
 
-    /// Whether a pool has more than its part of an index with room for so many entries.
+    /// Whether a pool has more than its share of an index with `capacity` entries.
     pub(crate) fn is_dense(&self, pool: u8, capacity: u64) -> bool {
         let part = u128::from(capacity) * u128::from(self.held(pool));
         u128::from(self.ring(pool).live) * u128::from(self.count()) > part
@@ -380,7 +383,9 @@ impl Segments {
             ready < READY && may(*pool) && self.quota.takeable(*pool, free) > 0
         };
         let after = |pool: &u8| pool.wrapping_sub(last + 1) % small(POOLS_MAX);
-        bits(self.wanted()).filter(wants).min_by_key(|it| (self.ring(*it).ready.len(), after(it)))
+        bits(self.wanted())
+            .filter(wants)
+            .min_by_key(|pool| (self.ring(*pool).ready.len(), after(pool)))
     }
 
     pub(crate) fn ready(&self, pool: u8) -> usize {
@@ -519,7 +524,7 @@ impl Segments {
 
     /// Whether there are any such entries.
     pub(crate) fn has_dead_entries(&self) -> bool {
-        self.table.iter().any(|it| it.state == State::Dead && it.live > 0)
+        self.table.iter().any(|segment| segment.state == State::Dead && segment.live > 0)
     }
 
     /// A segment found at the start, by its head.
@@ -530,7 +535,7 @@ impl Segments {
         self.quota.take(pool);
     }
 
-    /// A segment whose content does not count.
+    /// Marks a segment without valid content as free.
     pub(crate) fn found_free(&mut self, segment: u32) {
         self.set(segment, State::Free);
         self.free.push(segment);
@@ -568,7 +573,8 @@ impl Segments {
         let pool = self.pool(segment);
         if self.oldest(pool) == Some(segment) {
             let newer = (at..self.order.len()).filter_map(|at| self.nth(at));
-            self.ring_mut(pool).oldest = newer.into_iter().find(|it| self.pool(*it) == pool);
+            self.ring_mut(pool).oldest =
+                newer.into_iter().find(|segment| self.pool(*segment) == pool);
         }
         self.quota.give(pool);
         self.set_drops(segment, (0, 0));
@@ -595,8 +601,8 @@ impl Segments {
     /// Whether pools count what their segments do. Takes long.
     pub(crate) fn audit(&self) {
         for (pool, ring) in (0..).zip(&self.rings) {
-            let own = || self.table.iter().filter(|it| it.pool == pool);
-            let live: u64 = own().map(|it| u64::from(it.live)).sum();
+            let own = || self.table.iter().filter(|segment| segment.pool == pool);
+            let live: u64 = own().map(|segment| u64::from(segment.live)).sum();
             assert_eq!(live, ring.live, "entries of pool {pool}");
             let drops: u64 = own().map(|segment| segment.drops.1 - segment.drops.0).sum();
             let sealed = own().filter(|segment| segment.state == State::Sealed).count();

@@ -1,8 +1,8 @@
 //! A table of slots that users share.
 //!
-//! A user may take a slot while it has fewer than three times what is free. One alone gets three
-//! quarters of the table; with each further one all get less, and something is free for whoever
-//! comes next: nobody has to give anything back first.
+//! A user may take a slot while it has fewer than three times the number of free slots. A single
+//! user gets three quarters of the table. Each further user reduces the share of all, and some
+//! slots stay free for the next user, so that no user has to return slots first.
 
 use std::ops::Deref;
 
@@ -38,7 +38,7 @@ impl<T> Shared<T> {
     }
 
     /// # Panics
-    /// When there is no free slot: `has_room` says so before.
+    /// When there is no free slot: check `has_room` first.
     pub(crate) fn insert(&mut self, user: u16, value: T) -> u32 {
         let slot = self.slab.insert(value).expect("room was asked for");
         self.whose[slot as usize] = user;

@@ -22,7 +22,7 @@ struct Slot {
     created: u64,
     number: u16,
     pool: u8,
-    /// Copies read at the start that say what counts; fewer than two are mended.
+    /// Valid copies that were read at the start; a slot with fewer than two is mended.
     copies: u8,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Spaces {
     retired: u32,
     /// Slots before this one need no mending: copies are counted at the start only.
     mended: usize,
-    /// Number of the uid that was asked for last.
+    /// Result of the last lookup of a uid.
     recent: Option<(u64, Option<u16>)>,
     /// Of the blocks of each pool.
     bytes: [u64; POOLS_MAX],
@@ -321,7 +321,7 @@ impl Spaces {
         self.change = Some(Change { user, owner, kind, slot, uid, created });
     }
 
-    /// The image of the slot as the change wants it.
+    /// Encodes the image of the slot after the change.
     pub(crate) fn image(&self, instance: u128, bytes: &mut [u8]) {
         let change = self.change.expect("a change is being written");
         let slot = &self.slots[change.slot as usize];
@@ -339,7 +339,7 @@ impl Spaces {
         .encode(instance, change.slot, &mut bytes[..SPACE_BYTES]);
     }
 
-    /// The uid whose blocks the change in flight ends.
+    /// The uid whose blocks are removed by the change in flight.
     pub(crate) fn ending(&self) -> Option<u64> {
         let change = self.change.as_ref()?;
         let ends = matches!(change.kind, ChangeKind::Clear | ChangeKind::Remove);
@@ -381,7 +381,7 @@ impl Spaces {
         change
     }
 
-    /// Whether a change is answered to somebody.
+    /// Whether a request waits for the change.
     pub(crate) fn is_asked(change: &Change) -> bool {
         change.kind != ChangeKind::Mend
     }

@@ -11,7 +11,7 @@ use crate::members::{MEMBERS_MAX, Members};
 /// For each member a number: an epoch or a generation.
 pub(crate) type OfEach = [u64; MEMBERS_MAX as usize];
 
-/// Who has which keys, now and before.
+/// Which members hold which keys, now and before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     member: u16,
@@ -28,7 +28,7 @@ impl Standing {
     /// That of a member among others; `left` has, for each that was there once, the highest epoch
     /// of this medium when it was missed first.
     pub(crate) fn new(member: u16, members: Members, left: &OfEach) -> Self {
-        let gone = (0..MEMBERS_MAX).filter(|it| left[usize::from(*it)] > 0);
+        let gone = (0..MEMBERS_MAX).filter(|member| left[usize::from(*member)] > 0);
         let gone = gone.fold(Members::NONE, Members::with);
         Self { member, members, left: *left, gone }
     }
@@ -38,7 +38,7 @@ impl Standing {
         if self.gone == Members::NONE && self.members.count() < 2 {
             return false;
         }
-        let then = self.gone.iter().filter(|it| epoch <= self.left[usize::from(*it)]);
+        let then = self.gone.iter().filter(|member| epoch <= self.left[usize::from(*member)]);
         let then = then.fold(self.members, Members::with);
         then.any_before(self.member, uid, lo)
     }

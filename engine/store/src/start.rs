@@ -40,8 +40,8 @@ pub struct Expect {
     pub volume: u128,
     /// Which member of it.
     pub member: u16,
-    /// Highest generation that any member's super says. A member of a lower one was away while the
-    /// others were served: its blocks are misses.
+    /// Highest generation in the superblocks of all members. A member with a lower one was absent
+    /// while the others were served: its blocks are misses.
     pub generation: u64,
     /// The generation to write: one more when a member is missing now that was there before.
     pub next_generation: u64,
@@ -87,7 +87,7 @@ pub enum StartError {
     /// The store of another volume, or another member.
     #[error("member {member} of another volume or place ({volume:032x})")]
     Foreign {
-        /// Whose it is.
+        /// Identity of the volume in the superblock.
         volume: u128,
         /// Which member of that.
         member: u16,
@@ -101,7 +101,7 @@ pub enum StartError {
     /// More pools are configured, or have namespaces, than the store can have.
     #[error("pools: it can have {most} with `default` and those that namespaces are in")]
     Pools {
-        /// So many.
+        /// Most pools of the store.
         most: usize,
     },
 }
@@ -264,7 +264,7 @@ impl Starting {
         }
         let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
         let found = Super::choose(&copies).map_err(StartError::from);
-        match found.and_then(|it| Self::fits(core, &expect, it)) {
+        match found.and_then(|found| Self::fits(core, &expect, found)) {
             Ok(superblock) => {
                 self.adopt(core, superblock);
                 self.stage = Stage::Spaces { copy: 0, slot: 0, at: 0 };

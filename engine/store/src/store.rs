@@ -58,16 +58,16 @@ pub enum Hold {
     No,
     /// Nothing is held, but they count as used, as by a get.
     Touch,
-    /// They are held for so many nanoseconds, at most `Times::hold`.
+    /// Holds the blocks for this time in nanoseconds, at most `Times::hold`.
     For(u64),
 }
 
 /// The keyed store of one member.
 ///
 /// The caller gives requests, then calls `step`, then drains `next_task` and `next_reply`, and
-/// gives each task's result to `finish`, in any order and at any time. Nothing is done behind its
-/// back, and nothing blocks. `Begun::Taken` is followed by exactly one reply. A get is no task: it
-/// says where the block is, and the caller reads it and answers.
+/// gives each task's result to `finish`, in any order and at any time. The store acts only within
+/// these calls, and none of them blocks. `Begun::Taken` is followed by exactly one reply. A get is
+/// no task: it returns the place of the block, and the caller reads it and answers.
 #[derive(Debug)]
 pub struct Store {
     core: Core,
@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// From now on this one hears which blocks are there. Before `start`.
+    /// Sets the witness that is notified of blocks from now on. Call before `start`.
     pub fn set_witness(&mut self, witness: Box<dyn Witness>) {
         self.core.set_witness(witness);
     }
@@ -211,7 +211,7 @@ impl Store {
         self.core.spaces.bytes_in_all()
     }
 
-    /// Holds in force, and those whose end was not noticed yet.
+    /// Holds in force, and expired ones that are not removed yet.
     #[must_use]
     pub fn holds(&self) -> u32 {
         self.holds.count()
@@ -228,7 +228,7 @@ impl Store {
     /// # Panics
     /// When segments or namespaces count otherwise.
     pub fn audit(&self) {
-        let buckets = (0..self.core.index.len()).flat_map(|it| self.core.index.bucket(it));
+        let buckets = (0..self.core.index.len()).flat_map(|row| self.core.index.bucket(row));
         let there = buckets.filter(|(_, entry)| entry.is_there()).count() as u64;
         assert_eq!(there, self.core.segments.live_in_all(), "entries and segments");
         assert_eq!(there, self.core.spaces.blocks_in_all(), "entries and namespaces");
@@ -265,7 +265,7 @@ impl Store {
         self.writes.is_incomplete(owner)
     }
 
-    /// Answers that can still be owed: there is room for every one that was not taken.
+    /// Room for more replies beside all that may follow from requests in flight.
     fn reply_room(&self) -> usize {
         let owed = self.core.replies() + self.writes.owed();
         self.core.reply_limit().saturating_sub(owed + 1)
@@ -295,7 +295,7 @@ impl Store {
         self.find(get, Count::Hit)
     }
 
-    /// As `get`, for who looks at everything: the block is no more worth keeping than before.
+    /// As `get`, for readers of all blocks: the block's worth stays the same.
     pub fn inspect(&mut self, get: &Get) -> Got {
         self.find(get, Count::Nothing)
     }
@@ -316,7 +316,7 @@ impl Store {
         self.reads_ended(id, 1, outcome);
     }
 
-    /// So many reads that have the same id have ended.
+    /// Ends `count` reads with the same id.
     #[inline]
     pub fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
         self.core.segments.reads_end(id.segment(), count);
@@ -355,7 +355,7 @@ impl Store {
             *hash = self.core.index.hash(number, *lo);
             tags ^= self.core.index.touch(*hash);
         }
-        // The tags are asked for all keys before the first is looked at.
+        // Load the tags of all keys before the first comparison.
         std::hint::black_box(tags);
         let mut found = Found::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
@@ -379,7 +379,7 @@ impl Store {
                 self.core.stats.holds_refused += u64::from(!held);
             }
         }
-        // Whoever touches has the blocks: that is no question whether they are here.
+        // A client that touches a block has it already: a touch is no lookup.
         if hold != Hold::Touch {
             let hits = u64::from(found.found.count_ones());
             self.core.stats.lookup_hits += hits;
@@ -394,8 +394,8 @@ impl Store {
         number.is_ok_and(|number| self.holds.release(number, lo, owner))
     }
 
-    /// An owner is gone: its holds end, and its puts that are not complete are given up. What it
-    /// is owed is still answered.
+    /// An owner is gone: its holds end, and its incomplete puts are given up. Its requests in
+    /// flight still get their replies.
     pub fn owner_gone(&mut self, owner: u16) {
         if owner < self.core.config().owners {
             self.holds.owner_gone(owner);
@@ -404,8 +404,8 @@ impl Store {
         }
     }
 
-    /// A reader says that a block with this check is not what it should be. It stays, and is
-    /// served, until somebody has looked. `false`: there is no such block.
+    /// Enters a reader's report that a block with this check is corrupt. The block stays, and is
+    /// served, until it is verified. `false`: there is no such block.
     ///
     /// To look, the caller gets the block itself, as an owner of its own: `Extent::Part` by parts
     /// of its buffer's size. Each read holds the segment as any get does. When a part is a miss or
@@ -414,13 +414,13 @@ impl Store {
     /// right, `absolve`.
     pub fn suspect(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
-        number.is_ok_and(|it| reads::mark(&mut self.core, (it, key), check, Kind::Suspect))
+        number.is_ok_and(|number| reads::mark(&mut self.core, (number, key), check, Kind::Suspect))
     }
 
     /// The block with this check is what it should be.
     pub fn absolve(&mut self, space: SpaceId, key: Key, check: u64) -> bool {
         let number = self.core.spaces.resolve(space);
-        number.is_ok_and(|it| reads::mark(&mut self.core, (it, key), check, Kind::Live))
+        number.is_ok_and(|number| reads::mark(&mut self.core, (number, key), check, Kind::Live))
     }
 
     /// What is known of a key.
@@ -464,27 +464,28 @@ impl Store {
         Ok(())
     }
 
-    /// The blocks that the last `list` found, once they are there. To be taken by whoever listed,
-    /// even if its owner is gone.
+    /// The blocks of the last `list`, once they are read. The caller of `list` must take them, even
+    /// if the owner is gone.
     pub fn listed(&mut self) -> Option<Listing<'_>> {
         self.lister.take(&self.core)
     }
 
-    /// The next block that is gone since the start, in the order of events. Drained before each
-    /// page of a listing is taken, the feed and the listing together say what is there. What a
-    /// crash took away, or recovery left out, is not in it: list after each start.
+    /// The next evicted block since the start, in the order of events. If the feed is drained
+    /// before each page of a listing is taken, feed and listing together give the set of present
+    /// blocks. Blocks lost by a crash or left out by recovery are not in the feed: list after each
+    /// start.
     pub fn next_evicted(&mut self) -> Option<Evicted<'_>> {
         self.core.feed_mut().pop()
     }
 
-    /// Rows of the feed that nobody has taken, 512 at most.
+    /// Rows in the feed, at most 512.
     #[must_use]
     pub fn evictions(&self) -> usize {
         self.core.feed().len()
     }
 
-    /// Blocks that went and are not in the feed, because it was full or their keys are not known.
-    /// When this grows, only another listing says what is there.
+    /// Evicted blocks that are missing in the feed, because it was full or their keys are unknown.
+    /// After an increase, only a new listing gives the set of present blocks.
     #[must_use]
     pub fn evictions_lost(&self) -> u64 {
         self.core.feed().lost()
@@ -573,8 +574,8 @@ impl Store {
         self.core.next_reply()
     }
 
-    /// A task has ended. Of one that was read into the pool, the bytes stay there until the store
-    /// asks for another transfer with that buffer.
+    /// Ends a task. The bytes of a read into the pool stay there until the store issues another
+    /// transfer with that buffer.
     pub fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
         self.core.set_now(now);
         let (origin, slot) = id.split();

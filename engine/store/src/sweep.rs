@@ -1,6 +1,6 @@
-//! The walk over the index that removes what no record leads to: blocks of cleared namespaces, of
-//! segments whose pages cannot be read, and what recovery remembered of drops. Ages that stamps
-//! could not say much longer are cut.
+//! The walk over the index that removes entries without a valid record: blocks of cleared
+//! namespaces, blocks of segments whose pages cannot be read, and tombstones of recovery. It also
+//! caps ages before they exceed the range of a stamp.
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
@@ -8,7 +8,7 @@ use crate::segments::State;
 use crate::worth::AGE_MAX;
 use crate::writes::Writes;
 
-/// Ticks from one walk to the next: ages stay far below what a stamp can say.
+/// Ticks from one walk to the next: ages stay far below the range of a stamp.
 const TICKS: u64 = AGE_MAX / 2;
 
 /// A walk in steps. An insertion may displace an entry into a part that was walked already; then

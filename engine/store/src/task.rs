@@ -1,4 +1,4 @@
-//! What a store wants done, and where its bytes are.
+//! Tasks of a store, and where their bytes are.
 
 /// Names a task; comes back with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,9 +74,8 @@ pub enum Verb {
 pub enum Memory {
     /// No bytes move.
     None,
-    /// Memory of the put that gave this token. The transfer is `Task::length` bytes on the
-    /// medium, of which the put has `exact`: the rest belongs to nobody, and what is written
-    /// there does not matter.
+    /// Memory of the put with this token. The transfer is `Task::length` bytes on the medium, of
+    /// which the put has `exact`: the rest is padding with arbitrary content.
     Client {
         /// The request's.
         user: u64,
@@ -92,7 +91,7 @@ pub enum Memory {
     },
 }
 
-/// Who waits for it.
+/// Requests that wait for the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// A client.
@@ -102,7 +101,7 @@ pub enum Urgency {
         /// Of a request that waits for space.
         owner: u16,
     },
-    /// Nobody: moves ahead of time, and recovery.
+    /// None: moves ahead of time, and recovery.
     Background,
 }
 
@@ -117,9 +116,9 @@ pub struct Task {
     pub offset: u64,
     /// Bytes; a multiple of the logical block.
     pub length: u64,
-    /// Whose bytes.
+    /// Memory of the bytes.
     pub memory: Memory,
-    /// Who waits.
+    /// Requests that wait for the task.
     pub urgency: Urgency,
 }
 

@@ -11,7 +11,7 @@ use crate::segments::{State, bits};
 const DROPS_SIXTEENTHS: u64 = 1;
 /// Bytes that a drop takes when it is written again.
 const DROP_BYTES: u64 = 64;
-/// Drops in a pool beyond which it is reclaimed in order: those of one in so many of its bytes.
+/// A pool with more drops than one in this number of its bytes is reclaimed in order.
 const DROPS_SHARE: u64 = 64;
 /// Ranges that one victim adds to its pool's ledger at most: its drops, and gaps.
 const RANGES: usize = 16;
@@ -58,7 +58,7 @@ fn can_go(core: &Core, pool: u8) -> bool {
     }
 }
 
-/// The segment of a pool that goes next; nothing: the next survey says it.
+/// The next victim of a pool; `None`: not known before the next survey.
 pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
     let ordered = |segment| (segment, Choice::Ordered);
     if is_in_order(core, pool) {
@@ -72,7 +72,7 @@ pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
     let most = core.geometry().segment_bytes / 16 * DROPS_SIXTEENTHS;
     let few = is_oldest(core, coldest) || (to - from) * DROP_BYTES <= most;
     let oldest = core.segments.oldest(pool);
-    let sealed = oldest.filter(|it| core.segments.state(*it) == State::Sealed);
+    let sealed = oldest.filter(|segment| core.segments.state(*segment) == State::Sealed);
     let spared = core.segments.spared(coldest, core.now().ns);
     let choice = if spared.is_some() { Choice::LastOfAll } else { Choice::Coldest };
     if few { Some((coldest, choice)) } else { sealed.map(ordered) }
@@ -111,8 +111,8 @@ pub(crate) fn victim(core: &Core, holds: &Holds, last: u8) -> Option<(u8, u8)> {
     })
 }
 
-/// A segment of a pool that is not to be trusted, and that no entry points to any more. One
-/// whose drops could not all be read stays until nothing older is left.
+/// A segment of a pool that cannot be trusted and that no entry points to. A segment with
+/// unreadable drops stays until no older segment is left.
 pub(crate) fn dead(core: &Core, pool: u8) -> Option<u32> {
     core.segments.find(pool, |segment| {
         let (from, to) = core.segments.drops(segment);

@@ -1,10 +1,10 @@
-//! Who is told which blocks are there, as they come and go: for lookups that ask nobody.
+//! Receiver of changes to the set of present blocks: for lookups that do not involve the store.
 
 use std::fmt::Debug;
 
-/// Hears of every block that can be got, by the uid of its namespace and the lower half of its
-/// key: of one that came before its put is answered, of all that recovery found before
-/// `complete`. A block that is moved is there all the time.
+/// Is called for every block that can be read, with the uid of its namespace and the lower half of
+/// its key: for a put before its answer, for recovered blocks before `complete`. A moved block
+/// stays present all the time.
 pub trait Witness: Debug + Send {
     /// A block is there.
     fn come(&mut self, uid: u64, lo: u64);
@@ -18,7 +18,7 @@ pub trait Witness: Debug + Send {
     fn complete(&mut self);
 }
 
-/// Tells nobody.
+/// Ignores all changes.
 #[derive(Debug)]
 pub(crate) struct Nobody;
 

@@ -1,9 +1,8 @@
 //! What blocks are worth: how lately each was used, and how often those that are there are.
 //!
-//! A clock counts bytes that are used: gets of blocks, and blocks that are offered. An entry has
-//! the tick of its last use, a segment the sum of its entries' ticks. A survey looks at all
-//! segments in steps, and says of each pool which segment is the coldest, and how old the coldest
-//! ones are.
+//! A clock counts used bytes: gets of blocks, and offered blocks. An entry has the tick of its last
+//! use, a segment the sum of its entries' ticks. A survey looks at all segments in steps, and
+//! yields for each pool the coldest segment and the age of the coldest ones.
 
 use std::cmp::Reverse;
 
@@ -14,29 +13,30 @@ use crate::segments::{Segments, State};
 
 /// Ticks of the clock in which as many bytes are used as the store has.
 pub(crate) const TICKS_OF_STORE: u64 = 64;
-/// A block with a priority counts as used so many ticks later or earlier in its segment's mean, and
-/// when it is weighed for a move. The mean is that of its neighbours, too.
+/// Ticks by which a block with a priority is younger or older in its segment's mean and in the
+/// choice of moves. Its neighbours share the mean.
 const HINT_TICKS: u64 = TICKS_OF_STORE;
 const HINT_MOVES: u64 = 8 * TICKS_OF_STORE;
-/// The clock's first tick: no block is older than what a stamp can say, and a hint.
+/// The clock's first tick: above the range of a stamp plus a hint.
 const FIRST_TICK: u64 = 1 << 13;
 /// Ages above this are made this: stamps would come round.
 pub(crate) const AGE_MAX: u64 = 1 << 11;
-/// The age of a block that nobody has used since it was put, when it is put: this part of the age
-/// at which blocks go. It is worth less than one that was used then.
+/// Initial age of a block at its put: the age at which blocks are evicted, divided by this. An
+/// unused block is worth less than one that was used at that time.
 const UNUSED_SHARE: u64 = 2;
-/// Newcomers are taken while the coldest segments are older than so many mean gaps between uses.
+/// Newcomers are admitted while the coldest segments are older than this number of mean gaps
+/// between uses.
 const GAPS: u64 = 2;
-/// One tick of so many takes newcomers in any case: who keeps coming gets in.
+/// One tick of this number admits newcomers in any case, so that a repeated put succeeds.
 const OPEN_TICKS: u64 = 32;
-/// The coldest segments that count for newcomers, and for what moves: one of so many.
+/// The coldest segments count for newcomers and moves: one of this number.
 const COLD_SHARE: u32 = 8;
 const CUT_SHARE: u32 = 3;
 /// Uses that a mean gap is over.
 const GAP_USES: u64 = 1 << 12;
 /// Bits of a gap behind the point.
 const GAP_BITS: u32 = 16;
-/// Segments looked at in a step: one of so many, so that a survey ends soon.
+/// Part of the segments that one step surveys: one of this number, so that a survey ends soon.
 const STEPS_OF_SURVEY: u32 = 16;
 
 /// Counts bytes that are used, and gives uses stamps.
@@ -47,13 +47,13 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// For a store of so many bytes.
+    /// A clock for a store of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
         let shift = (bytes / TICKS_OF_STORE).max(1).ilog2();
         Self { used: FIRST_TICK << shift, shift }
     }
 
-    /// A block of so many bytes is used.
+    /// Counts the use of a block of `bytes`.
     #[inline(always)]
     pub(crate) fn count(&mut self, bytes: u32) {
         self.used += u64::from(bytes);
@@ -64,7 +64,7 @@ impl Clock {
         self.used >> self.shift
     }
 
-    /// The stamp of a block that was used so many ticks ago.
+    /// The stamp of a block with this age in ticks.
     #[inline(always)]
     pub(crate) fn stamp(&self, age: u64) -> u16 {
         let [low, high, ..] = (self.tick() - age.min(AGE_MAX)).to_le_bytes();
@@ -165,13 +165,13 @@ impl Tally {
         }
     }
 
-    /// The mean age of the oldest ones, one of so many.
+    /// The mean age of the oldest segments: one of `share`.
     fn mean_of_oldest(&self, share: u32) -> u64 {
         let wanted = u64::from((self.seen / share).max(1));
         self.sum_of_oldest(wanted) / wanted
     }
 
-    /// The mean age of those that go next, one of so many: without the very oldest.
+    /// The mean age of the next victims, one of `share`, without the very oldest.
     fn mean_of_next(&self, share: u32) -> u64 {
         let wanted = u64::from((self.seen / share).max(2));
         if self.seen < 2 {
@@ -209,7 +209,7 @@ pub(crate) struct Worth {
     at: Option<u32>,
     /// The tick in which the last survey began.
     surveyed: u64,
-    /// Whether somebody waits for the end of a survey.
+    /// Whether a caller waits for the end of a survey.
     wanted: bool,
 }
 
@@ -217,7 +217,7 @@ pub(crate) struct Worth {
 pub(crate) const TALLIES_BYTES: u64 = (POOLS_MAX * size_of::<Tally>()) as u64;
 
 impl Worth {
-    /// For a store of so many bytes.
+    /// The worth of all blocks of a store of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
         Self {
             clock: Clock::new(bytes),
@@ -233,7 +233,7 @@ impl Worth {
         &self.pools[usize::from(pool)]
     }
 
-    /// A block of a pool was used again after so many ticks.
+    /// Enters a use of a block of a pool at this age in ticks.
     #[inline(always)]
     pub(crate) fn used(&mut self, pool: u8, age: u64) {
         let pool = &mut self.pools[usize::from(pool)];
@@ -277,7 +277,7 @@ impl Worth {
             segments.epoch(it.segment) == it.epoch && segments.state(it.segment) == State::Sealed
         };
         self.wanted |= coldest.filter(there).is_none();
-        coldest.filter(there).map(|it| it.segment)
+        coldest.filter(there).map(|coldest| coldest.segment)
     }
 
     /// The next segment of the survey under way.
@@ -286,15 +286,14 @@ impl Worth {
         self.at
     }
 
-    /// What the last survey said of a pool: when the coldest blocks were used, and those that go
-    /// next.
+    /// Results of a pool's last survey: last use of the coldest blocks, and of the next victims.
     #[cfg(test)]
     pub(crate) fn known(&self, pool: u8) -> Option<(u64, u64)> {
         let pool = self.pool(pool);
         pool.known.then_some((pool.cold_tick, pool.cut_tick))
     }
 
-    /// Whether somebody waits for a survey.
+    /// Whether a caller waits for a survey.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }

@@ -1,8 +1,8 @@
 //! Puts and drops: from the request to the record.
 //!
-//! A put's entry says `writing` until every part is on the medium and its record is appended. What
-//! needs space waits in its pool's queue, strictly in order: a put that follows a drop of its key
-//! is never placed before the drop's record is appended.
+//! A put's entry is in state `writing` until every part is on the medium and its record is
+//! appended. Parts and drops that need space wait in their pool's queue, strictly in order: a put
+//! that follows a drop of its key is never placed before the drop's record is appended.
 
 use kvrail_units::METADATA_BYTES_MAX;
 
@@ -28,7 +28,7 @@ use crate::task::{Origin, Outcome, TaskId, Verb};
 
 /// Puts looked at for their next part's delay in one step.
 const CHECKED: u32 = 16;
-/// Of what waits for space so much is looked at for who waits.
+/// Entries at the front of the queue whose owners count as waiting for space.
 const WAITING: usize = 16;
 
 /// What needs space, or a page.
@@ -45,9 +45,9 @@ pub(crate) struct Writes {
     metadata: Box<[u8]>,
     parts: Shared<Part>,
     drops: Shared<Dropping>,
-    /// Whose share each owner has a part of.
+    /// Owner of the share of each user of slots.
     users: Box<[u16]>,
-    /// Blocks of each owner whose parts have not all been given.
+    /// Blocks of each owner with missing parts.
     incomplete: Box<[u32]>,
     waiting: Lines<Waiter>,
     unrecorded: Fifo<u32>,
@@ -229,7 +229,7 @@ impl Writes {
         }
     }
 
-    /// Who waits for space, of those that came first.
+    /// Owners at the front of the queue for space.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u16> {
         let waiters = bits(self.waiting.used()).flat_map(|pool| self.waiting.of(pool));
         waiters.take(WAITING).map(|waiter| match waiter {
@@ -313,8 +313,8 @@ impl Writes {
         }
     }
 
-    /// A write of a client's has failed. The client's memory may be the reason: a write of the
-    /// store's own at the same place says whether the drive takes writes.
+    /// Issues a write of the store's own at the place of a client's failed write: its result shows
+    /// whether the drive or the client's memory is the cause.
     fn probe(core: &mut Core, log: &mut Log, placed: Placed, part: &Part) {
         let probing = core.images().any(|image| matches!(image, Image::Probe { .. }));
         if probing || core.refusal().is_open() || !core.has_image() {
@@ -387,7 +387,7 @@ impl Writes {
         core.give_up_writing(block.number, block.key, slot);
     }
 
-    /// Forgets a cancelled put whose parts have all ended.
+    /// Removes a cancelled put whose parts have all ended.
     fn settle(&mut self, log: &mut Log, slot: u32) {
         let block = self.blocks.get(slot);
         if block.parts > 0 {
@@ -529,7 +529,7 @@ impl Writes {
         }
     }
 
-    /// Gives up puts whose next part does not come.
+    /// Gives up puts whose next part is overdue.
     fn expire(&mut self, core: &mut Core, log: &mut Log) {
         if self.blocks.used() == 0 {
             return;
@@ -590,7 +590,7 @@ impl Writes {
         blocks.into_iter().any(|block| block.number == number)
     }
 
-    /// Answers owed at most.
+    /// Most replies of the puts and drops in flight.
     pub(crate) fn owed(&self) -> usize {
         self.blocks.used() + self.parts.used() + self.drops.used()
     }

@@ -27,7 +27,7 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) fn new(pollers: usize) -> Self {
-        // 0 is nobody's: what was asked before there was a server comes back under it.
+        // Number 0 has no caller: calls from before the server's start return under it.
         let lanes = (0..pollers).map(|_| Lane::default()).collect();
         Self { next: 1, shards: BTreeMap::new(), lanes }
     }
@@ -47,7 +47,7 @@ impl Calls {
         self.flush(poller, pollers);
     }
 
-    /// A call has come back: whose it was.
+    /// A call has come back: returns its caller.
     pub(super) fn ended(
         &mut self,
         poller: usize,

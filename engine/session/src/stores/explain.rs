@@ -1,4 +1,4 @@
-//! What a member says of a key, as clients hear it.
+//! A member's explanation of a key, in the form of the protocol.
 
 use kvrail_poller::StoreFound;
 use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};

@@ -1,7 +1,7 @@
-//! What is gone from one store: the last of it, for all who ask, each from its own position.
+//! The last evictions of a store, for several readers, each with its own position.
 //!
-//! A position is a number that grows by one with each event. Events that were lost take positions
-//! too, so whoever asks sees from the positions alone how many it does not get.
+//! A position is a number that grows by one with each event. Lost events take positions too, so a
+//! reader can compute the number of events that it misses.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,7 +23,7 @@ const PAGE_BYTES: usize = 16 << 10;
 pub(super) struct History {
     next: u64,
     kept: VecDeque<(EventInfo, Instant)>,
-    /// Losses that each member has told of.
+    /// Losses that each member has reported.
     lost: Vec<u64>,
 }
 
@@ -32,12 +32,12 @@ impl History {
         Self { next: 0, kept: VecDeque::new(), lost: vec![0; members] }
     }
 
-    /// The position of what is told next.
+    /// The position of the next event.
     pub(super) fn position(&self) -> u64 {
         self.next
     }
 
-    /// A member tells.
+    /// Enters a member's evictions.
     pub(super) fn add(&mut self, member: usize, batch: &GoneRows) {
         let now = Instant::now();
         for (row, metadata) in batch.iter() {
@@ -54,13 +54,13 @@ impl History {
         self.next += 1;
     }
 
-    /// So many were lost by a member in all.
+    /// Enters a member's total of lost events.
     fn note_lost(&mut self, member: usize, in_all: u64) {
         self.next += in_all.saturating_sub(self.lost[member]);
         self.lost[member] = in_all;
     }
 
-    /// A member has begun anew: nobody knows what it has left out.
+    /// A member has restarted: the blocks that it left out are unknown.
     pub(super) fn began_anew(&mut self, member: usize) {
         self.lost[member] = 0;
         self.next += 1;

@@ -12,7 +12,7 @@ const SHOWN_CHARS: usize = 64;
 /// The document as values.
 ///
 /// # Errors
-/// `Failure` when it is too long, no JSON object, or says something that would be lost.
+/// `Failure` when it is too long, no JSON object, or has content that would be lost.
 pub(super) fn parse(document: &str) -> Result<Value, Failure> {
     let bytes = document.len();
     if bytes > DOCUMENT_BYTES_MAX {

@@ -1,6 +1,6 @@
-//! What one request about a namespace needs of all members: decided anew from what they say, after
-//! each round of calls. So a clear, a removal or a creation that was interrupted anywhere is
-//! finished by whoever opens the namespace next.
+//! The steps of one request about a namespace on all members: decided from their current states
+//! after each round of calls. A clear, a removal or a creation that was interrupted anywhere is
+//! therefore finished by the next open of the namespace.
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreFound};
 use kvrail_protocol::ListCursor;
@@ -16,7 +16,7 @@ use crate::tenants::Rights;
 /// Rounds of changes of one request at most: two are enough unless members change by themselves.
 const ROUNDS_MAX: u32 = 4;
 
-/// Who asked, and what for.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asker {
     pub(super) session: u64,
@@ -41,8 +41,8 @@ pub(super) enum Wish {
     },
     /// All its blocks unreachable.
     Clear { name: String },
-    /// It forgotten. With a failure: for who may only write there, unless that is who made it, or
-    /// it is empty.
+    /// Remove it. A client with write permission only gets the failure, unless it made the
+    /// namespace or the namespace is empty.
     Remove { name: String, otherwise: Option<Failure> },
     /// All of them shown that the asker may read.
     List { rights: Rights },
@@ -83,7 +83,7 @@ pub(super) struct Seen<'a> {
 /// What to do next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Ask these members, by their places, and look again.
+    /// Send requests to these members, by their places, and look again.
     ControlRequest(Vec<(usize, StoreAsk)>),
     /// All members agree on this.
     Agreed { uid: u64 },
@@ -91,7 +91,7 @@ pub(super) enum Next {
     Gone,
     /// Its blocks can be listed.
     List { name: String, from: ListCursor },
-    /// The member at this place has said what is known of a key of the namespace with this uid.
+    /// The member at this place has explained a key of the namespace with this uid.
     Explained { member: usize, uid: u64, key: Key },
     /// It cannot be.
     Refuse(Failure),
@@ -102,28 +102,28 @@ pub(super) enum Next {
 pub(super) enum Stage {
     /// Nothing was changed for it.
     New,
-    /// Members were asked to change.
+    /// Members have requests to change.
     Changing,
-    /// Pollers are told what a handle means.
+    /// Pollers have commands to grant a handle.
     Granting { handle: u16, uid: u64 },
 }
 
 /// One request.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Nobody once it was answered, or the asker is gone.
+    /// `None` once it was answered, or the client is gone.
     pub(super) asker: Option<Asker>,
     pub(super) wish: Wish,
-    /// Who asked, for the log.
+    /// The client, for the log.
     pub(super) by: String,
     pub(super) stage: Stage,
-    /// Members that were asked and have not answered.
+    /// Members with a request in flight.
     pub(super) waiting: Vec<usize>,
     /// The first thing that went wrong.
     pub(super) failure: Option<Failure>,
     /// Whether the namespace was on no member.
     pub(super) created: bool,
-    /// What a member said of a key.
+    /// A member's explanation of a key.
     pub(super) found: StoreFound,
     /// What a namespace that is made or cleared gets.
     uid: Option<u64>,
@@ -151,7 +151,7 @@ impl Job {
         self.wish.name()
     }
 
-    /// Decides from what all members say.
+    /// Decides from the states of all members.
     pub(super) fn next(&mut self, seen: &[Seen<'_>], members: Members) -> Next {
         if self.rounds == ROUNDS_MAX {
             let message = "the members of the store do not agree on the namespace; ask again";
@@ -238,7 +238,7 @@ impl Job {
             (Some(space), _) => {
                 Ok(Next::ControlRequest(vec![(member, StoreAsk::Explain { space: space.id, key })]))
             }
-            // A crash has left it so; whoever opens it mends it.
+            // A crash has left this state; the next open mends it.
             (None, _) => Ok(Next::Refuse((
                 Status::Stale,
                 format!(

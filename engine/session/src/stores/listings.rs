@@ -15,7 +15,7 @@ const PAGES: u32 = 16;
 /// One listing, until it has filled one answer.
 #[derive(Debug)]
 pub(super) struct Listing {
-    /// Nobody once it was answered, or the asker is gone.
+    /// `None` once it was answered, or the client is gone.
     asker: Option<Asker>,
     name: String,
     at: ListCursor,
@@ -68,7 +68,7 @@ impl Listing {
         }
     }
 
-    /// Its end, so far: who asked, and the answer.
+    /// Its end, so far: the client, and the answer.
     pub(super) fn end(self, members: usize, position: u64) -> Option<(Asker, BlockPage)> {
         let next = (usize::from(self.at.member) < members).then_some(self.at);
         Some((self.asker?, BlockPage { next, position, ..self.page }))
@@ -100,7 +100,7 @@ impl Listings {
         if self.asked.is_some() { None } else { self.waiting.pop_front() }
     }
 
-    /// A member was asked for this one.
+    /// Enters the member that has a request for this listing.
     pub(super) fn asked(&mut self, listing: Listing, member: usize) {
         self.asked = Some((listing, member));
     }
@@ -123,7 +123,7 @@ impl Listings {
         None
     }
 
-    /// The member could not answer: who asked.
+    /// The member could not answer: returns the client.
     pub(super) fn failed(&mut self) -> Option<Asker> {
         self.asked.take()?.0.asker
     }
@@ -137,7 +137,7 @@ impl Listings {
         }
     }
 
-    /// Gives all up but what a member is at work for: who asked.
+    /// Gives up all listings without a request in flight: returns their clients.
     pub(super) fn give_up(&mut self) -> Vec<Asker> {
         let asked = self.asked.as_mut().and_then(|(listing, _)| listing.asker.take());
         asked.into_iter().chain(self.waiting.drain(..).filter_map(|it| it.asker)).collect()

@@ -1,8 +1,8 @@
 //! Namespaces of the stores: opened, cleared, removed and listed on all members alike.
 //!
-//! The control thread keeps what each member said last. One request of a store is at work at a
-//! time, because a member changes one namespace at a time; those of other stores go on meanwhile.
-//! What is said on the session socket and what pollers do meet here and nowhere else.
+//! The control thread keeps each member's last state. One request of a store is at work at a time,
+//! because a member changes one namespace at a time; those of other stores go on meanwhile.
+//! Messages of the session socket and results of pollers meet here and nowhere else.
 
 mod calls;
 mod explain;
@@ -65,10 +65,10 @@ struct Shard {
     poller: usize,
     /// Its device's number there.
     device: usize,
-    /// What it said last; nothing where it may have changed since.
+    /// Its last list of namespaces; `None` where it may have changed since.
     spaces: Option<Vec<SpaceRecord>>,
     mark: u64,
-    /// It was said that its blocks are too small for its index.
+    /// A log line about blocks too small for its index was written.
     said_small: bool,
     said_refused: SaidRefused,
 }
@@ -79,7 +79,7 @@ impl Shard {
     }
 }
 
-/// A store, with what is asked of it.
+/// A store, with the requests to it.
 #[derive(Debug)]
 struct Store {
     volume: u16,
@@ -107,7 +107,7 @@ pub(crate) struct Stores {
     stores: Vec<Store>,
     calls: Calls,
     handles: Handles,
-    /// Who made which namespace, by volume and name, since this sidecar began.
+    /// The user that made each namespace, by volume and name, since this sidecar began.
     makers: BTreeMap<(u16, String), u32>,
     log: RateLimit,
 }
@@ -155,7 +155,7 @@ impl Stores {
             for (place, shard) in store.shards.iter_mut().enumerate() {
                 let budget = budget.of(shard.sizing.capacity_bytes, shard.served.rated);
                 if shard.served.config.budget != budget {
-                    // A store that begins anew has it from its configuration.
+                    // A store that starts again takes it from its configuration.
                     shard.served.config.budget = budget;
                     let call = StoreCall::new(0, StoreAsk::Budget(budget));
                     let poller = (shard.poller, shard.device);
@@ -184,7 +184,7 @@ impl Stores {
                     continue;
                 }
                 let limits = rules.iter().map(|rule| rule.limits).collect();
-                // A store that begins anew has it from its rules.
+                // A store that starts again takes it from its rules.
                 shard.served.pools = rules;
                 let call = StoreCall::new(0, StoreAsk::Pools(limits));
                 self.calls.send((at, place), (shard.poller, shard.device), call, pollers);
@@ -208,7 +208,7 @@ impl Stores {
         volume: u16,
     ) -> Result<Reply, Failure> {
         let store = &self.stores[self.position(volume)?];
-        // They show fingerprints of all keys. Who opened a namespace was asked for rights.
+        // They show fingerprints of all keys. The open of a namespace checked the rights.
         if !self.handles.has_any(session, volume) {
             let message = "presence tables are for who has a namespace of the store open; open \
                            one first";
@@ -223,7 +223,7 @@ impl Stores {
         Ok(Reply::new(session, seq, ControlReply::Presence { members }).with_fds(fds))
     }
 
-    /// Begins what a session asks. The answers that are due now, of others too.
+    /// Begins a session's request. Returns the answers that are due now, of others too.
     pub(crate) fn ask(
         &mut self,
         (of, slot): (&Session, Option<SessionSlot>),
@@ -298,7 +298,7 @@ impl Stores {
             _ => {}
         }
         if failure.is_some() {
-            // Its device may have been away: what it said before may not hold.
+            // Its device may have been away: its old state may not hold.
             shard.spaces = None;
         }
         if let Some(job) = store.jobs.front_mut() {
@@ -334,7 +334,7 @@ impl Stores {
         }
     }
 
-    /// One step of the first request: its end, or nothing once members were asked.
+    /// One step of the first request: its end, or `None` while members have requests in flight.
     fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Outcome, Failure>> {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
@@ -346,7 +346,7 @@ impl Stores {
                 created,
             })));
         }
-        // What is listed, or removed because it is empty, is counted anew.
+        // Namespaces in a list, or removed because they are empty, are counted again.
         let counted =
             matches!(job.wish, Wish::List { .. } | Wish::Remove { otherwise: Some(_), .. });
         if counted && job.stage == Stage::New {
@@ -422,7 +422,7 @@ impl Stores {
             let handle = self.handles.known(session, (store.volume, &name)).unwrap_or(u16::MAX);
             return Some(Ok(ControlReply::Namespace { handle, uid, created: false }));
         };
-        // Nobody is left to open it for.
+        // The session that it would be opened for is gone.
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
             return Some(Err(nobody()));
         };
@@ -439,7 +439,7 @@ impl Stores {
         None
     }
 
-    /// Asks members for the first request.
+    /// Sends the first request's calls to members.
     fn send(&mut self, at: usize, asks: Vec<(usize, StoreAsk)>, pollers: &mut Pollers) {
         let Self { stores, calls, .. } = self;
         let store = &mut stores[at];
@@ -449,7 +449,7 @@ impl Stores {
                 StoreAsk::Survey => shard.served.config.spaces as usize,
                 StoreAsk::Grant { .. } | StoreAsk::Explain { .. } => 0,
                 _ => {
-                    // It is asked anew what it has when that is done.
+                    // Its state is read again afterwards.
                     shard.spaces = None;
                     0
                 }
@@ -462,7 +462,7 @@ impl Stores {
         }
     }
 
-    /// The device of a poller is back after it was gone: its store begins anew.
+    /// The device of a poller is back after it was gone: its store starts again.
     pub(crate) fn replaced(&mut self, poller: usize, device: usize, pollers: &mut Pollers) {
         for (at, store) in self.stores.iter_mut().enumerate() {
             let here = |it: &Shard| (it.poller, it.device) == (poller, device);
@@ -472,7 +472,7 @@ impl Stores {
             let start: Start = shard.served.restart;
             let Ok(mut anew) = Shards::new(&shard.served.config) else { continue };
             anew.set_pools(shard.served.pools.clone());
-            // The table of the life before says nothing once its store is dropped.
+            // The earlier table is stale once its store is dropped.
             shard.served.presence = match presence_table(&shard.sizing) {
                 Ok(region) => {
                     anew.set_witness(presence_witness(&(Arc::clone(&region) as Arc<dyn Pinned>)));
@@ -489,7 +489,7 @@ impl Stores {
         }
     }
 
-    /// A session has ended: nobody is answered, and what it was to open is not opened.
+    /// A session has ended: its requests get no answer, and open nothing.
     pub(crate) fn session_ended(&mut self, session: u64) {
         self.handles.forget(session);
         for store in &mut self.stores {
@@ -540,8 +540,8 @@ enum Outcome {
     Listing(Box<Listing>),
 }
 
-/// Says who changed a namespace. Clients make, clear and remove as fast as they like, so lines are
-/// counted where they come too fast.
+/// Logs a change of a namespace, and its user. Clients make, clear and remove at any rate, so lines
+/// that come too fast are only counted.
 fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
     if let Some(suppressed) = log.admit(Instant::now()) {
         let (by, name) = (&job.by, job.name().unwrap_or_default());
@@ -550,7 +550,7 @@ fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
 }
 
 impl Stores {
-    /// Says of each member when its drive begins to refuse writes, and when it takes them again.
+    /// Logs for each member when its drive begins to refuse writes, and when it takes them again.
     pub(crate) fn look_at_refusals(&mut self, handles: &[PollerHandle], now: Instant) {
         for store in &mut self.stores {
             for shard in &mut store.shards {
@@ -564,8 +564,8 @@ impl Stores {
     }
 }
 
-/// Whether what all members have allows a request to go on: room for a namespace that is to be
-/// made, and for who may only write that it is their own to remove.
+/// Whether the states of all members allow a request to go on: room for a new namespace, and, for a
+/// client with write permission only, that it made the namespace that it removes.
 fn may_go_on(
     job: &mut Job,
     (volume, shards): (u16, &[Shard]),
@@ -589,7 +589,7 @@ fn may_go_on(
     }
 }
 
-/// Nobody is left to do it for.
+/// The session of the request is gone.
 fn nobody() -> Failure {
     (Status::Internal, "its asker is gone".into())
 }
@@ -615,14 +615,14 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
     })
 }
 
-/// What an ask about namespaces wishes, if the asker may; and the store.
+/// The store and the operation of a request about namespaces, if the client has the permission.
 fn wish(ask: ControlRequest, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure> {
     let (volume, wish) = match ask {
         ControlRequest::OpenNamespace { volume, name, identity, create } => {
             let (name, value, rights) = (checked(name)?, parse(&identity)?, rights(volume));
             rights.check(&name, Right::Read, "open")?;
             let permit = rights.permit(&name);
-            // Who may not write makes none.
+            // A client without write permission makes none.
             let create = create && permit == Permit::Write;
             let create = if create { Create::Allowed } else { Create::Forbidden };
             let (document, identity) = (identity, value);

@@ -13,7 +13,7 @@ use crate::pollers::Pollers;
 use crate::reply::Reply;
 
 impl Stores {
-    /// Takes in what a poller tells of blocks that are gone.
+    /// Enters a poller's report of evicted blocks.
     pub(super) fn hear_gone(&mut self, poller: usize, handle: &PollerHandle) {
         while let Some(batch) = handle.mailbox.next_gone() {
             let GoneRows { device, .. } = *batch;
@@ -48,7 +48,7 @@ impl Stores {
                 replies.extend(full.and_then(|it| page(it, shards.len(), history)));
             }
             Some(failure) => {
-                // What it said before may not hold.
+                // Its old state may not hold.
                 shards[place].spaces = None;
                 let refused = |it: Asker| Reply::failure(it.session, it.seq, failure);
                 replies.extend(listings.failed().map(refused));
@@ -58,7 +58,7 @@ impl Stores {
         replies
     }
 
-    /// Asks a member for the next page of the next listing.
+    /// Sends a member the request for the next page of the next listing.
     pub(super) fn go_on_listing(&mut self, at: usize, pollers: &mut Pollers) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Self { stores, calls, .. } = self;
@@ -70,7 +70,7 @@ impl Stores {
                 continue;
             };
             let Some(spaces) = &shard.spaces else {
-                // It changed meanwhile; whoever asks for the next page has it asked anew.
+                // The namespace changed meanwhile; the client's next request reads the page again.
                 replies.extend(page(listing, shards.len(), history));
                 continue;
             };

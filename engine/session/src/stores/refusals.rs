@@ -1,4 +1,4 @@
-//! What the log says of drives that refuse writes: once when it begins, once when it ends.
+//! Log lines about drives that refuse writes: one when it begins, one when it ends.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use kvrail_ring::Status;
 /// From the end of a refusal to the next one that is logged: a drive may refuse one write in two.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What was said of a member's drive.
+/// The logged state of a member's drive.
 #[derive(Debug, Default)]
 pub(super) struct SaidRefused {
     refuses: bool,
     ended: Option<Instant>,
 }
 
-/// What is to be said now.
+/// The log line that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Say {
     Nothing,
@@ -38,7 +38,7 @@ impl SaidRefused {
 }
 
 impl SaidRefused {
-    /// Says when a member's drive begins to refuse writes, with `status`, and when it takes them
+    /// Logs when a member's drive begins to refuse writes, with `status`, and when it takes them
     /// again.
     pub(super) fn say(&mut self, store: &str, device: &str, status: Option<u16>, now: Instant) {
         match self.look(status.is_some(), now) {

@@ -40,7 +40,7 @@ impl Stores {
         }
     }
 
-    /// Says once of each member when its index is full and its medium is not.
+    /// Logs once for each member when its index is full and its medium is not.
     pub(crate) fn look_at_sizes(&mut self, handles: &[PollerHandle]) {
         for store in &mut self.stores {
             for shard in &mut store.shards {

@@ -1,4 +1,4 @@
-//! What the control thread is told of the stores at start.
+//! Configuration of the stores at the control thread's start.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ pub struct ServedShard {
     pub restart: Start,
     /// Its presence table, if it has one.
     pub presence: Option<Arc<Region>>,
-    /// What its drive says that it bears for five years, in thousandths of drive writes a day.
+    /// Its drive's five-year endurance, in thousandths of drive writes a day.
     pub rated: Option<u32>,
 }
 
-/// Memory for the presence table of a store of these sizes: the sidecar writes, and nobody else
-/// can from now on.
+/// Memory for the presence table of a store of these sizes: from now on only the sidecar can write
+/// it.
 ///
 /// # Errors
 /// `MemoryError` when pages run out.

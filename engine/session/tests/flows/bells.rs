@@ -1,4 +1,4 @@
-//! Clients that are dear to wake, and memory of lanes that clients change.
+//! Clients with expensive wake-ups, and memory of lanes that clients change.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

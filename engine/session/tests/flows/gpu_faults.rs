@@ -7,7 +7,7 @@ use kvrail_protocol::GpuState;
 use crate::gpu_rig::{BLOCKS, Cache, Engine, Station, Way, noise};
 use crate::sidecar::eventually;
 
-/// Every request ends with GPU_ERROR, host memory is served, status and attach say why.
+/// Every request ends with GPU_ERROR, host memory is served, status and attach name the cause.
 fn failed_for_good(station: &Station, engine: &mut Engine, word: &str) {
     engine.read(0, 1);
     assert_eq!(engine.end(), Status::GpuError, "and so it stays");

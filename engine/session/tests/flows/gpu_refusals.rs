@@ -15,7 +15,7 @@ use crate::gpu_rig::{BLOCKS, Cache, Engine, Station, Way};
 use crate::hostile::Rude;
 use crate::sidecar::Sidecar;
 
-/// What a client that behaves would say, to be spoiled.
+/// A valid request, to be spoiled.
 fn good() -> (GpuRegionInfo, Vec<OwnedFd>) {
     let cache = Cache::new();
     let mut fds = Vec::new();
@@ -65,7 +65,7 @@ fn legacy(text: &str) -> GpuMemory {
     GpuMemory::Legacy { handle: LegacyHandle(handle), offset: 0, bytes: 1 << 20 }
 }
 
-/// What is wrong, and what the error says of it.
+/// A mistake, and the words of its error.
 const MISTAKES: &[(&str, Spoil, Status, &[&str])] = &[
     (
         "another GPU",

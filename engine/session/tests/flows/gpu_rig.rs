@@ -119,7 +119,7 @@ impl Station {
         Client::attach(self.sidecar.socket()).unwrap()
     }
 
-    /// Lets what hangs go on at its end, also when a test fails: whoever waits would hide why.
+    /// Releases all hung operations on drop, also when a test fails: a hang would hide the failure.
     pub(crate) fn releases(&self) -> impl Drop {
         Releases(Arc::clone(&self.control))
     }
@@ -151,7 +151,7 @@ fn file(gpu: &EmulatedGpu, directory: &std::path::Path) -> kvrail_gpu::FileIndex
     gpu.register(file.into(), "direct").unwrap().file
 }
 
-/// The memories of a client's cache, and what it says of them.
+/// The memories of a client's cache, and their description.
 pub(crate) struct Cache {
     pub(crate) memories: Vec<Box<dyn OwnMemory>>,
 }
@@ -175,7 +175,7 @@ impl Cache {
         (0..LAYERS).flat_map(both).collect()
     }
 
-    /// What a client says to attach it.
+    /// A client's description in its attach request.
     pub(crate) fn described(&self) -> GpuCache {
         let cache = GpuCache::new(EmulatedGpu::uuid(0).to_string(), BLOCKS);
         let cache = self.memories.iter().fold(cache, |cache, it| cache.memory(exported(&**it)));

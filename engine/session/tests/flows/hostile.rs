@@ -1,4 +1,4 @@
-//! Clients that break the rules: each gets one clear error, nobody else notices.
+//! Clients that break the rules: each gets one clear error, and other clients notice nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -75,7 +75,7 @@ impl Rude {
         }
     }
 
-    /// The sidecar says goodbye with this reason, and closes.
+    /// The sidecar sends a closing message with this reason, and closes.
     pub(crate) fn hear_closing(&self) -> String {
         loop {
             match self.hear().unwrap().0 {
@@ -223,7 +223,7 @@ fn every_quota_names_its_key_and_its_value() {
 fn session_slots_and_visitors_are_limited() {
     let sidecar = Sidecar::start_with(|config| {
         config.policy.limits.sessions = 2;
-        config.policy.limits.handshake_timeout = LONG; // nobody has to make room
+        config.policy.limits.handshake_timeout = LONG; // no client is evicted
     });
     let first = Client::attach(sidecar.socket()).unwrap();
     let second = Client::attach(sidecar.socket()).unwrap();

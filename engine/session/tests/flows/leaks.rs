@@ -52,7 +52,7 @@ fn come_and_go() {
             0 => arena.detach().unwrap(),
             1 => drop(queue),
             2 => {
-                // Leaves in the middle of a word, with descriptors that nobody wants.
+                // Leaves in the middle of a message, with unrequested descriptors.
                 let rude = Channel::connect(&sidecar.socket()).unwrap();
                 let ask = ControlRequest::ImportArena { bytes: 1 };
                 rude.send(&ClientMessage { seq: 1, ask }, &[null.as_fd(); 40]).unwrap();

@@ -1,5 +1,5 @@
-//! Descriptors whose close waits: TCP sockets with data that nobody takes, and a minute to wait for
-//! that. Whoever sends them, and however, nobody else waits for them.
+//! Descriptors with a slow close: TCP sockets with unread data, and a minute of lingering. They
+//! delay only their sender, whatever way they are sent.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -31,7 +31,7 @@ impl Lingering {
         Self(socket.into(), deaf)
     }
 
-    /// Sends it so many times; what is in the queue is all that is left of it.
+    /// Sends it `times` times; the queue holds the only references to it.
     fn send(self, channel: &Channel, ask: &ControlRequest, times: usize) -> TcpStream {
         let message = ClientMessage { seq: 77, ask: ask.clone() };
         let _cut_off = channel.send(&message, &vec![self.0.as_fd(); times]);

@@ -1,4 +1,4 @@
-//! Pollers that keep volumes in memory and do what a test's switches say.
+//! Pollers that keep volumes in memory and obey a test's switches.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status}
 
 use crate::shards::Shard;
 
-/// Something a test turns on and off. Orders nothing: what a test relies on it asks for.
+/// A switch of a test. It orders no other memory: tests check their conditions themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Switch(AtomicBool);
 
@@ -44,7 +44,7 @@ impl Count {
     }
 }
 
-/// What a test tells the pollers.
+/// The switches of a test's pollers.
 #[derive(Debug, Default)]
 pub(crate) struct Switches {
     /// Requests are taken but not completed.

@@ -1,4 +1,4 @@
-//! The whole way: client, server, real pollers, simulated devices that fail when told to.
+//! The whole way: client, server, real pollers, simulated devices that fail on command.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn verify(bytes: &[u8], volume_offset: u64, version: u64) {
     }
 }
 
-/// Writes and reads back a part of the volume that is nobody else's.
+/// Writes and reads back a part of the volume that no other client uses.
 fn work(client: &Client, volume: &Volume, part: u64, rounds: u64) {
     let arena = client.create_arena(2 << 20, Pages::Auto).unwrap();
     let mut queue = client.open_queue(32).unwrap();

@@ -147,7 +147,7 @@ impl Shard {
         assert_eq!(self.until_answered(begun), Status::Ok);
     }
 
-    /// Does what a call asks.
+    /// Executes a call.
     pub(crate) fn answer(&mut self, call: &mut StoreCall) {
         call.status = match &call.ask {
             StoreAsk::Survey => {
@@ -179,7 +179,7 @@ impl Shard {
                 self.permits.push(*permit);
                 Status::Ok
             }
-            // Stand-ins say that they are through with it.
+            // Stand-ins report the end of their work.
             StoreAsk::List { .. } | StoreAsk::Explain { .. } => Status::Ok,
             StoreAsk::Restart(_) | StoreAsk::Budget(_) | StoreAsk::Pools(_) => {
                 unreachable!("no device comes back here, and no budget changes")

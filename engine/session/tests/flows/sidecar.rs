@@ -104,7 +104,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
     }
 }
 
-/// How this program is told to be a porter.
+/// Arguments that make this program a porter.
 pub(crate) const PORTER: [&str; 3] = ["--exact", "sidecar::it_is_a_porter", "--nocapture"];
 
 /// Started by a sidecar, with its job as the last argument, this program takes descriptors in.

@@ -51,7 +51,8 @@ fn clients_of_other_devices_come_work_and_go_beside_a_stalled_poller() {
     let mut queue = client.open_queue(8).unwrap();
     queue.submit(Request::write(&volume, 0, arena.lease(4096).unwrap())).unwrap();
     assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
-    // What is asked of the stalled one waits in its lane, with the memory that it does not know.
+    // The stalled poller's request waits in its lane, with memory that the poller does not have
+    // yet.
     queue.submit(Request::write(&volume, STRIPE, arena.lease(4096).unwrap())).unwrap();
     assert!(queue.wait(Duration::from_millis(100)).unwrap().is_none());
     turn_again(&sidecar, 1);

@@ -260,7 +260,7 @@ fn an_arena_with_tails_stays_while_its_queue_lives() {
     assert_eq!(answer(&mut rude, detach()), ControlReply::Detached { region });
 }
 
-/// A sidecar where this user may do so much with namespaces that begin so, and is no operator.
+/// A sidecar where this user has these rights on namespaces with a prefix, and is no operator.
 fn tenanted(media: &[Medium; 2], rights: &[(&str, Right)]) -> Sidecar {
     let me = rustix::process::geteuid().as_raw();
     let tenancy = |(namespaces, right): &(&str, Right)| Tenancy {

@@ -16,13 +16,13 @@ use crate::sidecar::{Sidecar, eventually};
 
 const NOBODY: u32 = 65_534;
 
-/// A sidecar that this user and nobody may use as any other, each with so many sessions.
+/// A sidecar that treats this user and nobody alike, with `sessions_per_uid` sessions each.
 fn shared(sessions_per_uid: usize) -> Sidecar {
     let sidecar = Sidecar::start_with(|config| {
         let uids = vec![geteuid().as_raw(), NOBODY];
         config.policy.access = Access { uids, ..Access::default() };
         config.policy.limits.sessions_per_uid = sessions_per_uid;
-        config.policy.limits.handshake_timeout = Duration::from_secs(60); // nobody makes room
+        config.policy.limits.handshake_timeout = Duration::from_secs(60); // no client is evicted
         config.socket_mode = 0o666;
     });
     for folder in [sidecar.directory.path(), sidecar.socket().parent().unwrap()] {
@@ -31,7 +31,7 @@ fn shared(sessions_per_uid: usize) -> Sidecar {
     sidecar
 }
 
-/// Runs this as the user nobody, if this one may become that.
+/// Runs `f` as the user `nobody`, if this user may do so.
 fn as_nobody<T: Send + 'static>(
     what: &str,
     sidecar: &Sidecar,
@@ -57,7 +57,7 @@ fn refused(error: ClientError) -> String {
     }
 }
 
-/// As many clients as are let in, and what the next one heard.
+/// All clients that are admitted, and the refusal of the next one.
 fn all_there_can_be(socket: &Path) -> (Vec<Client>, String) {
     let mut clients = Vec::new();
     loop {

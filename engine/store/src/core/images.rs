@@ -5,7 +5,7 @@ use crate::format::{PAGE_BYTES, SPACE_BYTES};
 use crate::refusal::Try;
 use crate::task::{Memory, Origin, Outcome, Task, TaskId, Urgency, Verb};
 
-/// How often a write is tried that somebody waits for and that nothing acknowledged depends on.
+/// Attempts of a write that a request waits for and on which no acknowledged data depends.
 const TRIES: u8 = 3;
 
 impl Core {
@@ -14,7 +14,7 @@ impl Core {
         self.images.room() > 0
     }
 
-    /// Queues the write of an image whose bytes `fill` writes. `has_image` must hold.
+    /// Queues the write of an image; `fill` writes its bytes. `has_image` must hold.
     pub(crate) fn write_image(
         &mut self,
         image: Image,
@@ -47,7 +47,7 @@ impl Core {
         self.spend(self.pool_of(image), length as u64);
     }
 
-    /// The store writes so many bytes of its own for a pool.
+    /// Charges a pool with bytes that the store writes on its own account.
     pub(crate) fn spend(&mut self, pool: u8, bytes: u64) {
         self.stats.written_bytes += bytes;
         self.admission.spend(pool, bytes);
@@ -110,7 +110,7 @@ impl Core {
         let mut slots = 0..self.images.slots();
         let slot = slots.find(|slot| {
             let writing = self.images.peek(*slot);
-            writing.is_some_and(|it| match it.image {
+            writing.is_some_and(|writing| match writing.image {
                 Image::Page { open, index, .. } => (open, index) == (row, page),
                 _ => false,
             })

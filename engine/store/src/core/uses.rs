@@ -11,7 +11,7 @@ use crate::pools::POOL_SEGMENTS_MIN;
 use crate::request::Chain;
 use crate::worth::AGE_MAX;
 
-/// Of a pool's segments so many times what is held.
+/// A pool needs this many times the segments that its held blocks fill.
 const HELD_SHARE: u64 = 4;
 
 impl Core {
@@ -40,7 +40,7 @@ impl Core {
         }
     }
 
-    /// A block that is there counts as used so many ticks ago.
+    /// Sets the age of a present block, in ticks.
     #[inline(always)]
     pub(crate) fn set_age(&mut self, position: Position, entry: &Entry, segment: u32, age: u64) {
         let clock = &self.worth.clock;
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Blocks whose hints have ended are worth nothing.
+    /// Blocks whose hints have ended become worthless.
     pub(crate) fn end_hints(&mut self) {
         let Self { ends, index, segments, worth, geometry, now, .. } = self;
         ends.expire(now.unix.into(), |number, lo| {
@@ -98,8 +98,9 @@ impl Core {
         }
     }
 
-    /// Bytes of a pool that may be held, if it had so many segments less: a quarter of those beyond
-    /// what it works with. So some complete segment always has few held blocks.
+    /// Bytes of a pool that may be held if the pool had `less` fewer segments: a quarter of its
+    /// segments beyond those that it works with. The limit guarantees a complete segment with few
+    /// held blocks.
     pub(crate) fn holdable(&self, pool: u8, less: u32) -> u64 {
         let work = POOL_SEGMENTS_MIN + less;
         let segments = self.segments.reach(pool).saturating_sub(work);

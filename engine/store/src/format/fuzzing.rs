@@ -1,7 +1,7 @@
 //! Decoders of what lies on a drive, for the targets in `fuzz`.
 //!
-//! Each gives the bytes the checksum that they ask for, and then reads them as those of the store
-//! and the segment that they name: what is behind those checks is tried, too.
+//! Each function seals the bytes with a valid checksum and decodes them with the store and segment
+//! that they name, so that fuzzing reaches the code behind those checks.
 
 use super::seal::seal;
 use super::{
@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::members::Members;
 
-/// Both copies of a super: what is accepted says the same when it is written again.
+/// Both copies of a superblock: what decodes encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.
@@ -28,7 +28,7 @@ pub fn superblock(bytes: &[u8]) {
     }
 }
 
-/// A segment's head: what is accepted says the same when it is written again.
+/// A segment's head: what decodes encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.
@@ -42,7 +42,7 @@ pub fn head(bytes: &[u8]) {
     }
 }
 
-/// A page of the summary: its records end, and say the same when they are written again.
+/// A page of the summary: its records end, and encode to the same bytes.
 ///
 /// # Panics
 /// If they do not.
@@ -64,7 +64,7 @@ pub fn page(bytes: &[u8]) {
     assert_eq!(records(&back), records(&page));
 }
 
-/// The slot of a namespace: what is accepted says the same when it is written again.
+/// The slot of a namespace: what decodes encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.
@@ -158,7 +158,7 @@ fn fields<'a>(of: &SpaceImage<'a>) -> (u64, u64, SpaceState, u8, u64, &'a [u8], 
     (of.serial, of.uid, of.state, of.pool, of.created, of.name, of.document)
 }
 
-/// The bytes with zeros behind them, and the checksum that they ask for.
+/// The bytes, padded with zeros, with a valid checksum.
 fn sealed<const BYTES: usize>(bytes: &[u8]) -> [u8; BYTES] {
     let mut image = [0; BYTES];
     let length = bytes.len().min(BYTES);

@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<Image>() == PAGE_BYTES && offset_of!(Image, segm
 const _: () = assert!(offset_of!(Image, floors) == 64 && offset_of!(Image, drops_of) == 184);
 const _: () = assert!(offset_of!(Image, before) == 304 && offset_of!(Image, ledgers) == 312);
 
-/// What a head says.
+/// Fields of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// Which life of the segment: grows by one with each opening of any segment.

@@ -1,4 +1,4 @@
-//! The format on the medium: see `docs/store-format.md`, which says the same byte by byte.
+//! The format on the medium; `docs/store-format.md` describes it byte by byte.
 //!
 //! Every structure opens with a magic, names the store it belongs to, and ends with the CRC-64/NVME
 //! of all bytes before. Numbers are little-endian.

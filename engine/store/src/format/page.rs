@@ -75,7 +75,7 @@ pub(crate) enum RecordKind {
     /// those before this record in its own segment.
     Drop,
     /// Drops numbered `key.lo .. key.hi` were lost before they were durable: their absence is no
-    /// damage. With key 0 it says nothing.
+    /// damage. A record with key 0 has no meaning.
     Gap,
 }
 
@@ -106,13 +106,13 @@ impl Record {
         Self { key, uid, check, offset, length, time, depth, kind, hint }
     }
 
-    /// A record that says nothing: its page is what matters.
+    /// A record without meaning: it only causes its page to be written.
     pub(crate) fn mark(time: u32) -> Self {
         Self::plain(RecordKind::Gap, Key::default(), 0, time)
     }
 }
 
-/// What the front of a page says.
+/// Fields at the front of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageHeader {
     pub(crate) epoch: u64,
@@ -145,7 +145,7 @@ impl Page {
         Self { bytes, count: 0, used: 0, drops: 0, gaps: 0 }
     }
 
-    /// Whether the page has a say in which drops count.
+    /// Whether the page's numbers of drops count.
     pub(crate) fn has_drops(&self) -> bool {
         self.drops + self.gaps > 0
     }
@@ -228,7 +228,7 @@ impl Page {
         &self.bytes
     }
 
-    /// Room for a page that is read back; `decode` says what it is.
+    /// Buffer for a page that is read back; `decode` checks the bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.clear();
         &mut self.bytes
@@ -242,7 +242,7 @@ impl Page {
         (self.drops, self.gaps) = (other.drops, other.gaps);
     }
 
-    /// What the bytes say, if they are the page `index` of that segment's life.
+    /// The page in the bytes, if they are page `index` of that segment's life.
     pub(crate) fn decode(
         &mut self,
         instance: u128,

@@ -53,7 +53,7 @@ pub(crate) enum SpaceState {
     Removed,
 }
 
-/// What a slot says.
+/// Fields of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpaceImage<'a> {
     /// The copy with the higher one counts.
@@ -91,7 +91,7 @@ impl<'a> SpaceImage<'a> {
         seal(bytes);
     }
 
-    /// What this slot of this store says, if the bytes are one.
+    /// The image in the bytes, if they are this slot of this store.
     pub(crate) fn decode(bytes: &'a [u8], instance: u128, slot: u32) -> Option<Self> {
         let image = Image::ref_from_bytes(bytes).ok()?;
         let ours = image.magic == MAGIC

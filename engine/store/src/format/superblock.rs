@@ -14,7 +14,7 @@ use crate::standing::OfEach;
 /// The format on the medium. Versions 1 to 3 reclaimed segments in the order of their epochs.
 pub const FORMAT_VERSION: u32 = 4;
 
-/// Pools of a store at most. The first is everybody's, and has no name on the medium.
+/// Pools of a store at most. The first is the default pool, and has no name on the medium.
 pub const POOLS_MAX: usize = 16;
 /// Bytes of a pool's name at most.
 pub const POOL_NAME_BYTES_MAX: usize = 32;
@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Image>() == PAGE_BYTES && align_of::<Image>() ==
 const _: () = assert!(offset_of!(Image, served) == SERVED_AT);
 const _: () = assert!(offset_of!(Image, area_bytes) == 64 && offset_of!(Image, serial) == 112);
 
-/// What a super says.
+/// Fields of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Super {
     /// Identity of the volume: the same on all members.
@@ -181,10 +181,10 @@ impl Super {
         page.copy_from_slice(image.as_bytes());
     }
 
-    /// What one copy says.
+    /// Decodes one copy.
     ///
     /// # Errors
-    /// `SuperError` when it says nothing that this program can use.
+    /// `SuperError` when this program cannot use the copy.
     pub fn decode(page: &[u8; PAGE_BYTES], copy: u32) -> Result<Self, SuperError> {
         let image = Image::ref_from_bytes(page).map_err(|_| SuperError::Damaged)?;
         if image.magic != MAGIC {
@@ -202,10 +202,10 @@ impl Super {
         Ok(image.read())
     }
 
-    /// What two copies say together: the newer whole one.
+    /// The newer whole copy of the two.
     ///
     /// # Errors
-    /// `SuperError` when neither can be used; a version that is unknown is said before damage.
+    /// `SuperError` when neither can be used; an unknown version is reported rather than damage.
     pub fn choose(copies: &[[u8; PAGE_BYTES]; 2]) -> Result<Self, SuperError> {
         let both = [Self::decode(&copies[0], 0), Self::decode(&copies[1], 1)];
         match both {
@@ -226,14 +226,14 @@ impl Super {
     /// The number of the next start of these members.
     #[must_use]
     pub fn next_start(all: &[Self]) -> u64 {
-        all.iter().map(|it| it.begun).max().unwrap_or(0) + 1
+        all.iter().map(|member| member.begun).max().unwrap_or(0) + 1
     }
 
     /// Whether one of these members was put back to an older copy of itself: another one was
     /// served at a start that all of its members knew, and this one does not.
     #[must_use]
     pub fn is_put_back(&self, all: &[Self]) -> bool {
-        self.begun > 0 && all.iter().any(|it| it.all_begun > self.begun)
+        self.begun > 0 && all.iter().any(|member| member.all_begun > self.begun)
     }
 
     /// The super of a start with these members, where `newest` is the highest epoch so far.
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn the_newer_whole_copy_counts() {
         let mut copies = copies();
-        assert_eq!(Super::choose(&copies).map(|it| it.serial), Ok(7));
+        assert_eq!(Super::choose(&copies).map(|chosen| chosen.serial), Ok(7));
         copies[1][70] ^= 1;
         assert_eq!(Super::choose(&copies), Ok(sample()));
         copies[0][70] ^= 1;
@@ -345,8 +345,9 @@ mod tests {
     #[test]
     fn an_older_copy_is_known_by_the_others() {
         let of = |begun, all_begun| Super { begun, all_begun, ..sample() };
-        let put_back =
-            |all: &[Super]| -> Vec<bool> { all.iter().map(|it| it.is_put_back(all)).collect() };
+        let put_back = |all: &[Super]| -> Vec<bool> {
+            all.iter().map(|member| member.is_put_back(all)).collect()
+        };
         assert_eq!(put_back(&[of(4, 4), of(5, 5), of(5, 5)]), [true, false, false]);
         assert_eq!(put_back(&[of(1, 1), of(1, 1), of(5, 5)]), [true, true, false]);
         // A start that a kill ended before all had its number, and before it was served everywhere.

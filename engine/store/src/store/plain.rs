@@ -32,7 +32,7 @@ impl Pool for Buffers {
     }
 }
 
-/// A block as the model knows it.
+/// A block in the model.
 #[derive(Clone, Copy, Debug)]
 struct Plain {
     tick: u64,
@@ -52,7 +52,7 @@ impl Plain {
     }
 }
 
-/// What the last survey said, in ticks.
+/// Results of the last survey, in ticks.
 #[derive(Clone, Copy, Debug)]
 struct Survey {
     cold: u64,
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// One step of the store, and all that it asks for.
+    /// One step of the store, with all tasks that it issues.
     fn turn(&mut self) {
         self.now.ns += 1_000_000;
         let states = |store: &Store| -> Vec<State> {
@@ -258,7 +258,7 @@ impl Model {
         self.uncounted = waiting;
     }
 
-    /// What was used last moves, as much as was put; of blocks of one age as many as fit.
+    /// Recently used blocks move, as many bytes as were put; of blocks of one age as many as fit.
     fn check_moves(&mut self, victim: &Victim) {
         let mut room = self.saved.min(SEGMENT / 8 * 6);
         // By rank, the last used first; gone ones have no length any more.
@@ -324,7 +324,7 @@ impl Model {
         // Of equal ones the first that was looked at.
         let oldest = seen.iter().map(|(age, _)| *age).max().expect("one is known");
         let coldest = seen.iter().find(|(age, _)| *age == oldest).map(|(_, segment)| *segment);
-        let coldest = coldest.map(|it| (it, self.store.core.segments.epoch(it)));
+        let coldest = coldest.map(|segment| (segment, self.store.core.segments.epoch(segment)));
         seen.sort_unstable_by(|one, other| other.cmp(one));
         let mean = |of: &[(u64, u32)]| {
             let sum: u64 = of.iter().map(|(age, _)| age).sum();
@@ -334,7 +334,7 @@ impl Model {
         let ages = [mean(&seen[..1]), mean(&seen[1..next])];
         let (cold, cut) = known;
         for (plain, tallied) in ages.into_iter().zip([tick - cold, tick - cut]) {
-            // A tally knows ages by eighths of octaves.
+            // A tally has a resolution of an eighth of an octave.
             let off = plain.abs_diff(tallied);
             assert!(off <= plain / 4 + 1, "{tallied} is tallied, {plain} it is: {seen:?}");
         }
@@ -365,7 +365,7 @@ impl Model {
         self.quiet();
     }
 
-    /// Whether a newcomer is taken; nothing: it is too close to say.
+    /// Whether a newcomer is admitted; `None`: too close to predict.
     fn takes(&self) -> Option<bool> {
         let Some(survey) = self.survey else { return Some(true) };
         let age = f64::from(u32::try_from(self.tick() - survey.cold).unwrap());

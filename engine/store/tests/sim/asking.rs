@@ -1,4 +1,4 @@
-//! What the clients of a world ask, and what they make of the answers.
+//! Requests of the clients of a world, and their checks of the answers.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
@@ -32,7 +32,7 @@ impl World {
         status
     }
 
-    /// Puts a block of that length in so many parts. The status, if it was answered at once.
+    /// Puts a block of that length in `parts` parts. Returns the status of an immediate answer.
     pub(crate) fn put_length(
         &mut self,
         space: u16,
@@ -44,7 +44,7 @@ impl World {
         self.put_some((space, key), durable, length, parts, u32::MAX)
     }
 
-    /// Puts the first `some` of so many parts; the rest never comes.
+    /// Puts the first `some` of `parts` parts; the rest never comes.
     pub(crate) fn put_partly(&mut self, space: u16, key: u64, length: u32, parts: u32, some: u32) {
         assert_eq!(self.put_some((space, key), false, length, parts, some), None);
     }
@@ -258,7 +258,7 @@ impl World {
         let (bytes, guards) = memory.split_at(length as usize);
         assert!(guards.iter().all(|byte| *byte == GUARD), "bytes beside the block");
         let crc = checksum(CrcAlgorithm::Crc64Nvme, bytes);
-        let same = self.spaces[usize::from(space)].is_some_and(|it| it.uid == uid);
+        let same = self.spaces[usize::from(space)].is_some_and(|space| space.uid == uid);
         if check(crc, uid, Self::key(key), length) == reply.answer.check {
             return same.then_some(bytes);
         }
@@ -272,7 +272,7 @@ impl World {
         None
     }
 
-    /// What a client does with a block whose check is wrong.
+    /// A client's report of a block with a wrong check.
     pub(crate) fn report(&mut self, space: u16, key: u64, check: u64) {
         let id = self.id(space);
         self.store.suspect(id, Self::key(key), check);

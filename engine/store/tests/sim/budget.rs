@@ -1,5 +1,5 @@
-//! The write budget: never exceeded, whatever is put, moved and restarted; what is put again gets
-//! in; every decline says why.
+//! The write budget: no mix of puts, moves and restarts exceeds it; a repeated put is admitted;
+//! every decline has its reason.
 
 use kvrail_store::{Budget, Config, DeclineReason, Status};
 
@@ -10,7 +10,7 @@ use crate::world::{World, small};
 const DAY_S: u64 = 86_400;
 /// What the bucket holds: a segment, in small stores.
 const BURST: i64 = 64 * 1024;
-/// What it may owe.
+/// The most by which it may be negative.
 const OWED: i64 = 64 * 1024;
 /// Bytes that may be written in a second.
 const RATE: u64 = 300_000;
@@ -42,7 +42,7 @@ impl Windows {
     }
 }
 
-/// Puts blocks that nobody asked for before until the ring is full.
+/// Puts blocks of new keys until the ring is full.
 fn fill(world: &mut World) {
     let mut key = 1 << 40;
     let bytes = world.config.area_bytes;
@@ -96,7 +96,8 @@ fn a_budget_is_never_exceeded() {
             }
         }
         assert!(declined.0 > 0 && declined.1 > 0 && moved > 0, "{declined:?}, {moved} moved");
-        // The burst, and what moves may owe; at each of the two restarts that is forgotten.
+        // The burst, and the negative level that moves may cause; each of the two restarts resets
+        // that.
         let most = BURST + OWED;
         println!("seed {seed}: {worst} of {most} bytes beyond the rate, {} in all", all.beyond);
         assert!(worst <= most, "{worst} of {most}");

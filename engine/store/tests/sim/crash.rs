@@ -152,7 +152,7 @@ fn a_store_without_pools_is_written_as_ever() {
         let mut world = life(seed, segments, keys, 200);
         world.settle();
         let medium = world.drive.medium();
-        // No CRC: that of a page with its own CRC behind it is the same whatever the page says.
+        // Not a CRC: a page followed by its own CRC has the same CRC for any content.
         let fold = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
         (world.trace, medium.iter().fold(0xcbf2_9ce4_8422_2325, fold))
     });

@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 pub(crate) enum Span {
     /// One of them.
     Once,
-    /// So many nanoseconds from the first one on.
+    /// A time in nanoseconds from the first one on.
     For(u64),
     Ever,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Span {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusing {
     pub(crate) kind: Kind,
-    /// So many go well before.
+    /// Writes that succeed first.
     pub(crate) after: u32,
     pub(crate) span: Span,
     /// Whether writes of all kinds fail from the first one of this kind on.
@@ -147,7 +147,7 @@ impl Drive {
 
     /// Whether the drive refuses a write.
     pub(crate) fn refuses(&mut self, kind: Kind, now: u64) -> bool {
-        let refuses = self.refusing.as_mut().is_some_and(|it| it.refuses(kind, now));
+        let refuses = self.refusing.as_mut().is_some_and(|refusing| refusing.refuses(kind, now));
         self.refused += u64::from(refuses);
         refuses
     }

@@ -17,7 +17,7 @@ fn rot() {
     each_seed("rot", 30, |seed| {
         let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
         let mut world = World::new(seed, small(24, block));
-        // One flip costs no drop; of many, two may hit a drop and what says that it is missing.
+        // One flip costs no drop; of many, two may hit a drop and the record of its absence.
         let flips = if seed.is_multiple_of(3) { 1 } else { 40 };
         world.drops = flips == 1;
         fill(&mut world, 300, 40);
@@ -82,7 +82,7 @@ fn misdirect() {
         world.drive.lies = Lies { lost: 20, misdirected: 20, misread: 20, failed: 0 };
         for _ in 0..2 {
             for _ in 0..200 {
-                // A drop whose record was never written cannot be known of.
+                // A drop without a written record leaves no trace.
                 let key = world.rng.u64(..40);
                 if world.rng.bool() {
                     world.put(0, key, false);

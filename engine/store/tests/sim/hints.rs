@@ -1,4 +1,4 @@
-//! What a put says of its block's worth counts, and no longer than it says.
+//! A put's hint affects the block's worth, and only until the hint's end.
 
 use kvrail_store::{Class, Explained, Hint, Priority};
 
@@ -13,7 +13,7 @@ fn put(world: &mut World, key: u64, priority: Priority, until: u32) {
     world.hint = Hint::default();
 }
 
-/// Puts blocks that nobody asks for again until so many more segments were reclaimed.
+/// Puts blocks that are never read until `laps` more segments were reclaimed.
 fn turn(world: &mut World, cold: &mut u64, laps: u64) {
     let until = world.laps() + laps;
     while world.laps() < until {
@@ -40,8 +40,7 @@ fn restart(world: &mut World) {
     world.reopen();
 }
 
-/// Of blocks that were put side by side and never asked for those of high priority stay, after a
-/// restart too.
+/// Of unread blocks that were put side by side, those of high priority stay, after a restart too.
 #[test]
 fn what_is_retained_stays() {
     each_seed("retained", 4, |seed| {

@@ -1,4 +1,4 @@
-//! What is there by the books: blocks that were put, less what the feed says is gone.
+//! The set of present blocks by the books: blocks that were put, less the feed's evictions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

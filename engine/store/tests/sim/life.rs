@@ -24,7 +24,7 @@ impl World {
         assert!(self.settle_before(u64::MAX), "writes are counted in u64");
     }
 
-    /// The same, unless so many writes are finished before.
+    /// As `settle`, unless `writes` writes finish before.
     pub(crate) fn settle_before(&mut self, writes: u64) -> bool {
         let until = self.now + 2_200_000_000;
         for _ in 0..200_000 {
@@ -147,7 +147,7 @@ impl World {
         self.store.lookup(id, 1, &keys, Hold::For(u64::MAX), time).unwrap()
     }
 
-    /// A client says that it has used a block elsewhere.
+    /// A client touches a block that it has used elsewhere.
     pub(crate) fn touch(&mut self, space: u16, key: u64) {
         let (id, time, lows) = (self.id(space), self.time(), [Self::key(key).lo()]);
         let asked = |store: &Store| (store.stats().lookup_hits, store.stats().lookup_misses);
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Ticks until a request that the world knows nothing of is answered OK.
+    /// Ticks until a request without a place in the model is answered OK.
     pub(crate) fn expect_reply(&mut self, user: u64) {
         self.asked.insert(user, Asked::Create { space: SPACES - 1 });
         self.run_until("reply", |world| !world.asked.contains_key(&user));

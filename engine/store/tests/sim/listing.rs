@@ -27,7 +27,7 @@ impl World {
                 if let Some(page) = self.store.listed() {
                     assert!(page.is_readable());
                     cursor = page.next_cursor();
-                    break page.blocks().map(|it| Seen::of(&it)).collect::<Vec<_>>();
+                    break page.blocks().map(|block| Seen::of(&block)).collect::<Vec<_>>();
                 }
                 meanwhile(self);
                 self.tick();
@@ -77,11 +77,11 @@ impl Seen {
         }
     }
 
-    /// It is what the index and the model say.
+    /// The listing equals the index and the model.
     fn check(&self, world: &mut World) {
         let names = world.model.keys();
         let is_it = |(space, number): &&(u16, u64)| {
-            let same = world.spaces[usize::from(*space)].is_some_and(|it| it.uid == self.uid);
+            let same = world.spaces[usize::from(*space)].is_some_and(|space| space.uid == self.uid);
             same && World::key(*number) == self.key
         };
         let Some(&(space, number)) = names.iter().find(is_it) else { panic!("an unknown key") };
@@ -116,7 +116,7 @@ impl World {
     }
 }
 
-/// When nothing happens, a listing has each block once; puts less the feed say the same.
+/// In a quiet store, a listing has each block once, and equals the puts less the feed's evictions.
 #[test]
 fn a_listing_and_the_books_have_what_is_there() {
     let quiet = std::cell::Cell::new(0);
@@ -202,7 +202,7 @@ fn a_listing_misses_nothing_that_stays() {
     assert!(moved.get() > 20 && stayed.get() > 200, "{moved:?} moved, {stayed:?} stayed");
 }
 
-/// Nobody reads the feed: what does not fit is counted.
+/// An unread feed counts the rows that do not fit.
 #[test]
 fn a_feed_that_nobody_reads_says_what_it_lost() {
     let mut world = World::new(2, small(8, 512));
@@ -220,7 +220,7 @@ fn a_feed_that_nobody_reads_says_what_it_lost() {
     assert!(world.store.evictions_lost() > 0);
 }
 
-/// What is said of a key in each state of its life.
+/// `explain` of a key in each state of its life.
 #[test]
 fn keys_are_explained() {
     let mut world = World::new(7, small(12, 512));

@@ -171,7 +171,7 @@ impl Model {
         Expected { now: *now, history: history.clone(), doubts }
     }
 
-    /// A get that expected this was a miss. `whole`: the store knows everything.
+    /// A get that expected this was a miss. `whole`: the store has recovered all records.
     pub(crate) fn missed(&mut self, space: u16, key: u64, expected: Now, whole: bool) {
         let state = self.at(space, key);
         if whole && state.now == expected {
@@ -182,7 +182,7 @@ impl Model {
         }
     }
 
-    /// A get that expected this returned bytes whose check is wrong.
+    /// A get that expected this returned bytes with a wrong check.
     pub(crate) fn corrupt(&mut self, space: u16, key: u64, expected: Now) {
         let state = self.at(space, key);
         assert!(expected == Now::Any && state.must.is_none(), "key {key} is spoilt: {state:?}");
@@ -212,7 +212,7 @@ impl Model {
         }
     }
 
-    /// A put said that the key is there: some value is.
+    /// A put was answered with "present": the key has some value.
     pub(crate) fn present(&mut self, space: u16, key: u64) {
         let state = self.at(space, key);
         let gone = matches!(state.now, Now::Nothing | Now::Absent);

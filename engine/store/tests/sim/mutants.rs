@@ -11,7 +11,7 @@ fn table() -> PathBuf {
 fn tests_in(dir: &Path, prefix: &str, names: &mut Vec<String>) {
     for entry in fs::read_dir(dir).expect("a folder of sources") {
         let path = entry.expect("a readable folder").path();
-        let stem = path.file_stem().and_then(|it| it.to_str()).expect("a name").to_owned();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
         if path.is_dir() {
             tests_in(&path, &format!("{prefix}{stem}::"), names);
             continue;
@@ -19,7 +19,7 @@ fn tests_in(dir: &Path, prefix: &str, names: &mut Vec<String>) {
         let text = fs::read_to_string(&path).expect("a source");
         let inner = if text.contains("mod tests {") { "tests::" } else { "" };
         for part in text.split("#[test]").skip(1) {
-            let name = part.split("fn ").nth(1).and_then(|it| it.split('(').next());
+            let name = part.split("fn ").nth(1).and_then(|rest| rest.split('(').next());
             names.push(format!("{prefix}{stem}::{inner}{}", name.expect("a test has a name")));
         }
     }
@@ -33,7 +33,8 @@ fn each_planted_bug_has_its_place_and_its_test() {
     tests_in(&root.join("tests/sim"), "", &mut names);
     assert!(names.iter().any(|name| name == "crash::crash"), "{names:?}");
     let text = fs::read_to_string(table()).expect("the table");
-    let blocks: Vec<Vec<&str>> = text.trim().split("\n\n").map(|it| it.lines().collect()).collect();
+    let blocks: Vec<Vec<&str>> =
+        text.trim().split("\n\n").map(|block| block.lines().collect()).collect();
     assert!(blocks.len() >= 20, "{} planted bugs", blocks.len());
     for (number, block) in (1..).zip(&blocks) {
         let &[name, file, old, new, test] = block.as_slice() else {

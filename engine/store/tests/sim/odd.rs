@@ -45,7 +45,7 @@ fn odd() {
     });
 }
 
-/// Memory that is too small is left alone, and the answer says what is needed.
+/// A buffer that is too small stays untouched, and the answer has the required size.
 #[test]
 fn too_small() {
     let mut world = World::new(1, small(8, 512));

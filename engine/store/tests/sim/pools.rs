@@ -19,7 +19,7 @@ fn world(seed: u64, segments: u64, limits: (u32, u32)) -> World {
 }
 
 fn pool<'a>(world: &'a World, name: &str) -> PoolView<'a> {
-    world.store.pools().find(|it| it.name == name).expect("the pool is there")
+    world.store.pools().find(|pool| pool.name == name).expect("the pool is there")
 }
 
 /// Puts a block, however long it must wait.
@@ -117,7 +117,7 @@ fn wrap_with_pools() {
         world.settle();
         world.verify();
         let stats = ["one", "default"].map(|name| pool(&world, name).stats);
-        assert!(stats.iter().all(|it| it.puts > 0), "{stats:?}");
+        assert!(stats.iter().all(|pool| pool.puts > 0), "{stats:?}");
         assert!(world.laps() > 0, "the rings did not go round");
     });
 }
@@ -199,8 +199,9 @@ fn a_pool_shrinks_while_it_serves() {
     });
 }
 
-/// A pool whose rule is gone keeps its blocks and its namespaces, until others want the space; then
-/// its oldest segments go as if they were theirs, and it gets space back in the same way.
+/// A pool whose rule is gone keeps its blocks and its namespaces until other pools need the space.
+/// Then its oldest segments go as if they belonged to the others, and the pool regains space in the
+/// same way.
 #[test]
 fn a_pool_without_a_rule_keeps_what_nobody_needs() {
     let mut world = world(3, 24, (10, 24));
@@ -222,7 +223,7 @@ fn a_pool_without_a_rule_keeps_what_nobody_needs() {
     world.verify();
 }
 
-/// Nobody uses a pool without a rule any more: none of its segments is lost for the others.
+/// A pool without a rule and without use leaves all of its segments to the others.
 #[test]
 fn a_pool_that_is_not_used_any_more_leaves_nothing_behind() {
     let mut world = world(4, 24, (10, 24));
@@ -344,7 +345,7 @@ fn small_blocks_crowd_their_own_pool() {
     });
 }
 
-/// A store has as many pools as can work in it, and says so when it is given more.
+/// A store has as many pools as can work in it, and rejects more with an error.
 #[test]
 fn more_pools_than_a_store_can_have() {
     let mut world = World::with_pools(4, small(9, 512), vec![rule("one", "space 1", (0, 4))]);

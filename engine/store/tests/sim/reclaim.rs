@@ -123,8 +123,8 @@ fn held_blocks_are_moved() {
     assert_eq!(world.store.holds(), 0);
 }
 
-/// Whole segments are held while the ring goes round, as much as may be. Each hold that was granted
-/// is kept; what is above the limit is refused when it is asked for.
+/// Whole segments are held, up to the limit, while the ring goes round. Each granted hold is kept;
+/// a hold above the limit is refused at the request.
 #[test]
 fn segments_of_held_blocks_stay() {
     each_seed("held", 6, |seed| {
@@ -171,11 +171,12 @@ fn segments_of_held_blocks_stay() {
     });
 }
 
-/// Most of the ring is hot all the time: as much as is put moves, and held blocks nevertheless.
+/// Most of the ring is hot all the time: the bytes of moves equal the bytes of puts, and held
+/// blocks move nevertheless.
 #[test]
 fn no_more_moves_than_is_put_but_for_holds() {
     let mut world = World::new(6, small(12, 512));
-    // Held ones are put between others, and nobody reads them: their segments go.
+    // Held blocks are put between others and never read: their segments are reclaimed.
     let (held, first, hot) = (400, 8, 300);
     for put in 0..1200 {
         world.put_length(0, put, false, 1500, 1);
@@ -198,7 +199,8 @@ fn no_more_moves_than_is_put_but_for_holds() {
     }
 }
 
-/// Blocks are moved for nobody while there is space, and for who puts when there is none.
+/// Moves are charged to no session while there is space, and to the waiting sessions when there is
+/// none.
 #[test]
 fn blocks_are_moved_for_who_waits_for_space() {
     let mut world = World::new(5, small(12, 512));

@@ -14,7 +14,7 @@ const LENGTH: u32 = 6000;
 const SPANS: [Span; 3] = [Span::Once, Span::For(3 * SECOND), Span::Ever];
 const REFUSED: Status = Status::Declined(DeclineReason::Refused);
 
-/// A world whose ring has gone round where it is small, with blocks that are hit.
+/// A world whose ring has gone round if it is small, with blocks that have hits.
 fn filled(seed: u64, segments: u64) -> World {
     let mut world = World::new(seed, small(segments, 512));
     let puts = if segments < 20 { 110 } else { 20 };
@@ -45,7 +45,7 @@ fn there(world: &mut World) -> BTreeSet<u64> {
     world.model.keys().into_iter().map(|(_, key)| key).filter(|key| found(world, *key)).collect()
 }
 
-/// Asks for what writes, now and then, with an answer within a second each. The put's status.
+/// Requests that cause writes, each answered within a second. Returns the put's status.
 fn ask(world: &mut World, key: u64) -> Option<Status> {
     let status = world.put_length(0, key, key.is_multiple_of(3), LENGTH, 1);
     if key.is_multiple_of(5) {
@@ -170,7 +170,7 @@ fn puts_are_declined_within_a_second_where_a_flush_is_refused_first() {
     }
 }
 
-/// Blocks whose writes fail for the client's sake cost no place, and nobody else a put.
+/// Blocks whose writes fail because of the client take no space, and cost other clients no put.
 #[test]
 fn a_client_whose_writes_fail_takes_nothing_from_others() {
     let mut world = filled(3, 9);
@@ -187,7 +187,8 @@ fn a_client_whose_writes_fail_takes_nothing_from_others() {
     assert_eq!(world.put_length(0, 30_000, false, LENGTH, 1), None);
 }
 
-/// The supers are tried some times; then the start says why it failed, and can be tried again.
+/// The store tries the superblocks several times; then the start fails with the cause, and can be
+/// repeated.
 #[test]
 fn a_start_names_why_the_supers_were_refused() {
     for (span, starts) in [(Span::Once, true), (Span::Ever, false)] {

@@ -92,7 +92,7 @@ fn a_member_that_was_away_has_misses_only() {
     assert_eq!(world.get(0, 2), Some(Status::Miss));
 }
 
-/// A medium that is older than its supers say: a copy of the segments from before was put back.
+/// A medium older than its superblocks: an earlier copy of the segments was restored.
 #[test]
 fn segments_older_than_the_supers_are_misses() {
     let mut world = World::new(4, small(12, 512));
@@ -266,7 +266,7 @@ fn a_store_starts_with_other_sizes_never() {
     assert_eq!(world.store.phase(), Phase::Failed(StartError::Geometry));
 }
 
-/// A store whose epochs have come that far; it has nothing in it.
+/// An empty store whose epochs have reached `epoch`.
 fn worn(seed: u64, epoch: u64) -> World {
     let mut world = World::new(seed, small(8, 512));
     world.cut(Cut::Kill);

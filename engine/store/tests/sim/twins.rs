@@ -42,7 +42,7 @@ fn a_key_says_nothing_of_another_one() {
     assert_eq!(world.store.entries(), 2);
 }
 
-/// Ten keys of eight kinds each, of whose entries some are displaced.
+/// Ten keys of each of eight kinds, with some displaced entries.
 #[test]
 fn lives() {
     each_seed("twins", 20, |seed| {

@@ -1,4 +1,4 @@
-//! One store, its drive, its clients, and the model that says what is right.
+//! One store, its drive, its clients, and the model of the correct behaviour.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) const VOLUME: u128 = 0x7777;
 /// What a client's memory holds where no block is.
 pub(crate) const GUARD: u8 = 0x5a;
 const GUARDS: usize = 64;
-/// Keys whose numbers differ by it differ in their highest bits only.
+/// Two keys whose numbers differ by this differ in their highest bits only.
 pub(crate) const TWIN: u64 = 1 << 32;
 
 /// The buffers.
@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) drive: Drive,
     pub(crate) model: Model,
-    /// What puts and the feed say is there.
+    /// Present blocks by the books: puts less the feed's evictions.
     pub(crate) ledger: Ledger,
     pub(crate) rng: Rng,
     pub(crate) pool: Buffers,
@@ -101,7 +101,7 @@ pub(crate) struct World {
     /// Bytes that the store read for itself, and in how many reads.
     pub(crate) own_reads: u64,
     pub(crate) own_read_tasks: u64,
-    /// Writes of moved blocks, for nobody and for each owner.
+    /// Writes of moved blocks, charged to none and to each owner.
     pub(crate) moved_for: BTreeMap<Option<u16>, u64>,
 }
 
@@ -132,7 +132,7 @@ impl World {
         Self::with_pools(seed, config, Vec::new())
     }
 
-    /// One whose namespaces are in pools.
+    /// A world whose namespaces are in pools.
     pub(crate) fn with_pools(seed: u64, config: Config, rules: Vec<PoolRule>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let drive = Drive::new(usize::try_from(config.area_bytes).unwrap(), &mut rng);
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// One turn, with its answers and what the feed says.
+    /// One turn, with its answers and the feed's evictions.
     pub(crate) fn tick(&mut self) {
         self.tick_unread();
         self.ledger.drain(&mut self.store);
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// Whether clients ask for more: a few gets at once are enough.
+    /// Whether clients may issue more gets: a few at once are enough.
     pub(crate) fn may_get(&self) -> bool {
         self.reads.len() + self.answers.len() < 16
     }
@@ -340,7 +340,7 @@ impl World {
         memory[..exact].copy_from_slice(&bytes[..exact]);
     }
 
-    /// The next answer, whoever gives it.
+    /// The next answer from any source.
     pub(crate) fn next_reply(&mut self) -> Option<Reply> {
         self.answers.pop().or_else(|| self.store.next_reply())
     }
