@@ -15,9 +15,9 @@ use crate::error::DeviceError;
 /// What a detach has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// No operation uses the region: the hardware can be told to forget it.
+    /// No operation uses the region: the hardware can unregister it.
     Now,
-    /// Operations use it; the `release` of the last one says so.
+    /// Operations use it; the `release` of the last one returns `Now`.
     Later,
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum Access {
     /// By an entry of the kernel's table: its pages are pinned as long as it is attached.
     #[default]
     Registered,
-    /// By address alone: the kernel pins pages for each request anew. Slower, but needs no leave
-    /// to keep memory pinned.
+    /// By address alone: the kernel pins pages again for each request. Slower, but needs no
+    /// permission to keep memory pinned.
     Addressed,
 }
 
@@ -190,8 +190,8 @@ impl Table {
         true
     }
 
-    /// Counts it off. Says whether it was the last one of a region that is leaving: the hardware
-    /// can be told to forget it then.
+    /// Counts one use less. `Now` for the last use of a region that is leaving: the hardware can
+    /// then unregister it.
     #[inline]
     pub(crate) fn release(&mut self, at: BufferIndex) -> Leave {
         let entry = &mut self.entries[usize::from(at.0)];

@@ -31,7 +31,7 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// Time that moves only when a test says so. Clones share it.
+/// Time that only a test moves. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct FakeClock(Arc<AtomicU64>);
 

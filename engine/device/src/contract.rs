@@ -1,4 +1,5 @@
-//! The device contract: what a poller may ask of a device, and what it is promised.
+//! The device contract: the requests that a poller may make of a device, and the promises of the
+//! device.
 //!
 //! A device is driven by one thread: it may be opened, and regions attached, on another one, and
 //! belongs to the thread that first submits from then on, to its drop. `prepare` queues, `submit`
@@ -28,8 +29,8 @@ use crate::replacement::Replacement;
 /// Events one `reap` brings back at most.
 pub const EVENTS_MAX: usize = 128;
 
-/// Bytes of one read or write that the hardware has at once at most: a longer one goes piece by
-/// piece, so that what others ask meanwhile does not wait for all of it.
+/// Most bytes of one read or write that the hardware has at once: a longer one goes piece by piece,
+/// so that later requests do not wait for all of it.
 pub const WINDOW_BYTES: u32 = 4 << 20;
 
 /// Memory that is not the host's, such as a GPU's: its bytes are addressed by block and offset,
@@ -69,8 +70,8 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The same operation, at another place: who is given this one's address does not keep the
-    /// other one out of registers.
+    /// A copy of the operation at another address: passing the copy's address keeps the original in
+    /// registers.
     #[inline(always)]
     pub(crate) fn anew(&self) -> Self {
         let Self { tag, opcode, durability, offset, length, buffer, buffer_offset } = *self;
@@ -176,8 +177,8 @@ pub enum Attached {
 pub struct AttachedBytes {
     /// Of those that the kernel keeps pinned.
     pub registered: u64,
-    /// Of those that it pins for each request anew, because this process may not keep so much
-    /// memory pinned (RLIMIT_MEMLOCK).
+    /// Memory that the kernel pins again for each request, because this process may not keep that
+    /// much memory pinned (RLIMIT_MEMLOCK).
     pub addressed: u64,
 }
 
@@ -215,8 +216,8 @@ pub trait Device: fmt::Debug {
         Ok(Attached::Whole)
     }
 
-    /// Makes a region usable at once: for those who have nobody else to serve, because a large one
-    /// takes long.
+    /// Makes a region usable at once: for callers with no other work, because a large region takes
+    /// long.
     ///
     /// # Errors
     /// As `begin_attach`.
@@ -268,20 +269,20 @@ pub trait Device: fmt::Debug {
     /// Operations prepared and not yet finished.
     fn in_flight(&self) -> u32;
 
-    /// Whether something in flight is with another thread of this process now, whose part is
-    /// short: a wait of its own kind, for whoever decides to spin or to sleep.
+    /// Whether a short part of an operation in flight is with another thread of this process now:
+    /// input for the choice between spinning and sleeping.
     #[inline]
     fn has_handed_over(&self) -> bool {
         false
     }
 
-    /// How to wait for `reap` to have something. Asked anew before each sleep: the answer arms the
-    /// descriptor, and changes with what is in flight. Always the same descriptor for one device
-    /// and kind of answer, so it may stay in an epoll set.
+    /// How to wait for the next result of `reap`. Call it again before each sleep: the call arms
+    /// the descriptor, and the result changes with the operations in flight. The descriptor is the
+    /// same for one device and kind of answer, so it may stay in an epoll set.
     fn wait(&self) -> Wait<'_>;
 
-    /// Whether `reap` has something that no descriptor tells of, because another thread of this
-    /// process handed it over. Looked at once more before each sleep.
+    /// Whether `reap` has a result that no descriptor signals, because another thread of this
+    /// process handed it over. Checked once more before each sleep.
     fn is_ready(&self) -> bool {
         false
     }
@@ -311,13 +312,13 @@ pub trait Device: fmt::Debug {
         Err(DeviceError::unfit(name, "cannot be replaced while it runs", "restart the sidecar"))
     }
 
-    /// The last failure since this was last asked, in more words than a status.
+    /// The last failure since the last call, in more words than a status.
     fn take_failure(&mut self) -> Option<Failure> {
         None
     }
 
-    /// Hands devices to who drives them. A type that stands for several hands them over as the one
-    /// they all are, so that no operation asks which it is.
+    /// Passes devices to their driver. A type that stands for several passes them as their one
+    /// actual type, so that no operation branches on the type.
     fn hand_to<R: Driver>(devices: Vec<Self>, driver: R) -> R::End
     where
         Self: Sized,

@@ -1,5 +1,5 @@
 //! The NVMe controllers behind a block device, as sysfs shows them: whether it is still served.
-//! Asked on a poller, after a failure: it allocates nothing.
+//! Read on a poller, after a failure: it allocates nothing.
 //!
 //! A plain namespace hangs below its controller. One that may be reached by several paths has a
 //! head, which hangs below the subsystem, and the subsystem names its controllers: they come and
@@ -172,7 +172,7 @@ fn standing(state: impl AsFd) -> Result<Standing, Errno> {
     })
 }
 
-/// What a file of sysfs says.
+/// Content of a file of sysfs.
 fn word(file: impl AsFd, buffer: &mut [u8; WORD_BYTES]) -> Result<&[u8], Errno> {
     let length = pread(file, &mut buffer[..], 0)?;
     Ok(buffer[..length].trim_ascii_end())

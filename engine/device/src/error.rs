@@ -13,7 +13,7 @@ pub enum DeviceError {
     Open {
         /// The path as configured.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
         /// What to do.
         remedy: String,
@@ -37,7 +37,7 @@ pub enum DeviceError {
         mode: String,
         /// Which step.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
         /// The likely cause and what to do.
         remedy: String,
@@ -63,7 +63,7 @@ pub enum DeviceError {
         device: String,
         /// Size of the region.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
         /// What to do.
         remedy: String,

@@ -14,7 +14,7 @@ pub enum Cause {
     Errno(Errno),
     /// The drive's own word, from a command passed through.
     Nvme(NvmeStatus),
-    /// It moved fewer bytes than asked for.
+    /// It moved fewer bytes than requested.
     Short,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Cause {
 /// A failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was asked.
+    /// The operation.
     pub opcode: Opcode,
     /// First byte on the device of the piece that failed.
     pub offset: u64,

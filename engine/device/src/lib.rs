@@ -1,6 +1,6 @@
 //! Devices: the contract every one keeps, and the mechanisms behind it.
 //!
-//! Owns rings, slot tables and registered buffers of one device each. Knows nothing of clients,
+//! Owns rings, slot tables and registered buffers of one device each. Has no notion of clients,
 //! lanes or volumes; an operation has been checked before it comes here.
 
 mod any_device;

@@ -1,6 +1,6 @@
-//! The NVMe namespace behind a block device, for commands passed through: its character device,
-//! its number, and whether plain reads and writes of it can be built at all. What sysfs says is
-//! enough; no admin command is sent.
+//! The NVMe namespace behind a block device, for commands passed through: its character device, its
+//! number, and whether plain reads and writes of it can be built at all. sysfs has all of this; no
+//! admin command is sent.
 
 use std::fs::{File, OpenOptions, canonicalize, read_to_string};
 use std::io;
@@ -36,7 +36,7 @@ pub struct Namespace {
     pub(crate) cache: Cache,
 }
 
-/// What sysfs says about it.
+/// Facts from sysfs.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
     id: u32,

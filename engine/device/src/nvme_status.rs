@@ -1,5 +1,5 @@
-//! What NVMe says of a command that failed, by number, name and our own status. Numbers and names
-//! are those of the NVM Express base and NVM command set specifications.
+//! NVMe's status of a failed command, by number, name and our own status. Numbers and names are
+//! those of the NVM Express base and NVM command set specifications.
 
 use std::fmt;
 
@@ -54,8 +54,8 @@ const TABLE: &[(u16, &str, Status)] = &[
     (0x371, "command aborted by host", IoError),
 ];
 
-/// What drives say of a namespace that they do not have: Invalid Field in Command of one that is
-/// not attached, Invalid Namespace or Format of a number they do not know.
+/// Drives' statuses for a missing namespace: Invalid Field in Command for one that is not attached,
+/// Invalid Namespace or Format for an unknown number.
 const NO_NAMESPACE: [u16; 2] = [0x002, 0x00b];
 
 /// The status field of a completed command, without its phase bit.
@@ -86,8 +86,8 @@ impl NvmeStatus {
         NO_NAMESPACE.contains(&(self.0 & CODE))
     }
 
-    /// Another try may succeed unless the drive says no. Block requests are tried again by the
-    /// kernel's driver, passed through commands are not.
+    /// Another try may succeed unless the drive sets "do not retry". The kernel's driver repeats
+    /// block requests, but not passed through commands.
     #[cold]
     pub(crate) fn is_transient(self) -> bool {
         self.0 & DNR == 0

@@ -32,9 +32,9 @@ pub struct Probe {
 }
 
 /// Registers a sealed memfd with a ring, reads a pattern to both its ends through it, compares
-/// them, and has the kernel prove that it let go. Its pages are those asked for, else hugepages
-/// where there are any. The ring takes `depth` operations, as a drive's: where it may not be
-/// pinned, a drive's may not. Touches no device.
+/// them, and has the kernel prove that it let go. Its pages have the requested size, else they are
+/// hugepages where there are any. The ring takes `depth` operations, as a drive's: where it may not
+/// be pinned, a drive's may not. Touches no device.
 ///
 /// # Errors
 /// `DeviceError` with the step that failed and the remedy.
@@ -64,7 +64,7 @@ fn describe(page: PageSize, bytes: AttachedBytes, no_hugepages: Option<&MemoryEr
     )
 }
 
-/// Says how the memory was attached.
+/// Returns how the memory was attached.
 fn try_region(region: Arc<Region>, depth: u32) -> Result<AttachedBytes, DeviceError> {
     let pattern: Vec<u8> =
         (0..2 * READ).map(|at| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();

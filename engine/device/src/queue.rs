@@ -1,4 +1,4 @@
-//! What sysfs says about the request queue behind a device or a file.
+//! The request queue behind a device or a file, from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::system::read_number;
 /// Where the kernel shows block devices by number.
 const SYSFS: &str = "/sys/dev/block";
 
-/// Limits of a block device's queue. Fields are `None` where the kernel does not say.
+/// Limits of a block device's queue. Fields are `None` where the kernel does not report them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     /// Kernel name of the whole disk, e.g. `nvme0n1`.
@@ -99,7 +99,7 @@ impl Queue {
     }
 }
 
-/// What the kernel says of the cache; volatile where it does not say.
+/// Kind of the cache; volatile where the kernel does not report it.
 fn cache(queue: &Path) -> Cache {
     let word = fs::read_to_string(queue.join("write_cache")).unwrap_or_default();
     if word.trim() == "write through" {

@@ -1,12 +1,13 @@
-//! Surprise removal: whether a device that fails has been taken away. The kernel says so in strange
-//! ways: commands in flight end with EIO, later reads bring 0 bytes without an error, later writes
-//! say ENOSPC. Once it is known to be gone, all of them mean that and nothing else.
+//! Surprise removal: whether a device that fails has been taken away. The kernel reports a removal
+//! in several ways: commands in flight end with EIO, later reads bring 0 bytes without an error,
+//! later writes end with ENOSPC. Once the device is known to be gone, all of these mean its
+//! removal.
 //!
-//! Some answers come before anything shows what they mean. A namespace that is detached is unknown
-//! to its drive before the kernel has heard of it, and the drive refuses plain commands then, which
-//! no drive does that has the namespace. A head refuses commands passed through while it chooses
-//! among its paths, and a controller that leaves or is reset fails what another would do. What is
-//! in doubt is held and asked again until the kernel has made up its mind.
+//! Some answers come before their meaning is known. A detached namespace is unknown to its drive
+//! before the kernel is notified, and the drive then refuses plain commands, which no drive with
+//! the namespace does. A head refuses commands passed through while it chooses among its paths, and
+//! a controller that leaves or is reset fails commands that another path would execute. A doubtful
+//! request is held and repeated until the kernel's view is settled.
 //!
 //! A file that is truncated is gone as well. Writes make it grow again and end well, and what was
 //! cut off reads as zeros then, so its length is looked at whenever something ended: a volume's
@@ -24,9 +25,9 @@ use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Discard, Kind, Target};
 
-/// How long answers may be in doubt before they mean what they say. A kernel drops a namespace
-/// within milliseconds of its drive's notice, but its workers wait for processors like others: half
-/// a second was seen where those are scarce.
+/// Time for which a failure may be in doubt before it is taken at face value. A kernel drops a
+/// namespace within milliseconds of its drive's notice, but its workers wait for processors like
+/// others: half a second was measured where processors are scarce.
 const DOUBT: Duration = Duration::from_secs(5);
 
 /// The end of every request from then on.
@@ -69,12 +70,12 @@ impl Removal {
         Self { gone: Gone::No, controllers, commands, doubted: None }
     }
 
-    /// Watches a device that is on trial: it is there, and what it says is meant.
+    /// Watches a device that is on trial: it is present, and its answers are valid.
     pub(crate) fn believe(&mut self) {
         self.controllers = None;
     }
 
-    /// What a suspect answer to a request means. Asked for failures and short transfers only.
+    /// Meaning of a suspect answer to a request. Called for failures and short transfers only.
     #[cold]
     pub(crate) fn judge(
         &mut self,
@@ -94,15 +95,15 @@ impl Removal {
             return Outcome::Later;
         }
         match cause {
-            // No path was left when it was asked, and now there is one.
+            // No path was left at the time of the request, and now there is one.
             Cause::Errno(Errno::IO) if self.has_paths() => Outcome::Transient(Status::IoError),
             _ => outcome,
         }
     }
 
-    /// Whether a device that is there might answer like this only because it, or a path to it, is
-    /// about to leave or to come back. The kernel makes EOPNOTSUPP of what the drive says of block
-    /// requests, and a head EINVAL of commands that it has no path for at the moment.
+    /// Whether a present device might answer like this only because it, or a path to it, is about
+    /// to leave or to come back. For block requests the kernel turns the drive's status into
+    /// EOPNOTSUPP, and a head turns a temporary lack of paths into EINVAL.
     fn is_doubtful(&self, opcode: Opcode, cause: Cause, standing: Standing) -> bool {
         let refused = match cause {
             Cause::Errno(Errno::IO) => return standing == Standing::Unsettled,
@@ -118,8 +119,8 @@ impl Removal {
         self.controllers.as_ref().is_some_and(Controllers::are_paths)
     }
 
-    /// Whether a file was truncated since it was opened. Asked after answers were taken and before
-    /// anybody hears of them: where it was not, all of them are about whole bytes.
+    /// Whether a file was truncated since it was opened. Checked after answers were taken and
+    /// before they are reported: if not, all of them are about whole bytes.
     #[inline]
     pub(crate) fn is_truncated(&mut self, target: &Target) -> bool {
         if target.kind == Kind::File && self.gone == Gone::No && has_shrunk(target) {
@@ -138,7 +139,7 @@ impl Removal {
 }
 
 /// Whether it has fewer bytes than when it was opened: none, for a device that was removed. Of a
-/// file only what the kernel knows by itself is asked, so that no server is waited for.
+/// file only the size cached by the kernel is read, so that no server can delay the call.
 fn has_shrunk(target: &Target) -> bool {
     let bytes = match target.kind {
         Kind::Block => seek(&target.fd, SeekFrom::End(0)),
@@ -206,11 +207,12 @@ pub(crate) mod tests {
         assert_eq!(removal.judge(&target, Opcode::Read, short), GONE);
     }
 
-    /// The drive speaks before the kernel does: asked again, a request ends as what it is.
+    /// The drive refuses before the kernel is notified: a repeated request then gets its true
+    /// result.
     #[test]
     fn a_refused_command_waits_for_the_namespace_to_be_taken_away() {
         let (target, (mut removal, file)) = (target(), plain());
-        let inactive = NvmeStatus::of_result(0x4002); // invalid field: what drives say of it
+        let inactive = NvmeStatus::of_result(0x4002); // invalid field: drives' status for it
         let passed = (Outcome::Failed(inactive.status()), Cause::Nvme(inactive));
         for opcode in [Opcode::Read, Opcode::Write] {
             assert_eq!(removal.judge(&target, opcode, REFUSED), Outcome::Later);
@@ -223,8 +225,8 @@ pub(crate) mod tests {
         assert_eq!(removal.judge(&target, Opcode::Read, REFUSED), GONE);
     }
 
-    /// Its controller lives on, and may serve other namespaces. However long it took until the
-    /// kernel heard of it, what fails because no path is left is no failure.
+    /// Its controller lives on, and may serve other namespaces. Whatever the delay of the kernel's
+    /// notice, a request that fails because no path is left is no failure.
     #[test]
     fn a_head_that_has_lost_its_last_path_is_gone() {
         let target = target();
@@ -289,7 +291,8 @@ pub(crate) mod tests {
         let (mut removal, _) = plain();
         let (start, half) = (Instant::now(), DOUBT / 2);
         assert!(removal.is_in_doubt(start) && removal.is_in_doubt(start + half));
-        // Where processors are scarce a kernel hears late what its drive has dropped.
+        // Where processors are scarce, a kernel learns late of a namespace that its drive has
+        // dropped.
         assert!(removal.is_in_doubt(start + Duration::from_secs(3)));
         assert!(!removal.is_in_doubt(start + DOUBT) && !removal.is_in_doubt(start + DOUBT + half));
         // Another series.

@@ -52,7 +52,7 @@ impl SlotId {
     id.index, id.generation
 )]
 pub struct StaleSlot {
-    /// The id that was asked for.
+    /// The requested id.
     pub id: SlotId,
     /// Slots of the table.
     pub capacity: u32,

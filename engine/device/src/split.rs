@@ -46,13 +46,13 @@ pub(crate) struct Limits {
 /// How the device answered one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It moved that many bytes, perhaps fewer than asked for.
+    /// It moved that many bytes, perhaps fewer than requested.
     Moved(u32),
-    /// It did nothing and may be asked again.
+    /// It did nothing and may be repeated.
     Again,
-    /// What it did is in doubt: it is asked again after a pause.
+    /// Its effect is in doubt: it is repeated after a pause.
     Later,
-    /// It failed and may succeed if asked again.
+    /// It failed and may succeed on repetition.
     Transient(Status),
     /// It failed.
     Failed(Status),
@@ -258,8 +258,8 @@ impl Flights {
         }
     }
 
-    /// Ends a piece that moves bytes and is all of its operation, if all of them were moved: what
-    /// most answers say. Any other answer is for `settle`. `moved_all` is asked last.
+    /// Ends a piece that moves bytes and is all of its operation, if all of them were moved: the
+    /// common case. Any other answer is for `settle`. `moved_all` is evaluated last.
     ///
     /// # Panics
     /// As `settle`.
@@ -286,7 +286,7 @@ impl Flights {
     /// Takes the device's answer for a piece.
     ///
     /// # Panics
-    /// If the id names no piece in flight: the device answered twice or for somebody else.
+    /// If the id names no piece in flight: the device answered twice or with a wrong id.
     #[inline]
     pub(crate) fn settle(&mut self, id: SlotId, outcome: Outcome) -> Settled {
         let piece = match self.pieces.get_mut(id) {

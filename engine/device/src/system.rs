@@ -17,8 +17,8 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// `kernel.io_uring_disabled`: 0 is open to all, 1 to privileged processes and one group, 2 to
-/// nobody. `None` where the kernel (before 6.6) has no such switch.
+/// `kernel.io_uring_disabled`: 0 is open to all, 1 to privileged processes and one group, 2 closed.
+/// `None` where the kernel (before 6.6) has no such switch.
 pub(crate) fn io_uring_disabled() -> Option<u32> {
     read_number("/proc/sys/kernel/io_uring_disabled")
 }

@@ -18,7 +18,7 @@ use crate::system::kernel_version;
 /// Unit of buffered I/O as we do it, and the smallest block there is.
 const SECTOR: u32 = 512;
 
-/// Alignment assumed where neither statx nor sysfs knows: one page suits every device there is.
+/// Alignment assumed where neither statx nor sysfs has one: one page suits every device there is.
 const CAREFUL: u32 = 4096;
 
 /// Largest piece where no limit is known.
@@ -62,13 +62,13 @@ pub struct Stream(pub(crate) NonZeroU8);
 /// Which stream all writes of a device go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteStream {
-    /// None: the drive places them beside those of everybody who names none.
+    /// None: the drive mixes them with all other unnamed writes.
     #[default]
     Unnamed,
     /// This one; the drive must have it.
     Number(NonZeroU8),
-    /// One that nobody has without asking for it, where the drive has several: the last. The first
-    /// is that of writes which name none.
+    /// A stream apart from the default, where the drive has several: the last. The first is used by
+    /// writes without a stream.
     Apart,
 }
 
@@ -88,8 +88,8 @@ pub struct Target {
     pub(crate) queue: Option<Queue>,
 }
 
-/// Opens a path for a ring: read, write, O_DIRECT as asked. The volume room opens devices itself
-/// (exclusively) and needs this not; embedded files and tools do.
+/// Opens a path for a ring: read, write, and O_DIRECT by `direct`. For embedded files and tools;
+/// the volume crate opens devices itself (exclusively).
 ///
 /// # Errors
 /// `DeviceError::Open` with the kernel's reason.
@@ -248,7 +248,7 @@ fn choose_io(path: &str, fd: &OwnedFd, stat: &Statx, direct: DirectIo) -> Result
         remedy: "its file system has no O_DIRECT: move it or set direct = \"optional\"".into(),
     };
     let flags = fcntl_getfl(fd).map_err(refused)?;
-    // An alignment of 0 says that this file cannot be read directly (encrypted, data journal).
+    // An alignment of 0 means that this file cannot be read directly (encrypted, data journal).
     let hopeless = has_alignment(stat) && stat.stx_dio_offset_align == 0;
     let wanted = direct != DirectIo::Off && !(hopeless && direct == DirectIo::Optional);
     if hopeless && wanted {
@@ -270,8 +270,8 @@ fn has_alignment(stat: &Statx) -> bool {
     stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
 }
 
-/// Units of offsets and of buffer addresses: statx where it knows (kernel 6.1 and later, most file
-/// systems), else the queue, else a page.
+/// Units of offsets and of buffer addresses: from statx where it has them (kernel 6.1 and later,
+/// most file systems), else from the queue, else a page.
 fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
     if io == Io::Buffered {
         return (SECTOR, SECTOR);
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(target.capacity_bytes, 1 << 20);
     }
 
-    /// A target whose drive has so many streams.
+    /// A target whose drive has `write_streams` streams.
     fn with_streams(write_streams: u8) -> Target {
         let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
         let queue = Queue {

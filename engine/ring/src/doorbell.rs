@@ -3,10 +3,10 @@
 //! Client to poller is an eventfd: the poller only watches it (edge-triggered) and never reads or
 //! writes it. Poller to client is an eventfd too, but one that the client never gets: both would
 //! share one open file, and a hostile client could clear O_NONBLOCK, fill the counter and block the
-//! poller in `write`. What the client gets is an epoll set that watches it. A pipe would not do:
+//! poller in `write`. The client gets an epoll set that watches the eventfd. A pipe would not do:
 //! its reader holds the pipe's lock while it copies, for as long as its own memory takes to fault
 //! in, and the poller would wait for that lock. A set has one more virtue: the kernel lets no more
-//! than 500 other sets watch it, each of which costs whoever rings.
+//! than 500 other sets watch it, and each of them adds to the cost of a ring.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, read, write};
 
-/// What a set may have to say: a ring, and the hang-up of a socket.
+/// Most events of a set: a ring, and the hang-up of a socket.
 const HEARD_MAX: usize = 2;
 
 /// The end that rings.
@@ -34,8 +34,8 @@ impl Doorbell {
         Ok(Self { fd })
     }
 
-    /// A bell to be heard by a peer: the ringing end, and the set a peer waits on. It is silenced
-    /// with `drain_doorbell_set`.
+    /// A bell for a peer: the ringing end, and the set that the peer waits on. `drain_doorbell_set`
+    /// silences it.
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
@@ -52,8 +52,8 @@ impl Doorbell {
         Self { fd }
     }
 
-    /// Rings. A full counter is fine: the peer has a ring it did not hear yet. Nobody listening is
-    /// fine too: a dead peer is noticed on its socket.
+    /// Rings. A full counter is fine: the peer has a pending ring. A missing peer is fine too: its
+    /// death is noticed on its socket.
     pub fn ring(&self) {
         let _heard_or_dead = write(&self.fd, &1_u64.to_ne_bytes());
     }
@@ -71,7 +71,7 @@ pub fn drain_doorbell(fd: BorrowedFd<'_>) {
     while matches!(read(fd, &mut rings), Ok(taken) if taken == rings.len()) {}
 }
 
-/// As `drain_doorbell`, for the set of a bell that is heard by a peer.
+/// As `drain_doorbell`, for a peer's set.
 pub fn drain_doorbell_set(set: BorrowedFd<'_>) {
     let mut events = [const { MaybeUninit::uninit() }; HEARD_MAX];
     let _taken = epoll::wait(set, &mut events, Some(&Timespec::default()));
@@ -128,8 +128,8 @@ mod tests {
         assert!(hears(&set));
     }
 
-    /// Who can read a bell's other end holds its lock while his memory faults in, and who can write
-    /// it fills it: the ringing side would wait for him, for as long as he likes.
+    /// A reader of a pipe holds its lock while the reader's memory faults in, and a peer with write
+    /// access could fill the counter: the ringing side would wait for the peer, without a limit.
     #[test]
     fn a_peer_can_neither_read_nor_write_what_it_hears() {
         let (_bell, set) = Doorbell::heard().unwrap();
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(write(&set, &[1; 8]), Err(Errno::INVAL));
     }
 
-    /// What watches a bell is looked at by who rings it, one after the other.
+    /// A ring visits every watcher of the bell, one after the other.
     #[test]
     fn a_peer_cannot_hang_thousands_of_watchers_on_a_bell() {
         let (bell, set) = Doorbell::heard().unwrap();

@@ -32,7 +32,7 @@ pub fn completion_slot(bytes: &[u8]) {
     assert_eq!(Completion::unpack(words).pack(), words);
 }
 
-/// A side area: what is accepted is written again and says the same.
+/// A side area: what decodes encodes to the same content.
 ///
 /// # Panics
 /// If it does not.

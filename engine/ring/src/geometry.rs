@@ -90,7 +90,7 @@ impl Geometry {
     /// Where a range lies, if it is one request.
     ///
     /// # Errors
-    /// `RangeError` says what is wrong with the range.
+    /// `RangeError` describes the fault of the range.
     #[inline]
     pub fn locate(&self, offset: u64, length: u64) -> Result<Extent, RangeError> {
         self.check(offset, length)?;

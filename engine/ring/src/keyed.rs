@@ -22,7 +22,7 @@ use crate::ids::RegionId;
 use crate::slot::{LOOKUP_KEYS, Opcode, Request, half, high, low};
 use crate::snapshot::RequestSnapshot;
 
-/// Deepest that a block is in its chain, as far as a put can say.
+/// Largest depth of a block in its chain that a put can express.
 pub const CHAIN_DEPTH_MAX: u16 = CHAIN_BEGINS - 1;
 
 /// Bit of a place in a chain: the store has less than half of that chain.
@@ -42,7 +42,7 @@ pub struct Side<'a> {
 /// A put or get, to be written into a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedRequest {
-    /// The namespace, as its opening said.
+    /// The namespace's handle, from the answer to its open.
     pub handle: u16,
     /// Of a put: how deep in its chain the block is, and `CHAIN_BEGINS` or nothing.
     pub chain: u16,
@@ -152,7 +152,7 @@ impl RequestSnapshot {
         high(self.0[7])
     }
 
-    /// Lower halves of the keys of a lookup or release; how many count, `length` says.
+    /// Lower halves of the keys of a lookup or release; `length` is their number.
     #[must_use]
     #[inline(always)]
     pub fn lows(&self) -> [u64; LOOKUP_KEYS] {

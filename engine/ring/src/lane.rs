@@ -98,7 +98,7 @@ impl ServerLane {
     /// with that; any other has its completion slot reserved. Returns how many were taken, and
     /// what the client did wrong then. What was taken before a fault is taken.
     ///
-    /// A side area is to be copied within `sink`: the client may write it anew once the slot is
+    /// A side area is to be copied within `sink`: the client may overwrite it once the slot is
     /// released.
     #[inline(always)]
     pub fn serve(
@@ -171,7 +171,7 @@ impl ServerLane {
         Ok(())
     }
 
-    /// Publishes what is staged; says whether the client sleeps.
+    /// Publishes the staged entries; returns whether the client sleeps.
     #[inline]
     pub fn publish(&mut self) -> Ring {
         if self.completions.publish() == 0 {
@@ -180,13 +180,14 @@ impl ServerLane {
         self.waker.must_ring(self.client_word.get()).into()
     }
 
-    /// Tells the client that this poller is about to sleep. Then: `wake::settle`, `is_ready`.
+    /// Announces to the client that this poller is about to sleep. Then: `wake::settle`,
+    /// `is_ready`.
     #[inline]
     pub fn announce_sleep(&mut self) {
         self.sleeper.announce(self.poller_word.get());
     }
 
-    /// Tells the client that this poller is awake.
+    /// Announces to the client that this poller is awake.
     #[inline]
     pub fn retract_sleep(&mut self) {
         self.sleeper.retract(self.poller_word.get());
@@ -222,13 +223,13 @@ impl ClientLane {
         self.requests.free(wanted)
     }
 
-    /// Whether a request can be staged. What is wrong where none can, `free` says.
+    /// Whether a request can be staged. If not, `free` returns the fault.
     #[inline(always)]
     pub fn has_room(&mut self) -> bool {
         self.requests.free(1).is_ok_and(|free| free > 0)
     }
 
-    /// Writes a request that the sidecar sees after `publish`. The caller has asked `free`.
+    /// Writes a request that the sidecar sees after `publish`. The caller has checked `free`.
     #[inline(always)]
     pub fn stage(&mut self, request: Request) {
         self.requests.stage(request.pack());
@@ -243,7 +244,7 @@ impl ClientLane {
         self.stage(Request { flags: request.flags | FLAG_SIDE, ..request });
     }
 
-    /// Publishes what is staged with one store; says whether the poller sleeps.
+    /// Publishes the staged requests with one store; returns whether the poller sleeps.
     #[inline]
     pub fn publish(&mut self) -> Ring {
         if self.requests.publish() == 0 {
@@ -271,7 +272,8 @@ impl ClientLane {
         Ok(completion)
     }
 
-    /// As `take`, for those in a hurry: gives it to `sink`, and says whether there was one.
+    /// As `take`, for the hot path: passes the completion to `sink`, and returns whether there was
+    /// one.
     ///
     /// # Errors
     /// As `is_ready`.
@@ -299,14 +301,14 @@ impl ClientSleep {
         Self { word, sleeper: Sleeper::default() }
     }
 
-    /// Tells all pollers that this thread is about to sleep. Then: `wake::settle`, `is_ready`
-    /// on each lane.
+    /// Announces to all pollers that this thread is about to sleep. Then: `wake::settle`,
+    /// `is_ready` on each lane.
     #[inline]
     pub fn announce(&mut self) {
         self.sleeper.announce(self.word.get());
     }
 
-    /// Tells all pollers that this thread is awake.
+    /// Announces to all pollers that this thread is awake.
     #[inline]
     pub fn retract(&mut self) {
         self.sleeper.retract(self.word.get());

@@ -2,8 +2,8 @@
 
 use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES};
 
-/// Version of the lane format: slot layouts, segment layout, wake protocol, who seals what when.
-/// Both sides must agree.
+/// Version of the lane format: slot layouts, segment layout, wake protocol, order of sealing. Both
+/// sides must agree.
 pub const LANE_VERSION: u32 = 4;
 
 /// Fewest requests a lane can hold.

@@ -129,7 +129,7 @@ fn publication_and_wrap_around() {
     });
 }
 
-/// A batch is seen whole or not at all: whoever sees its first slot sees its last.
+/// A batch is seen whole or not at all: a reader that sees its first slot sees its last.
 #[test]
 fn a_batch_is_published_by_one_store() {
     loom::model(|| {
@@ -203,7 +203,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Two sleeps in a row are two rings, not one: the count in the word tells them apart.
+/// Two sleeps in a row are two rings, not one: the count in the word distinguishes them.
 #[test]
 fn each_sleep_is_rung_for() {
     loom::model(|| {
@@ -241,7 +241,7 @@ impl Words for Table {
 /// A namespace.
 const UID: u64 = 7;
 
-/// A table in which so many keys besides have come, from 100 on.
+/// A table with `others` further keys, from 100 on.
 fn table(others: u64) -> (Writer<Table>, Reader<Table>) {
     let words = Table(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
     let mut writer = Writer::new(words.clone(), 1);
@@ -250,7 +250,8 @@ fn table(others: u64) -> (Writer<Table>, Reader<Table>) {
     (writer, Reader::new(words, 1))
 }
 
-/// Whoever knows that a block was acknowledged sees it, whatever comes and goes beside it.
+/// A reader that has seen a block's acknowledgement sees the block, whatever comes and goes beside
+/// it.
 fn acknowledged(others: u64) {
     loom::model(move || {
         let (mut writer, reader) = table(others);
@@ -282,7 +283,7 @@ fn nor_where_its_bucket_is_full() {
     acknowledged(13);
 }
 
-/// What recovery found is there for whoever sees that it is complete.
+/// A reader that sees the end of recovery sees all recovered blocks.
 #[test]
 fn a_table_that_is_whole_has_everything() {
     loom::model(|| {

@@ -1,12 +1,12 @@
 //! The presence table: which keys a store's member has, in memory that clients can only read.
 //!
 //! A bucket is one line: 15 fingerprints of 32 bits and a count of keys that found no room. A key
-//! has one bucket and never moves in it, so a reader that finds neither its fingerprint nor a count
-//! knows that it is not there. One writer, the poller; any number of readers, who change nothing.
+//! has one bucket and never moves in it, so for a reader that finds neither its fingerprint nor a
+//! count the key is absent. One writer, the poller; any number of readers, which change nothing.
 //!
-//! Never false: whoever knows that a block was acknowledged sees it, because the fingerprint is
-//! stored (P) before the acknowledgement is published. Rarely true for one that is gone: two keys
-//! of one bucket in 2^32 are alike.
+//! Never false for a block that is there: a reader that has seen its acknowledgement sees the
+//! block, because the fingerprint is stored (P) before the acknowledgement is published. Rarely
+//! true for one that is gone: two keys of one bucket in 2^32 are alike.
 
 use crate::sync::Ordering;
 
@@ -25,21 +25,21 @@ pub(crate) const BUCKETS_WORD: usize = 2;
 /// The first word of a table of this version.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"kvp1");
 
-/// What the table knows: everything, or nothing any more; 0 while recovery goes on.
+/// Completeness of the table: whole, or retired; 0 while recovery goes on.
 const WHOLE: u32 = 1;
 const RETIRED: u32 = 2;
 
-/// Keys that no block has: they say that a uid is in force. Two, so that no fingerprint of another
-/// key stands for both.
+/// Keys that no block has: their presence means that a uid is in force. Two, so that no fingerprint
+/// of another key stands for both.
 const MARKS: [u64; 2] = [0x6b76_7261_696c_2d30, 0x6b76_7261_696c_2d31];
 
-/// Whether a block is there, as far as the table says.
+/// Presence of a block by the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// It is not there: a get would be a MISS.
     Absent,
-    /// Nobody knows without asking: the store has not read all of its records, the namespace was
-    /// cleared, the sidecar is gone, or too many keys share a place of the table.
+    /// Only the store can answer: it has not read all of its records, the namespace was cleared,
+    /// the sidecar is gone, or the key's bucket has overflowed.
     Maybe,
     /// It is there, or was a moment ago.
     Present,
@@ -55,7 +55,7 @@ pub(crate) trait Words: Load {
     fn store(&self, word: usize, value: u32, ordering: Ordering);
 }
 
-/// Buckets of a table for so many blocks.
+/// Buckets of a table for `blocks` blocks.
 pub(crate) fn buckets_for(blocks: u64) -> u32 {
     u32::try_from(blocks.div_ceil(KEYS_PLANNED)).unwrap_or(u32::MAX).max(1)
 }
@@ -76,7 +76,7 @@ const fn mixed(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The one who writes.
+/// The single writer.
 #[derive(Debug)]
 pub(crate) struct Writer<W: Words> {
     words: W,
@@ -84,7 +84,7 @@ pub(crate) struct Writer<W: Words> {
 }
 
 impl<W: Words> Writer<W> {
-    /// A writer of words that are zero and that nobody reads yet.
+    /// A writer of words that are zero and that no reader has yet.
     pub(crate) fn new(words: W, buckets: u32) -> Self {
         words.store(BUCKETS_WORD, buckets, Ordering::Relaxed);
         words.store(MAGIC_WORD, MAGIC, Ordering::Relaxed); // readers get the memory later
@@ -94,7 +94,7 @@ impl<W: Words> Writer<W> {
     /// A key is there from now on.
     pub(crate) fn come(&mut self, uid: u64, lo: u64) {
         let (first, print) = place(uid, lo, self.buckets);
-        // Our own stores: nobody else writes.
+        // Our own stores: there is no other writer.
         let free = (0..CROWD).find(|at| self.words.load(first + at, Ordering::Relaxed) == 0);
         let (word, value) = match free {
             Some(at) => (first + at, print),
@@ -133,13 +133,13 @@ impl<W: Words> Writer<W> {
         self.words.store(STATE_WORD, WHOLE, Ordering::Release); // P, pairs with T in `probe`
     }
 
-    /// The table says nothing any more.
+    /// Retires the table: it answers nothing any more.
     pub(crate) fn retire(&mut self) {
         self.words.store(STATE_WORD, RETIRED, Ordering::Release); // P, pairs with T in `probe`
     }
 }
 
-/// Those who read.
+/// A reader.
 #[derive(Debug)]
 pub(crate) struct Reader<L: Load> {
     words: L,
@@ -147,7 +147,7 @@ pub(crate) struct Reader<L: Load> {
 }
 
 impl<L: Load> Reader<L> {
-    /// A reader of a table of so many buckets, all of which the words have.
+    /// A reader of a table of `buckets` buckets, all of which the words have.
     pub(crate) fn new(words: L, buckets: u32) -> Self {
         Self { words, buckets }
     }
@@ -171,7 +171,7 @@ impl<L: Load> Reader<L> {
         }
     }
 
-    /// Whether a uid is in force. Asked behind the key: if it is in force now, it was then.
+    /// Whether a uid is in force. Read after the key: if it is in force now, it was then.
     fn is_open(&self, uid: u64) -> bool {
         MARKS.into_iter().all(|mark| self.scan(uid, mark) == Presence::Present)
     }

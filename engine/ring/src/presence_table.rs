@@ -10,18 +10,18 @@ use crate::presence::{
 use crate::shm::ShmTable;
 use crate::sync::Ordering;
 
-/// What the poller tells clients.
+/// The poller's end of the table.
 #[derive(Debug)]
 pub struct PresenceWriter(Writer<ShmTable>);
 
 impl PresenceWriter {
-    /// Bytes of a table for so many blocks: 8 for each.
+    /// Bytes of a table for `blocks` blocks: 8 for each.
     #[must_use]
     pub fn bytes_for(blocks: u64) -> usize {
         (buckets_for(blocks) as usize + 1) * LINE_WORDS * 4
     }
 
-    /// A table in memory that is zero, which nobody reads yet. It fills the memory.
+    /// A table in memory that is zero and has no reader yet. It fills the memory.
     ///
     /// # Panics
     /// If the memory has no room for one bucket.
@@ -33,7 +33,7 @@ impl PresenceWriter {
         Self(Writer::new(ShmTable::at(memory), buckets))
     }
 
-    /// A key is there from now on: before anybody is told so.
+    /// A key is there from now on: called before the acknowledgement.
     pub fn come(&mut self, uid: u64, lo: u64) {
         self.0.come(uid, lo);
     }
@@ -51,7 +51,7 @@ impl PresenceWriter {
         self.0.open(uid);
     }
 
-    /// The uid is in force no more: before anybody is told so.
+    /// The uid is in force no more: called before the answer.
     pub fn close(&mut self, uid: u64) {
         self.0.close(uid);
     }
@@ -63,7 +63,7 @@ impl PresenceWriter {
 }
 
 impl Drop for PresenceWriter {
-    /// From now on the table says nothing.
+    /// Retires the table.
     fn drop(&mut self) {
         self.0.retire();
     }
@@ -118,7 +118,7 @@ impl Words for ShmTable {
     }
 }
 
-// Miri knows no memfd; loom checks the words' order.
+// Miri has no memfd; loom checks the words' order.
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::sync::Arc;

@@ -78,7 +78,7 @@ pub enum SegmentError {
     /// The memory is too small for what it should hold.
     #[error("the segment needs {needed} bytes and has {present}")]
     TooSmall {
-        /// Bytes the header or the caller asks for.
+        /// Bytes that the header or the caller requires.
         needed: u64,
         /// Bytes there are.
         present: u64,

@@ -49,7 +49,7 @@ impl SideCopy {
         Self { block_bytes: 0, at: 0, metadata_bytes: 0, metadata }
     }
 
-    /// What it says.
+    /// Its fields.
     #[must_use]
     pub fn side(&self) -> Side<'_> {
         let Self { block_bytes, at, metadata_bytes, metadata } = self;

@@ -14,10 +14,10 @@ pub const COMPLETION_BYTES: usize = 32;
 
 /// Where the lap stands in either slot: byte 3 of its signal word.
 const LAP_AT: usize = 8 * SIGNAL_WORD + 3;
-/// The word of either slot that tells whether the slot was written.
+/// The word of either slot that marks the slot as written.
 pub(crate) const SIGNAL_WORD: usize = 1;
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -90,16 +90,16 @@ impl Opcode {
     }
 }
 
-/// Who goes first when a device is busy.
+/// Priority on a busy device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// Somebody waits for it: a prefix being restored.
+    /// A user waits for it: a prefix being restored.
     #[default]
     Demand = 0,
-    /// Somebody may soon wait for it.
+    /// A user may soon wait for it.
     Prefetch = 1,
-    /// Nobody waits: blocks being offloaded.
+    /// No user waits: blocks being offloaded.
     Background = 2,
 }
 
@@ -131,13 +131,13 @@ impl Class {
 
 /// Request flag: the write is on stable media when it completes.
 pub const FLAG_DURABLE: u8 = 1 << 0;
-/// Request flag of a put: the slot's side area says more (see [`crate::Side`]).
+/// Request flag of a put: the slot's side area has more fields (see [`crate::Side`]).
 pub const FLAG_SIDE: u8 = 1 << 3;
 /// Request flag of a get: the first byte wanted of the block is in `checksum`; `length` bytes from
 /// there are moved, not the whole block.
 pub const FLAG_PART: u8 = 1 << 4;
-/// Request flag of a lookup or release: it goes on with one whose first slot was sent before, maybe
-/// to another poller. All of them are one request to whoever counts.
+/// Request flag of a lookup or release: it continues one whose first slot was sent before, maybe to
+/// another poller. Statistics count all of them as one request.
 pub const FLAG_CONTINUED: u8 = 1 << 5;
 /// Request flag of a lookup: what is found counts as used, as by a get.
 pub const FLAG_TOUCH: u8 = 1 << 6;
@@ -185,8 +185,8 @@ pub struct Request {
     /// First byte in the volume, a multiple of its logical block. A flush flushes the member that
     /// this byte lies on; a volume is flushed by one flush for each member.
     pub volume_offset: u64,
-    /// First byte in the arena, aligned as the volume's memory alignment says. In a region of GPU
-    /// memory the first byte within the block, a multiple of 16 besides.
+    /// First byte in the arena, aligned to the volume's memory alignment. In a region of GPU memory
+    /// the first byte within the block, a multiple of 16 besides.
     pub region_offset: u64,
     /// Must be zero, but in requests to a store.
     pub checksum: u64,

@@ -169,8 +169,8 @@ impl CompletionSnapshot {
         Status::from_number(half(self.0[1], 0)).unwrap_or(Status::Internal)
     }
 
-    /// Whether it is a completion, not a notice, with the status OK and this number of bytes: what
-    /// most completions are, told with one comparison.
+    /// Whether it is a completion, not a notice, with the status OK and this number of bytes: the
+    /// common case, recognized by one comparison.
     #[must_use]
     #[inline(always)]
     pub fn is_whole(&self, bytes: u32) -> bool {

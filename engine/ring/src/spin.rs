@@ -1,24 +1,24 @@
-//! Whether a spin is worth its time, by how spins went.
+//! Whether a spin is worth its time, by the results of earlier spins.
 //!
-//! A spin is a bet that something comes soon. Only a bet says so: what was slept through came with
-//! the wake-up of the sleeper on top, and often with that of the other side, which slept because it
-//! was kept waiting. Who judged by that would keep both asleep for ever.
+//! A spin is a bet that something comes soon. Only the length of a spin measures this. A wait that
+//! slept also includes its wake-up, and often the wake-up of the other side, which slept because it
+//! was kept waiting; judged by such waits, both sides would sleep for ever.
 //!
 //! A failed spin adds its length to a debt; a successful one subtracts one wake-up. Above a limit
 //! the waiter sleeps at once for the next waits. So spins take no more time than they save, however
 //! waits are mixed.
 
-/// What a won bet earns: a sleep and a wake-up cost both sides together 10 to 40 us.
+/// Credit of a successful spin: a sleep and a wake-up cost both sides together 10 to 40 us.
 const WAKE_UP_NS: u64 = 20_000;
 
-/// Lost bets that may be owed. Once or twice is a disturbance and no habit.
+/// Largest debt of failed spins. One or two are a disturbance and no habit.
 const LOSSES_MAX: u64 = 2;
 
-/// Sleeps before the next bet of who owes more. One lost in so many costs little, and sides that
-/// could do without sleeping find that out within some milliseconds.
+/// Sleeps before the next spin above that debt. One failed spin in this number costs little, and
+/// two sides that could do without sleeping find that out within some milliseconds.
 const SLEEPS: u32 = 127;
 
-/// How the bets of one kind of wait went.
+/// Results of the spins of one kind of wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdaptiveSpin {
     owed_ns: u64,
@@ -33,7 +33,7 @@ impl AdaptiveSpin {
         self.sleeps_left == 0
     }
 
-    /// A wait is over that took so long; `limit_ns` is the longest spin.
+    /// Enters a wait of `waited_ns`; `limit_ns` is the longest spin.
     #[inline]
     pub fn learn(&mut self, waited_ns: u64, limit_ns: u64) {
         if self.sleeps_left > 0 {
@@ -54,7 +54,7 @@ mod tests {
 
     const LIMIT_NS: u64 = 100_000;
 
-    /// How many of so many waits were spun through.
+    /// The number of waits, of `waits`, that were spun through.
     fn bets(adaptive: &mut AdaptiveSpin, waits: u32, waited_ns: impl Fn(u32, bool) -> u64) -> u32 {
         let mut bets = 0;
         for wait in 0..waits {
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn is_not_kept_asleep_by_the_price_of_sleeping() {
         let mut adaptive = AdaptiveSpin::default();
-        bets(&mut adaptive, 1_000, |_, _| 300_000); // somebody else wanted the core
+        bets(&mut adaptive, 1_000, |_, _| 300_000); // another thread had the core
         let waited_ns = |_, spins| if spins { 2_000 } else { 160_000 };
         bets(&mut adaptive, SLEEPS, waited_ns);
         assert_eq!(bets(&mut adaptive, 100, waited_ns), 100);

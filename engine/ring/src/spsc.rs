@@ -1,9 +1,9 @@
 //! A single-producer single-consumer ring over memory that may be shared with a hostile peer.
 //!
 //! Free-running 32-bit counters, masked at access. A slot carries the lap of the producer that
-//! wrote it, so one cache line both tells that there is something and what it is: no index of the
-//! producer is shared at all. The consumer's counter is shared, on a line of its own; the producer
-//! keeps a copy and reads it again only when the ring looks full. What is read is checked.
+//! wrote it, so one cache line holds both the signal and the entry: no index of the producer is
+//! shared at all. The consumer's counter is shared, on a line of its own; the producer keeps a copy
+//! and reads it again only when the ring looks full. Every value read is checked.
 //!
 //! A batch becomes visible with one release store, to the lap of its first slot: the consumer goes
 //! in order, and there it waits. The slots behind carry their laps already.
@@ -153,8 +153,8 @@ impl<S: Store> Producer<S> {
         if self.room >= wanted { Ok(self.room) } else { self.look() }
     }
 
-    /// Seldom, but no call: a call might panic for all the compiler knows, and what its caller
-    /// would have to drop then must lie in memory.
+    /// Rare, but no call: the compiler assumes that a call may panic, and the caller would have to
+    /// keep in memory everything to be dropped then.
     #[inline(always)]
     fn look(&mut self) -> Result<u32, LaneFault> {
         let depth = self.mask + 1;
@@ -173,7 +173,7 @@ impl<S: Store> Producer<S> {
         self.tail & self.mask
     }
 
-    /// Writes a slot; the peer sees it after `publish`. The caller has asked `free` first.
+    /// Writes a slot; the peer sees it after `publish`. The caller has checked `free` first.
     ///
     /// # Panics
     /// If the ring is full: a slot would be lost.

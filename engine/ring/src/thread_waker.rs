@@ -17,7 +17,7 @@ pub struct ThreadWaker {
 }
 
 impl ThreadWaker {
-    /// A nudge nobody sleeps on.
+    /// A nudge without a sleeper.
     ///
     /// # Errors
     /// The kernel's, when descriptors run out.
@@ -38,12 +38,12 @@ impl ThreadWaker {
         self.bell.ring();
     }
 
-    /// Says that the thread is about to sleep.
+    /// Announces that the thread is about to sleep.
     pub fn announce(&self, sleeper: &mut Sleeper) {
         sleeper.announce(&self.word);
     }
 
-    /// Says that it is awake.
+    /// Announces that it is awake.
     pub fn retract(&self, sleeper: &mut Sleeper) {
         sleeper.retract(&self.word);
     }

@@ -17,7 +17,7 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Says that we are about to sleep. After this: `settle`, look at the rings again, block.
+    /// Announces that we are about to sleep. After this: `settle`, look at the rings again, block.
     #[inline]
     pub fn announce(&mut self, shared: &AtomicU32) {
         debug_assert!(self.word.is_multiple_of(2), "announced twice");
@@ -25,7 +25,7 @@ impl Sleeper {
         shared.store(self.word, Ordering::Relaxed); // ordered by S in `settle`
     }
 
-    /// Says that we are awake.
+    /// Announces that we are awake.
     #[inline]
     pub fn retract(&mut self, shared: &AtomicU32) {
         debug_assert!(!self.word.is_multiple_of(2), "retracted while awake");

@@ -1,8 +1,9 @@
-//! Another member for a store that nobody serves.
+//! Adds a member to a store that is not being served.
 //!
 //! The new member is made first: its bytes, its store, its label. Then the labels of the others are
-//! written one after the other. Whatever is left half done, the newest label that there is says who
-//! the members are. A new member that no other label names is one once it is served with them.
+//! written one after the other. After an interruption at any point, the newest label present
+//! defines the members. A new member that no other label names becomes a member once it is served
+//! with them.
 
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;

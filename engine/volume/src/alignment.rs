@@ -1,4 +1,4 @@
-//! What a member asks of offsets, lengths and buffers.
+//! A member's requirements on offsets, lengths and buffers.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 /// must open with O_DIRECT later.
 pub(crate) const LOGICAL_BLOCK_MIN: u32 = 512;
 
-/// What a file is taken to need where the kernel does not say.
+/// Assumed alignment of a file where the kernel does not report one.
 const FILE_BLOCK_FALLBACK: u32 = 4096;
 
 /// How a claimed member moves its bytes.
@@ -48,9 +48,9 @@ impl Alignment {
     pub(crate) const BUFFERED: Self =
         Self { logical_block: LOGICAL_BLOCK_MIN, memory: LOGICAL_BLOCK_MIN };
 
-    /// Asks the kernel: statx(STATX_DIOALIGN, Linux 6.1), else BLKSSZGET, else the disk under the
-    /// file system, else 4096. Buffers are never aligned to less than a block: a transfer that is
-    /// cut at a block border must stay aligned.
+    /// Reads it from the kernel: statx(STATX_DIOALIGN, Linux 6.1), else BLKSSZGET, else the disk
+    /// under the file system, else 4096. Buffers are never aligned to less than a block: a transfer
+    /// that is cut at a block border must stay aligned.
     pub(crate) fn probe(kernel: &Kernel, fd: impl AsFd, kind: MemberKind, io: IoPath) -> Self {
         if io == IoPath::Buffered {
             return Self::BUFFERED;
@@ -64,7 +64,7 @@ impl Alignment {
         Self { logical_block, memory: found.memory.max(logical_block) }
     }
 
-    /// False only where the kernel says that O_DIRECT on this file goes through the page cache.
+    /// False only where statx reports that O_DIRECT on this file goes through the page cache.
     pub(crate) fn is_direct_possible(fd: impl AsFd) -> bool {
         told(fd).is_none_or(|told| told.logical_block != 0)
     }
@@ -89,7 +89,7 @@ impl Alignment {
     }
 }
 
-/// What statx says, as it says it; None where it does not know.
+/// The alignment as statx reports it; `None` where it has none.
 fn told(fd: impl AsFd) -> Option<Alignment> {
     let stat = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let knows = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;

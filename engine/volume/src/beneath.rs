@@ -2,8 +2,8 @@
 //!
 //! A file member is locked for us alone, and refused while a loop device is made of it. A member on
 //! a loop device, or on a file system that lies on one, shares the lock of the file below: two
-//! partitions of one image may be members, the image itself may not. What cannot be looked at
-//! counts as somebody's.
+//! partitions of one image may be members, the image itself may not. A file that cannot be examined
+//! counts as in use.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::kernel::Kernel;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::stack::Loop;
 
-/// The files that a device or file rests on, through loop devices. Whoever claims it locks them, so
-/// a process that limits itself first must leave itself a right to read them.
+/// The files that a device or file rests on, through loop devices. A claim locks them, so a process
+/// that sandboxes itself first must keep the right to read them.
 #[must_use]
 pub fn beneath(path: &Path) -> Vec<PathBuf> {
     let Some(Identity::Block { device } | Identity::File { device, .. }) = identity_of(path) else {

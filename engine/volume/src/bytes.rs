@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use kvrail_memory::PageSize;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
-/// Alignment of every buffer here. No device asks for more than a page in memory.
+/// Alignment of every buffer here. No device requires more than a page in memory.
 const ALIGNMENT: usize = PageSize::Base.bytes();
 
 /// Zeroed bytes that begin at a page border.
@@ -58,7 +58,7 @@ pub(crate) fn read_at(fd: impl AsFd, into: &mut [u8], offset: u64) -> Result<usi
     Ok(done)
 }
 
-/// Writes everything, or says why not.
+/// Writes everything, or fails with the cause.
 pub(crate) fn write_at(fd: impl AsFd, from: &[u8], offset: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < from.len() {

@@ -34,13 +34,13 @@ pub enum DirectIo {
     /// Members without it are refused.
     #[default]
     Required,
-    /// Used where the file system has it; `Claim::io` says what was opened.
+    /// Used where the file system has it; `Claim::io` has the result.
     Optional,
     /// Through the page cache.
     Off,
 }
 
-/// A member that nobody else can have.
+/// Exclusive ownership of a member.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -49,7 +49,7 @@ pub struct Claim {
     beneath: Arc<Vec<OwnedFd>>,
     kind: MemberKind,
     bytes: u64,
-    /// What was asked for, and what was opened.
+    /// The requested mode, and the mode in use.
     direct: DirectIo,
     io: IoPath,
     alignment: Alignment,
@@ -61,8 +61,8 @@ impl Claim {
     /// Opens a block device or an existing file for reading and writing, for us alone.
     ///
     /// # Errors
-    /// `Reason::Busy` names who has it; `Partition`, `Partitioned`, `ReadOnly`, `NotStorage`,
-    /// `UserSpace`, `NoDirect` and `Open` say what else is wrong with it.
+    /// `Reason::Busy` names the holders; `Partition`, `Partitioned`, `ReadOnly`, `NotStorage`,
+    /// `UserSpace`, `NoDirect` and `Open` name other obstacles.
     pub fn open(path: &Path, direct: DirectIo) -> Result<Self, VolumeError> {
         Self::open_with(&Kernel::default(), path, direct)
     }
@@ -122,7 +122,7 @@ impl Claim {
         self.io
     }
 
-    /// What it asks of offsets and buffers.
+    /// Its requirements on offsets and buffers.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.alignment
@@ -156,7 +156,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Whether it is a file without a name: it goes when nobody has it open.
+    /// Whether it is a file without a name: it is deleted at its last close.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.kind == MemberKind::File && fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
@@ -281,7 +281,7 @@ fn open_exclusively(
     Ok((fd, io))
 }
 
-/// What is wrong with a device whoever has it.
+/// Obstacles of a device that do not depend on its holders.
 fn check_kind(kernel: &Kernel, device: u64) -> Result<(), Reason> {
     if let Some(namespace) = kernel.namespace_around(device) {
         return Err(Reason::Partition { namespace });
@@ -296,7 +296,7 @@ fn check_kind(kernel: &Kernel, device: u64) -> Result<(), Reason> {
 }
 
 /// Some files open with O_DIRECT and are read through the page cache all the same (encrypted ones,
-/// ext4 with a data journal): statx says so with an alignment of 0.
+/// ext4 with a data journal): statx reports an alignment of 0 for them.
 fn really_direct(fd: &OwnedFd, io: IoPath, direct: DirectIo) -> Result<IoPath, Reason> {
     if io == IoPath::Buffered || Alignment::is_direct_possible(fd) {
         return Ok(io);

@@ -1,4 +1,4 @@
-//! What is on a member: nothing, a label of ours, a damaged one, or somebody else's bytes.
+//! Content of a member: nothing, a label of ours, a damaged one, or foreign bytes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::label::{COPIES_AT, COPY_BYTES, Copy, LABEL_LENGTH, Label, read_copy};
 use crate::signature::{Signature, identify};
 
-/// What a member's first MiB (and, for strangers, its end) says.
+/// Content of a member's first MiB (and, for foreign formats, of its end).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Content {
@@ -20,7 +20,7 @@ pub enum Content {
     Damaged(Damage),
     /// A whole label of another format version.
     OtherVersion {
-        /// The version it says.
+        /// The version in the label.
         found: u32,
     },
     /// Something known.
@@ -28,7 +28,7 @@ pub enum Content {
         /// What.
         signature: Signature,
     },
-    /// Bytes that nobody here knows.
+    /// Bytes of an unknown format.
     Unknown {
         /// The first byte that is not zero.
         offset: u64,
@@ -40,7 +40,7 @@ pub enum Content {
 pub struct Damage {
     /// What is wrong, in words.
     pub what: String,
-    /// What the copy that is still whole says.
+    /// The label in the copy that is still whole.
     pub surviving: Option<Box<Label>>,
     /// The copy that alone is damaged, 0 or 1: it can be restored from the other one. None where
     /// something else was written too, or a stranger moved in.
@@ -86,7 +86,7 @@ fn judge_label(
     let damaged = |what: String, surviving| {
         Some(Content::Damaged(Damage { what, surviving, lost_copy: None }))
     };
-    // Nothing but the one copy: neither bytes between them nor anybody's mark.
+    // Nothing but the one copy: neither bytes between them nor a foreign signature.
     let torn = |bad: &Copy, index: usize, surviving, stranger: Option<Signature>| {
         let alone = stray(area).is_none() && identify(head, tail, device_bytes).is_none();
         let same_format = !matches!(bad, Copy::OtherVersion(_));

@@ -63,8 +63,8 @@ pub struct NewVolume {
     pub name: VolumeName,
     /// Block devices and files, in order. Files that do not exist are made.
     pub members: Vec<PathBuf>,
-    /// Usable bytes of the whole volume, rounded up to whole stripes on every member. None: as
-    /// much as the smallest member has.
+    /// Usable bytes of the whole volume, rounded up to whole stripes on every member. `None`: the
+    /// capacity of the smallest member.
     pub capacity_bytes: Option<u64>,
     /// What it is for, and how it is cut.
     pub layout: Layout,
@@ -306,7 +306,7 @@ impl Found {
         self.content == Content::Blank && self.survey.is_blank()
     }
 
-    /// Whether it may be overwritten. What is known is said before what is not.
+    /// Whether it may be overwritten. Known content is reported before unknown bytes.
     pub(crate) fn check(&self, overwrite: Overwrite) -> Result<(), Reason> {
         match self.content.clone() {
             Content::Ours(label) => {

@@ -5,13 +5,13 @@ use kvrail_store::Sizing;
 use crate::error::{Reason, VolumeError};
 use crate::purpose::{BLOCK_MEAN_MIN, SEGMENT_POWERS, StoreMember, StoreShape};
 
-/// Bytes of a segment unless the volume says otherwise or is small.
+/// Default bytes of a segment, unless the volume is small.
 const SEGMENT_BYTES: u64 = 256 << 20;
 /// Segments that a smaller member is cut into at least, while that can be. Three or four of them
 /// have no content; more of them would make the largest block smaller.
 const SEGMENTS_WANTED: u32 = 8;
-/// Mean length of blocks unless the volume says otherwise. Longer blocks leave a part of the index
-/// unused; shorter ones would leave a part of the medium unused, and cost hits.
+/// Default mean length of blocks. Longer blocks leave a part of the index unused; shorter ones
+/// would leave a part of the medium unused, and cost hits.
 const BLOCK_MEAN: u32 = 64 << 10;
 /// Largest logical block that a store can have.
 const LOGICAL_BLOCK_MAX: u32 = 4096;
@@ -24,7 +24,7 @@ pub enum Layout {
         /// Bytes of one stripe; one KV block is a good choice.
         stripe_bytes: u64,
     },
-    /// A store; what is not said is chosen by the members' size.
+    /// A store; unset sizes follow from the members' sizes.
     Store {
         /// Bytes of a segment.
         segment_bytes: Option<u64>,
@@ -62,7 +62,7 @@ impl StoreShape {
         Ok(Self { segment_bytes, block_mean })
     }
 
-    /// Cuts a member as if nothing was said.
+    /// Cuts a member with default sizes.
     ///
     /// # Errors
     /// `VolumeError` when it is too small.
@@ -96,7 +96,7 @@ impl StoreShape {
         sizes.iter().find(wanted).or_else(any).copied()
     }
 
-    /// Segments of that many bytes on a member, if a store can have so many.
+    /// Number of segments of that many bytes on a member, if a store can have so large a number.
     fn segments(member: StoreMember, segment_bytes: u64) -> Option<u32> {
         let shape = Self { segment_bytes, block_mean: BLOCK_MEAN };
         let sizing = Sizing::of(&shape.config(member, 1)).ok();

@@ -17,9 +17,9 @@ use crate::signature::Signature;
 /// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     Usage,
-    /// Going on would hurt somebody: in use, foreign, damaged, incomplete.
+    /// Going on would do damage: in use, foreign, damaged, incomplete.
     Refused,
     /// The system could not do it.
     Failed,
@@ -70,7 +70,7 @@ pub enum Reason {
         below.as_ref().map_or_else(String::new, |file| format!(" through {}", file.display()))
     )]
     UserSpace { below: Option<PathBuf> },
-    /// Somebody has it; nobody known when the list is empty.
+    /// In use; the list is empty when the holder is unknown.
     #[error("it is in use{}", colon_list(holders))]
     Busy { holders: Vec<Holder> },
     /// A piece of an NVMe namespace: names, labels and commands are of whole ones.
@@ -204,19 +204,19 @@ pub enum Reason {
     /// No store fits.
     #[error("{area_bytes} bytes on a member; {}", segment_rule())]
     TooSmallForStore { area_bytes: u64 },
-    /// The label says store, and none can be opened there.
+    /// A store by its label, but none can be opened there.
     #[error("its store cannot be opened: {why}")]
     NoStore { why: SuperError },
     /// A store of another volume, or of another member.
     #[error("its store is of another volume, or of member {place} and not {index}")]
     ForeignStore { index: u16, place: u16 },
-    /// A store of other sizes than the label says.
+    /// A store of other sizes than in the label.
     #[error("its store was made with other sizes than its label says")]
     OtherStore,
     /// A new file needs a size.
     #[error("it is a new file without a size")]
     NoSize,
-    /// A volume of zero bytes, or larger than file offsets can say.
+    /// A volume of zero bytes, or larger than file offsets can express.
     #[error("a volume of {bytes} bytes")]
     BadSize { bytes: u64 },
     /// A device or file too small for its share.
@@ -225,7 +225,7 @@ pub enum Reason {
     /// The file system has less room than the new files need.
     #[error("{need_bytes} bytes are needed there, {free_bytes} are free")]
     NoSpace { free_bytes: u64, need_bytes: u64 },
-    /// The caller's progress function said stop.
+    /// The caller's progress function returned a stop.
     #[error("interrupted")]
     Interrupted,
 }

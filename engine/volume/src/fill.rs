@@ -37,7 +37,7 @@ pub(crate) struct Job<'a> {
 /// Why the filling ended early.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// The caller said so.
+    /// By the caller's choice.
     ByCaller,
     /// The member with this index in the list could not be written.
     Failed(usize, Errno),

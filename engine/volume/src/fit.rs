@@ -1,4 +1,4 @@
-//! Whether a member can still be what its label says.
+//! Whether a member still matches its label.
 
 use crate::alignment::MemberKind;
 use crate::claim::Claim;

@@ -6,8 +6,7 @@ use uuid::Uuid;
 use crate::label::{COPIES_AT, COPY_BYTES, CRC_AT, Copy, LABEL_LENGTH, Label, read_copy};
 use crate::purpose::{Purpose, StoreShape};
 
-/// Both copies of a label, with the checksum that they ask for: what is accepted says the same when
-/// it is written again.
+/// Both copies of a label, with valid checksums: an image that decodes encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.

@@ -1,10 +1,10 @@
-//! Who has a device or file that we cannot have.
+//! Holders of a device or file that cannot be claimed.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One user of a device or file, as far as the kernel tells.
+/// One user of a device or file, as far as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Holder {
@@ -48,7 +48,7 @@ pub enum Holder {
         /// Its command name.
         command: String,
     },
-    /// What the member rests on may not be looked at from here: somebody may have it.
+    /// The files beneath the member cannot be examined from here: they may be in use.
     Unseen {
         /// A file, or where the kernel describes the device.
         what: String,

@@ -13,7 +13,7 @@ use crate::holder::Holder;
 use crate::identity::Identity;
 use crate::kernel::Kernel;
 
-/// What a path holds, and who uses it.
+/// Content and holders of a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
     /// The path that was looked at.
@@ -22,11 +22,11 @@ pub struct Inspection {
     pub kind: MemberKind,
     /// Its length in bytes.
     pub bytes: u64,
-    /// What its label area says.
+    /// Content of its label area.
     pub content: Content,
     /// Partitions of a whole disk, by kernel name.
     pub partitions: Vec<String>,
-    /// Who uses it now.
+    /// Its holders now.
     pub holders: Vec<Holder>,
 }
 
@@ -54,7 +54,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
     Ok(Inspection { path: path.to_owned(), kind, bytes, content, partitions, holders })
 }
 
-/// Who uses a device or file now. Opens and reads nothing, so it answers where the device does not.
+/// The present holders of a device or file. Opens and reads nothing, so it answers where the device
+/// does not.
 ///
 /// # Errors
 /// `VolumeError` when the path is neither device nor file.

@@ -1,4 +1,4 @@
-//! What the kernel tells about block devices and locks, from sysfs and procfs.
+//! Block devices and locks, from sysfs and procfs.
 //!
 //! The two roots are injected, so that md arrays and device-mapper stacks can be tested on a
 //! machine that has none. Files that are missing or odd mean "nothing known", never an error: the
@@ -42,8 +42,8 @@ impl Kernel {
         Self { sys: Sysfs::at(sys), proc }
     }
 
-    /// Who has it. The more telling users come first; processes only where nobody else is found,
-    /// because every mount helper and udev worker shows up there for a moment.
+    /// The holders. The more informative ones come first; processes only where there is no other
+    /// holder, because every mount helper and udev worker shows up there for a moment.
     pub(crate) fn holders(&self, identity: Identity) -> Vec<Holder> {
         let mut found = self.swaps(identity);
         match identity {
@@ -68,8 +68,8 @@ impl Kernel {
         found
     }
 
-    /// Whether nobody but processes that have ended, waited for by their parents or not, is seen
-    /// to have it. Where nobody is seen at all it may be so too.
+    /// Whether all visible holders are ended processes, reaped or not. True without a visible
+    /// holder: an ended process may have become invisible.
     pub(crate) fn have_ended(&self, holders: &[Holder]) -> bool {
         let ended = |holder: &Holder| match holder {
             Holder::Process { pid, .. } => self.has_ended(*pid),
@@ -244,7 +244,7 @@ impl Kernel {
         of_it.map(|it| Holder::Loop { device: it.name }).collect()
     }
 
-    /// Who has the file behind a loop device: somebody, where nobody can be seen.
+    /// The holders of the file behind a loop device: an unknown one, where none can be seen.
     pub(crate) fn lockers_beneath(&self, it: &Loop) -> Vec<Holder> {
         let found = self.locked_beneath(it);
         if !found.is_empty() {
@@ -266,7 +266,7 @@ impl Kernel {
         self.lockers(device, inode).into_iter().map(beneath).collect()
     }
 
-    /// Who holds a lock on the file, from `/proc/locks`:
+    /// Holders of a lock on the file, from `/proc/locks`:
     /// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF`.
     fn lockers(&self, device: u64, inode: u64) -> Vec<Holder> {
         let table = text(&self.proc.join("locks")).unwrap_or_default();

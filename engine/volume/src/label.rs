@@ -1,9 +1,9 @@
-//! The label: what the first MiB of a member says.
+//! The label: the first MiB of a member.
 //!
 //! Two copies of one 4 KiB image, at byte 0 and in the middle; everything else in the MiB is zero
 //! and is checked to be, so that a tool that writes its own superblock anywhere in there shows.
 //! Numbers are little-endian. The checksum stands at the end of the image in every format version,
-//! so that a damaged version number is told from another version.
+//! so that a damaged version number is distinguishable from another version.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_ring::Geometry;
@@ -27,7 +27,7 @@ pub(crate) const GUARD_BYTES: u64 = 4096;
 /// Version of the label format of raw volumes.
 pub const LABEL_VERSION: u32 = 1;
 
-/// Version of the label format of stores: the same with three fields more. A program that knows
+/// Version of the label format of stores: the same with three fields more. A program that supports
 /// only the first version refuses it, and does not take a store for a raw volume.
 pub const STORE_LABEL_VERSION: u32 = 2;
 
@@ -100,7 +100,7 @@ const _: () = assert!(std::mem::offset_of!(Image, crc) == CRC_AT);
 const _: () = assert!(COPIES_AT[1] + COPY_BYTES <= LABEL_LENGTH && LABEL_LENGTH == 1 << 20);
 const _: () = assert!(crate::name::NAME_BYTES_MAX < NAME_FIELD);
 
-/// What a label says. Everything but `member_index` and `device_bytes` is the same on all members.
+/// Fields of a label. Everything but `member_index` and `device_bytes` is the same on all members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Label {
     /// Identity of the volume.
@@ -111,7 +111,8 @@ pub struct Label {
     pub member_index: u16,
     /// Identities of all members, in order; nil where one was retired.
     pub member_uuids: Vec<Uuid>,
-    /// How often members were added or retired. The label that says most is the one that counts.
+    /// Number of times that members were added or retired. The label with the highest number
+    /// counts.
     pub changes: u64,
     /// Unit of offsets and lengths in bytes: the largest logical block when the volume was made.
     pub logical_block: u32,
@@ -313,7 +314,7 @@ fn decode(image: &Image) -> Option<Label> {
     })
 }
 
-/// What it is for, if its format can say that.
+/// Its purpose, if its format can express it.
 fn purpose(image: &Image) -> Option<Purpose> {
     let (version, purpose) = (image.version.get(), image.purpose.get());
     match (version, purpose) {
@@ -328,8 +329,7 @@ fn purpose(image: &Image) -> Option<Purpose> {
     }
 }
 
-/// Gives every checksum in an area the value its bytes ask for: tests make labels that are whole
-/// and wrong.
+/// Seals every checksum in an area for its bytes: tests make labels that are whole and wrong.
 #[cfg(test)]
 pub(crate) fn reseal(area: &mut [u8]) {
     for at in COPIES_AT {

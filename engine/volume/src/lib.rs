@@ -1,5 +1,5 @@
-//! Volumes: what lies on the members' first bytes, who may touch them, and how they make one
-//! address space.
+//! Volumes: the format of the members' first bytes, exclusive access to the members, and how they
+//! make one address space.
 //!
 //! Owns labels, claims and the creation, opening and wiping of volumes, those with stores too.
 //! Never touches a ring, a lane or the bytes of a block, and never runs on a poller. Invariant 5

@@ -11,16 +11,16 @@ use crate::kernel::Kernel;
 const LAST_BREATH: Duration =
     if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
 
-/// How long it is tried again where nobody is seen to have the member: a device that a dead process
-/// had shows no holder, and neither does one that is held in another namespace for good.
+/// Time of further tries where no holder is visible: a device that a dead process had shows no
+/// holder, and neither does one that is permanently held in another namespace.
 const UNSEEN: Duration = Duration::from_secs(1);
 
 /// Time between two looks.
 const LAST_LOOK: Duration = Duration::from_millis(5);
 
-/// Tries again while nobody has the member but processes that have ended, and then names who has
-/// it: the kernel takes the io_uring rings of a dead process apart after its end, and its locks and
-/// exclusive opens live until then. A sidecar that is started again at once would be refused.
+/// Tries again while only ended processes hold the member, and then names the holders: the kernel
+/// takes the io_uring rings of a dead process apart after its end, and its locks and exclusive
+/// opens live until then. Without this, a sidecar that is restarted at once would be refused.
 pub(crate) fn outlive_the_dead<T>(
     kernel: &Kernel,
     identity: Identity,
@@ -41,8 +41,8 @@ pub(crate) fn outlive_the_dead<T>(
     }
 }
 
-/// Tries again for a moment while nothing is in the way but loop devices that go when they are
-/// closed: one that is detached while somebody looks at it goes a little later.
+/// Tries again for a moment while the only obstacles are loop devices that are deleted at their
+/// last close: a detached one goes a little later if it is being examined.
 pub(crate) fn outlive_loops(
     kernel: &Kernel,
     mut attempt: impl FnMut() -> Result<(), Reason>,

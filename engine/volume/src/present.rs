@@ -1,8 +1,9 @@
 //! Opening a store without the members that are not there.
 //!
-//! A drive that is lost costs its keys and nothing else, so the others start without it. Each start
-//! needs more than half of the members: any two starts then have one in common, which remembers
-//! who was missing, and a member that comes back is told from one that was there all the time.
+//! A lost drive costs its keys and nothing else, so the others start without it. Each start needs
+//! more than half of the members: any two starts then have one in common, which remembers the
+//! missing ones, so that a member that comes back is distinguishable from one that was present all
+//! the time.
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -151,14 +152,15 @@ pub(crate) fn is_absence(reason: &Reason) -> bool {
     }
 }
 
-/// Lets those go that lost bytes or their store, and says why; an error where all did.
+/// Removes the members that lost bytes or their store, and returns the causes; an error where all
+/// did.
 fn part_with_lost(set: &mut Set) -> Result<Vec<VolumeError>, VolumeError> {
     let mut errors = Vec::new();
     for (mut claim, label) in mem::take(&mut set.members) {
         let fit = check_fit(&mut claim, &label);
         match fit.and_then(|()| check_super(&claim, &label)) {
             Err(error) if is_absence(&error.reason) => errors.push(error),
-            // What else is wrong is for `fitting` to say.
+            // `fitting` reports all other faults.
             _ => set.members.push((claim, label)),
         }
     }

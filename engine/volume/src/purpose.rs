@@ -9,7 +9,7 @@ pub(crate) const SEGMENT_POWERS: std::ops::RangeInclusive<u32> = 16..=34;
 pub(crate) const BLOCK_MEAN_MIN: u32 = 512;
 /// Members below this get smaller tables.
 const SMALL_BYTES: u64 = 1 << 30;
-/// One block in so many may be held at once, where there are many.
+/// Part of the blocks that may be held at once, in large stores: one of this number.
 const HELD_ONE_IN: u64 = 32;
 /// Bytes of a member for each namespace it has room for.
 const BYTES_OF_SPACE: u64 = 8 << 20;
@@ -109,7 +109,7 @@ impl StoreShape {
         }
     }
 
-    /// Whether a label can say this.
+    /// Whether a label can express this.
     pub(crate) fn is_possible(self) -> bool {
         let bytes = self.segment_bytes;
         bytes.is_power_of_two()

@@ -1,4 +1,4 @@
-//! A member that comes back: claimed and checked anew before anything goes to it.
+//! A member that comes back: claimed and checked again before it is used.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ impl Member {
     /// lost some never has them again, whatever its length is now.
     ///
     /// # Errors
-    /// `VolumeError` when somebody else has it, its label is damaged or another's, or it shrank.
+    /// `VolumeError` when it is in use, its label is damaged or another's, or it shrank.
     pub fn claim_again(
         &self,
         path: &Path,

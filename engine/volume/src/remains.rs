@@ -1,4 +1,4 @@
-//! Where formats keep copies of what their beginning says: a table of known places.
+//! Where formats keep copies of their first blocks: a table of known places.
 //!
 //! Tools that make a drive blank often zero its first MiB only. Places and values are those of each
 //! format's own header files.
@@ -18,7 +18,7 @@ const GROUPS_MAX: u64 = 128;
 pub(crate) struct Mark {
     name: &'static str,
     pub(crate) magic: &'static [u8],
-    /// First bytes of the magic number on a member of so many bytes.
+    /// First bytes of the magic number on a member of the given size.
     places: fn(u64) -> Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ const MARKS: &[Mark] = &[
         places: |bytes| bytes.checked_sub(KIB).into_iter().collect() },
 ];
 
-/// Where there may be something on a member of so many bytes behind its first MiB, by place.
+/// Places of possible remains on a member of `bytes` bytes behind its first MiB.
 pub(crate) fn places(bytes: u64) -> Vec<(u64, Mark)> {
     let of = |mark: &Mark| -> Vec<_> {
         let inside = |&at: &u64| at >= LABEL_BYTES && at + mark.magic.len() as u64 <= bytes;

@@ -18,12 +18,12 @@ use crate::open::{check_distinct, labelled};
 pub enum Repair {
     /// Nothing: it was whole.
     Whole,
-    /// One copy was written again; the words say what was wrong with it.
+    /// One copy was written again; the text describes its damage.
     Restored(String),
 }
 
 /// Writes the damaged copy of the members' labels again, from the copy that is whole. The data
-/// behind is not looked at: whoever damaged the label may have damaged it too.
+/// behind is not checked: the cause of the label's damage may have damaged it too.
 ///
 /// # Errors
 /// `VolumeError` names the first member that is in use, not of the volume `name`, or damaged in

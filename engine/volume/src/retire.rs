@@ -1,4 +1,4 @@
-//! A member taken out of a store for good, while nobody serves it.
+//! Takes a member out of a store for good, while the store is not being served.
 
 use std::path::PathBuf;
 
@@ -20,8 +20,8 @@ use crate::set::Set;
 /// Repeated after it was cut short, it goes on.
 ///
 /// # Errors
-/// `VolumeError` names the member that is in use or of another volume, or says which ones that stay
-/// are not there; nothing was written then. `Reason::Io` when a label cannot be written.
+/// `VolumeError` names the member that is in use or of another volume, or the remaining ones that
+/// are missing; nothing was written then. `Reason::Io` when a label cannot be written.
 pub fn retire(
     name: &VolumeName,
     paths: &[PathBuf],

@@ -1,7 +1,7 @@
 //! Which of some labelled members make one volume.
 //!
 //! Members of a store come and go, and their labels are written one after the other. So labels may
-//! differ in the list of members: the one that has seen most changes says what counts.
+//! differ in the list of members: the label with the most changes counts.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::name::VolumeName;
 /// Members of one volume, in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// Their labels have the list of members that counts, whatever the medium says.
+    /// Their labels have the list of members that counts, whatever is on the medium.
     pub(crate) members: Vec<(Claim, Label)>,
     /// What was retired.
     pub(crate) retired: Vec<(Claim, Label)>,
@@ -73,7 +73,7 @@ impl Set {
         }
     }
 
-    /// What all labels say. There is always one: the newest names itself.
+    /// The common content of all labels. There is always one: the newest names itself.
     pub(crate) fn label(&self) -> &Label {
         &self.members[0].1
     }

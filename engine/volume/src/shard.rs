@@ -29,7 +29,7 @@ const BUDGET: u32 = 1024;
 struct Buffers(Vec<AlignedBytes>);
 
 impl Buffers {
-    /// As many and as large as the store asks for.
+    /// Buffers in the number and size that the store requires.
     fn of(store: &Store, config: &kvrail_store::Config) -> Self {
         let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
         let buffers = (0..store.pool_buffers()).map(|it| AlignedBytes::zeroed(bytes(it) as usize));
@@ -74,7 +74,7 @@ fn now(begun: Instant) -> Now {
     }
 }
 
-/// Does what the store wants done. There is no client, so all bytes are the store's own.
+/// Executes a task of the store. There is no client, so all bytes are the store's own.
 fn perform(pool: &mut Buffers, (file, area_at): (&Claim, u64), task: &Task) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
@@ -100,7 +100,7 @@ fn random() -> Result<u128, Errno> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Who a member is among the others.
+/// A member's place among the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) index: u16,
@@ -163,7 +163,7 @@ pub fn erase(volume: &Volume) -> Result<(), VolumeError> {
     })
 }
 
-/// What a member's supers say. A copy that cannot be read is as good as none.
+/// A member's superblock. A copy that cannot be read counts as missing.
 fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
     let mut copies = [[0; PAGE_BYTES]; 2];
     for (copy, at) in copies.iter_mut().zip(SUPER_AT) {
@@ -184,9 +184,9 @@ pub(crate) fn check_super(claim: &Claim, label: &Label) -> Result<(), VolumeErro
     found.map(drop).map_err(|why| VolumeError::at(claim.path(), Reason::NoStore { why }))
 }
 
-/// Tells members, with their supers, that they are part of this start of their store. All know it
-/// before any of them is served, so that one that does not know a start which another one was
-/// served at is an older copy of itself.
+/// Records in the members' superblocks that they are part of this start of their store. All records
+/// are written before any of the members is served, so that a member without the record of a start
+/// at which another one was served is an older copy of itself.
 ///
 /// # Errors
 /// `VolumeError` names the member that cannot be written.
@@ -205,7 +205,7 @@ pub fn begin_start<'a>(
     })
 }
 
-/// What the stores on a volume's members, in the order of their numbers, say of themselves.
+/// The superblocks of the stores on a volume's members, in the order of their numbers.
 ///
 /// # Errors
 /// `VolumeError` names the member whose store cannot be opened, and why: both supers damaged,

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// At least the 25 kinds of content that the fault list asks for.
+    /// At least the 25 kinds of content that the fault list requires.
     #[test]
     fn the_table_knows_many_kinds() {
         let names: std::collections::BTreeSet<_> = HEAD.iter().map(|mark| mark.name).collect();

@@ -1,7 +1,7 @@
 //! What block devices are made of: loop devices of files, and everything that is stacked on them.
 //!
-//! sysfs tells without a right to open any of them. A backing file that was removed, or that lies
-//! in a mount namespace which cannot be seen from here, has no identity.
+//! sysfs needs no right to open any of them. A backing file that was removed, or that lies in a
+//! mount namespace which cannot be seen from here, has no identity.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

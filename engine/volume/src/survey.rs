@@ -1,6 +1,6 @@
 //! Whether a member is empty behind its first MiB, before a volume is made of it.
 //!
-//! Of a file all data is read, because the kernel tells where there is any; of a device the known
+//! Of a file all data is read, because the kernel reports where there is any; of a device the known
 //! places, both ends, and samples all over, which takes a moment on a drive of any size.
 
 use std::os::fd::AsFd;
@@ -16,8 +16,8 @@ use crate::signature::Signature;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Data of a file that is read at most: zeros that were written make it no member by themselves,
-/// and whoever has more of them is asked.
+/// Data of a file that is read at most: written zeros alone make no member; a file with more of
+/// them needs the user's confirmation.
 const FILE_BYTES_MAX: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
 
 /// Bytes at both ends of a device that are read whole.
@@ -45,7 +45,7 @@ impl Survey {
     }
 }
 
-/// Looks over a file of so many bytes.
+/// Surveys a file of `bytes` bytes.
 pub(crate) fn survey_file(fd: impl AsFd, bytes: u64) -> Result<Survey, Errno> {
     let mut look = Look::new(fd, bytes);
     look.at_places(4096)?;
@@ -66,7 +66,7 @@ pub(crate) fn survey_file(fd: impl AsFd, bytes: u64) -> Result<Survey, Errno> {
     Ok(look.found)
 }
 
-/// Looks over a device of so many bytes and blocks of that size.
+/// Surveys a device of `bytes` bytes with blocks of `block` bytes.
 pub(crate) fn survey_device(fd: impl AsFd, bytes: u64, block: u32) -> Result<Survey, Errno> {
     let mut look = Look::new(fd, bytes);
     look.at_places(u64::from(block).max(4096))?;
@@ -110,7 +110,7 @@ impl<F: AsFd> Look<F> {
         Ok(())
     }
 
-    /// Reads so many bytes; none where the medium is bad (ENODATA of the block layer, EIO).
+    /// Reads `bytes` bytes; none where the medium is bad (ENODATA of the block layer, EIO).
     /// Anything else is a failure.
     fn read(&mut self, bytes: usize, at: u64) -> Result<usize, Errno> {
         match read_at(&self.fd, &mut self.buffer[..bytes], at) {
@@ -124,7 +124,7 @@ impl<F: AsFd> Look<F> {
 
     /// Looks for a byte that is not zero, unless there was one before.
     fn stretch(&mut self, from: u64, to: u64) -> Result<(), Errno> {
-        // As far as O_DIRECT wants it: no device has larger blocks than a read.
+        // As far as O_DIRECT requires it: no device has larger blocks than a read.
         let mut at = from / READ_BYTES as u64 * READ_BYTES as u64;
         while at < to && self.found.data.is_none() {
             let length = self.read(READ_BYTES, at)?;
@@ -135,7 +135,7 @@ impl<F: AsFd> Look<F> {
         Ok(())
     }
 
-    /// The next piece with data of a file. Where the file system does not tell, all of it.
+    /// The next piece with data of a file. All of it, where the file system does not support this.
     fn extent(&self, from: u64) -> Result<Option<(u64, u64)>, Errno> {
         if from >= self.bytes {
             return Ok(None);

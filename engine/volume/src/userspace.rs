@@ -1,6 +1,6 @@
 //! File systems in user space, which no member may lie on, however deep below it. The kernel was
-//! seen to report their short transfers as whole, with bytes nobody wrote; and one that does not
-//! answer stops whoever submits to it.
+//! seen to report their short transfers as whole, with bytes that were never written; and an
+//! unresponsive one blocks the thread that submits to it.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ impl Kernel {
     }
 }
 
-/// Whether a path leads to one. What cannot be asked is refused elsewhere.
+/// Whether a path leads to one. A path that cannot be examined is refused elsewhere.
 fn is_user_space(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(MAGIC))
 }

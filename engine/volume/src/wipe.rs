@@ -13,9 +13,9 @@ use crate::name::VolumeName;
 use crate::open::{check_distinct, labelled};
 
 /// Zeros the label area of members of the volume `name`; the data behind stays where it is. Takes
-/// members whose label is damaged, as long as one copy of it still says that they are ours, and
+/// members whose label is damaged, as long as one copy of it still shows that they are ours, and
 /// passes over blank ones beside others, so that a wipe that was cut short can be repeated. Returns
-/// what the labels said.
+/// the erased labels.
 ///
 /// # Errors
 /// `VolumeError` names the first member that is in use, not ours or of another volume, or blank

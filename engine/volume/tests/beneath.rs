@@ -1,4 +1,4 @@
-//! Members on loop devices: whoever has the file behind them has the member, by whatever name.
+//! Members on loop devices: the holder of the file behind them holds the member, by whatever name.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_loop_device_over_a_served_file_is_refused() {
     let error = claim(&device.node).unwrap_err();
     assert_eq!(error.reason.class(), ErrorClass::Refused);
     assert_says(&error.to_string(), &[&has(&members[0]), "stop process"]);
-    // Who looks is told as well.
+    // An inspection reports the holder as well.
     assert_eq!(holders(&device.node).unwrap().len(), 1);
     // The whole volume by its other names, in one piece or in two.
     let set = [device.node.clone(), members[1].clone()];
@@ -77,7 +77,7 @@ fn a_file_has_one_identity_under_all_its_names() {
     assert_says(&refusal(refused), &["backs /dev/loop"]);
 }
 
-/// Whoever had the file open may have it still.
+/// Any process that had the file open may have it still.
 #[test]
 fn what_cannot_be_looked_at_is_somebodys() {
     let directory = directory();
@@ -149,7 +149,7 @@ fn what_is_stacked_on_a_loop_device_rests_on_its_file() {
     drop(held);
 }
 
-/// A file system in a served file is somebody's mistake; a member in it would be another one.
+/// A file system in a served file is a user's mistake; a member in it would be another one.
 #[test]
 fn a_file_in_a_file_system_rests_on_what_that_lies_on() {
     let directory = directory();

@@ -90,7 +90,7 @@ fn a_mounted_device_is_refused_and_the_mount_point_named() {
     run("umount", &[point.to_str().unwrap()]).unwrap();
     assert_says(&words, &["is mounted at", "mount point", "umount"]);
     assert_eq!(seen.unwrap().holders.len(), 1);
-    // Not mounted any more, and told to overwrite: now it may.
+    // Not mounted any more, and with the order to overwrite: now it may.
     make(&NewVolume { overwrite: Overwrite::Foreign, ..on(&device) }).unwrap();
 }
 
@@ -116,7 +116,7 @@ fn a_partitioned_disk_is_refused_and_its_partitions_named() {
     let directory = directory();
     let Some(device) = Loop::new(directory.path(), "disk", DEVICE_BYTES, &[]) else { return };
     let node = device.node.to_str().unwrap();
-    // Told to the kernel, not written to the disk: many kernels know no MBR.
+    // Added in the kernel, not written to the disk: many kernels have no MBR support.
     if run("addpart", &[node, "1", "2048", "8192"]).is_none() {
         return;
     }
@@ -185,7 +185,7 @@ fn a_device_with_larger_blocks_than_the_volume_is_refused() {
     assert_says(&refusal(reopen(&large)), &["blocks of 4096 bytes", "512-byte"]);
 }
 
-/// F34: the kernel names devices anew at each boot; labels find them.
+/// F34: the kernel assigns new names to devices at each boot; labels find them.
 #[test]
 fn exchanged_device_names_are_found_by_their_labels() {
     let directory = directory();

@@ -64,7 +64,7 @@ impl Change {
         Self(both.map(|(path, before)| (path.clone(), before, label(path))).collect())
     }
 
-    /// Makes the medium what a kill after so many writes leaves.
+    /// Gives the medium the state after a kill behind `writes` writes.
     fn cut_after(&self, writes: usize) {
         for (at, (path, before, after)) in self.0.iter().enumerate() {
             poke(path, 0, before);

@@ -80,7 +80,7 @@ fn copies_of_what_a_beginning_said_are_known_by_name() {
         fs::File::open(&path).unwrap().read_exact_at(&mut still, at).unwrap();
         assert_eq!(still, magic, "{name}");
     }
-    // Told to, no tool finds its own again.
+    // After an overwrite by order, no tool finds its own format again.
     let members = [path.clone()];
     poke(&path, 64 * MIB + 0x40, b"_BHRfS_M");
     make(&NewVolume { overwrite: Overwrite::Foreign, ..new_volume(&members) }).unwrap();

@@ -1,4 +1,5 @@
-//! Volumes that are stores: made with them, told from raw ones, refused when they are damaged.
+//! Volumes that are stores: made with them, distinguished from raw ones, refused when they are
+//! damaged.
 
 mod common;
 

@@ -40,7 +40,7 @@ pub struct Calibration {
     pub chosen: ModeName,
     /// One line: the mode, the numbers, and what was not tried.
     pub reason: String,
-    /// Every mode, from cheap to dear in CPU.
+    /// Every mode, from cheap to expensive in CPU.
     pub trials: Vec<Trial>,
 }
 
@@ -49,7 +49,7 @@ pub struct Calibration {
 /// cores the sidecar may use. Reads only.
 ///
 /// # Errors
-/// `DeviceError` when the path cannot be opened. What a mode says is in its trial.
+/// `DeviceError` when the path cannot be opened. A mode's own failure is in its trial.
 pub fn calibrate(path: &str, cores: usize) -> Result<Calibration, DeviceError> {
     let fd = open_path(path, DirectIo::Off)?;
     let options = UringOptions { direct: DirectIo::Optional, ..UringOptions::new(path, fd) };
@@ -113,7 +113,7 @@ fn measure(devices: &mut [(usize, AnyDevice)], trials: &mut [Trial]) {
     }
 }
 
-/// Says in one line what was found.
+/// Describes the result in one line.
 fn describe(path: &str, chosen: ModeName, trials: &[Trial]) -> String {
     let working = trials.iter().filter_map(|trial| Some((trial.mode, trial.rates()?)));
     let working: Vec<_> = working.collect();
@@ -144,7 +144,7 @@ fn describe(path: &str, chosen: ModeName, trials: &[Trial]) -> String {
     format!("{chosen}: {found}{}", others.collect::<String>())
 }
 
-/// Why a mode is refused, without what the line says already: the path, and the mode.
+/// Why a mode is refused, without the path and the mode, which the line has already.
 fn plain<'a>(path: &str, trial: &Trial, reason: &'a str) -> &'a str {
     let reason = reason.strip_prefix(path).and_then(|it| it.strip_prefix(": ")).unwrap_or(reason);
     let again = format!("mode {} does not work here; ", trial.mode);
@@ -157,7 +157,7 @@ fn shown(mode: ModeName, rates: &[Rate]) -> String {
     format!("{mode} {}", numbers.join("/"))
 }
 
-/// Bytes a second of large reads in this mode; timed anew where the trials were not.
+/// Bytes a second of large reads in this mode; measured again if the trials have no such number.
 pub(super) fn bytes_per_second(found: &Calibration, options: &UringOptions) -> Option<u64> {
     let load = LOADS[LOADS.len() - 1];
     let chosen = found.trials.iter().find(|trial| trial.mode == found.chosen)?;
@@ -213,7 +213,7 @@ mod tests {
         let found = calibrate(path, 1).unwrap();
         assert_eq!(found.trials.len(), ModeName::ALL.len());
         assert_eq!(found.chosen, ModeName::Interrupt);
-        // Numbers were asked for, so also those of the only mode that works.
+        // The caller requested numbers, so the only working mode is measured too.
         let rates = found.trials[0].rates().unwrap();
         assert!(rates.iter().all(|rate| rate.reads_per_second > 0.0), "{found:?}");
         let refused = found.trials.iter().filter(|trial| trial.rates().is_none());

@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::system::cores;
 use crate::uring::{ModeName, UringOptions};
 
-/// What the line that says why ends with where nothing was tried anew.
+/// End of the reason where no mode was tried again.
 const EARLIER: &str = " (found by the process before this one)";
 
 /// The mode that `auto` took, and why.
@@ -35,7 +35,7 @@ impl Found {
 
 impl AnyDevice {
     /// Opens a file or block device in the mode found, and as `auto` does where that one works no
-    /// more; the description says which.
+    /// more; the description names the choice.
     ///
     /// # Errors
     /// `DeviceError` with the likely cause and the remedy.

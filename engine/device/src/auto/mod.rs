@@ -1,6 +1,6 @@
 //! Picks the ring mode by trying: `calibration` opens the device in every mode that works here and
-//! times reads, `rule` says which mode the numbers speak for, `found` is what a process hands on to
-//! the one that takes over from it. Reads only, never writes.
+//! times reads, `rule` chooses a mode by the numbers, `found` is the result that a process hands on
+//! to its successor. Reads only, never writes.
 
 mod calibration;
 mod found;
@@ -27,7 +27,7 @@ fn open(options: UringOptions) -> Result<AnyDevice, DeviceError> {
 
 impl AnyDevice {
     /// Opens a file or block device in the mode chosen. With `Auto` this takes up to 0.3 s more;
-    /// the description says what was found.
+    /// the description has the result.
     ///
     /// # Errors
     /// `DeviceError` with the likely cause and the remedy.

@@ -1,14 +1,13 @@
 //! The rule of `auto`: which of the modes that work is taken.
 //!
-//! A sidecar cannot know whether its users wait for single blocks or move many, so no load is
-//! given weight over another: a mode is worth its worst share of the best rate, over all loads
+//! A sidecar has no information whether its users wait for single blocks or move many, so no load
+//! is given weight over another: a mode is worth its worst share of the best rate, over all loads
 //! (the least regret). A mode that collapses anywhere is out, however fast it is elsewhere. Going
-//! from cheap to dear, a dearer mode replaces the one held only if its worst share is better by
-//! the price of what it costs: `OWN_CORE` where it only polls on the poller's own core, which is
-//! less than the trial's noise; `ANOTHER_CORE` where a kernel thread keeps a second core busy.
-//! With a second core a host could run another poller instead. Such a mode must win two trials: on
-//! a shared disk it won six of 50 by luck (16 cores, virtio), and the core is spent for as long as
-//! the sidecar lives.
+//! from cheap to expensive, a costlier mode replaces the chosen one only if its worst share is
+//! better by a factor: `OWN_CORE` where it only polls on the poller's own core, which is less than
+//! the trial's noise; `ANOTHER_CORE` where a kernel thread keeps a second core busy. With a second
+//! core a host could run another poller instead. Such a mode must win two trials: on a shared disk
+//! it won six of 50 by luck (16 cores, virtio), and the core is spent for the sidecar's whole life.
 
 use crate::auto::trial::Trial;
 use crate::uring::ModeName;
@@ -21,8 +20,8 @@ const CORES_MIN: usize = 4;
 /// A mode on the poller's own core must beat a simpler one by this factor: less is noise.
 const OWN_CORE: f64 = 1.05;
 
-/// A mode that keeps a second core busy must beat a simpler one by this factor. On 16 cores its
-/// 5 to 10 % in the trial turned into half as much latency again through the lanes.
+/// A mode that keeps a second core busy must beat a simpler one by this factor. On 16 cores its 5
+/// to 10 % in the trial turned into 50 % more latency through the lanes.
 const ANOTHER_CORE: f64 = 1.25;
 
 /// Whether there are cores for a mode.
@@ -48,7 +47,7 @@ pub(super) fn decide(trials: &mut [Trial], mut measure: impl FnMut(&mut [Trial])
     choose(trials)
 }
 
-/// The mode a trial speaks for; the plainest one where none works, so that its error is heard.
+/// The mode with the best trial; the plainest one where none works, so that its error is reported.
 fn choose(trials: &[Trial]) -> ModeName {
     let working = || trials.iter().filter_map(|trial| Some((trial.mode, trial.rates()?)));
     let best_at =

@@ -1,7 +1,7 @@
 //! A device made of memory that follows a fault plan. The same seed and the same calls give the
 //! same faults.
 //!
-//! `plan` says what goes wrong, `store` moves and damages bytes, `device` is the device.
+//! `plan` chooses the faults, `store` moves and damages bytes, `device` is the device.
 
 mod device;
 mod plan;

@@ -59,7 +59,7 @@ impl Rule {
         Self::chance(fault, MILLION)
     }
 
-    /// To so many pieces in a million, by the seeded dice.
+    /// Applies to `per_million` pieces in a million, by the seeded dice.
     #[must_use]
     pub fn chance(fault: Fault, per_million: u32) -> Self {
         Self { fault, opcode: None, offsets: 0..u64::MAX, per_million, skip: 0, times: u32::MAX }
@@ -85,7 +85,7 @@ impl Rule {
         self
     }
 
-    /// Lets so many matching pieces pass first.
+    /// Lets `pieces` matching pieces pass first.
     #[must_use]
     pub fn after(mut self, pieces: u32) -> Self {
         self.skip = pieces;

@@ -63,7 +63,7 @@ impl Store {
         usize::try_from(first).ok()
     }
 
-    /// Bytes the device says it moved.
+    /// Number of bytes that the device reports.
     fn acknowledged(&self, piece: &Operation, fault: Option<Fault>) -> usize {
         let half = piece.length / 2;
         let blocks = half - half % self.logical_block;

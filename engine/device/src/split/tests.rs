@@ -70,7 +70,7 @@ fn what_may_pass_is_tried_a_few_times_and_then_fails_with_its_own_status() {
     let mut flights = Flights::new(LIMITS);
     let id = issue(&mut flights, read(1, 0, 4096, 0))[0];
     let outcome = Outcome::Transient(Status::DeviceDegraded);
-    // What it was asked again for is not counted.
+    // Repetitions at the device's request are not counted.
     for repeat in [Outcome::Again, Outcome::Later].repeat(super::TRANSIENT_MAX.into()) {
         assert_eq!(flights.settle(id, repeat), Settled::Reissue);
     }
@@ -207,8 +207,8 @@ fn a_second_completion_for_the_same_piece_is_caught() {
 }
 
 proptest! {
-    /// Whatever the device answers, every operation ends once, OK only with every byte, and the
-    /// bytes it is asked to move are exactly the operation's, in order and without holes.
+    /// For any answers of the device, every operation ends once, OK only with every byte, and the
+    /// bytes of the device's pieces are exactly the operation's, in order and without holes.
     #[test]
     fn every_operation_ends_once_with_the_truth(
         lengths in prop::collection::vec(1_u32..80, 1..12),

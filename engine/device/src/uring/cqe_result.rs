@@ -35,8 +35,8 @@ fn failure(errno: Errno) -> Outcome {
     })
 }
 
-/// Whether a device that has just been taken away would also answer like this: any failure, or
-/// less than was asked for.
+/// Whether a device that has just been taken away would also answer like this: any failure, or a
+/// short transfer.
 #[inline]
 pub(super) fn is_suspect(outcome: Outcome, asked: u32) -> bool {
     match outcome {

@@ -57,7 +57,7 @@ pub struct Uring<M: Mode> {
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
     staged: Vec<SlotId>,
     staged_aside: Vec<SlotId>,
-    /// Pieces, of the side ring too, that are asked again later.
+    /// Pieces, of the side ring too, that are repeated later.
     pub(super) held: Held,
     /// Regions whose entries are being emptied, one in each `reap`.
     emptying: VecDeque<BufferIndex>,
@@ -66,7 +66,7 @@ pub struct Uring<M: Mode> {
     registering: Registering,
     target: Target,
     pub(super) removal: Removal,
-    /// The last failure nobody has asked for.
+    /// The last failure that was not taken yet.
     failure: Option<Failure>,
     description: Description,
     mode: PhantomData<M>,
@@ -124,8 +124,8 @@ impl<M: Mode> Uring<M> {
         Interrupt::submit(side);
     }
 
-    /// Takes what most answers say: that an operation of one piece moved all of its bytes. Returns
-    /// the first completion that says something else.
+    /// Takes the common answers: an operation of one piece has moved all of its bytes. Returns the
+    /// first completion of another kind.
     #[inline(always)]
     fn reap_whole(&mut self, events: &mut Events) -> Option<Completion> {
         let Self { ring, flights, table, .. } = self;
@@ -190,8 +190,8 @@ impl<M: Mode> Uring<M> {
         }
     }
 
-    /// A failure, or fewer bytes than asked for: says what it means, and notes it for the log if
-    /// it is final.
+    /// A failure, or a short transfer: determines its meaning, and notes it for the log if it is
+    /// final.
     #[cold]
     fn suspect<W: SqeFormat>(&mut self, id: SlotId, outcome: Outcome, result: i32) -> Outcome {
         let &Operation { opcode, offset, length, .. } = self.flights.piece(id);

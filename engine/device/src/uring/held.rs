@@ -1,12 +1,12 @@
-//! Pieces whose answer is in doubt: they wait here, and are then asked again all at once. Asking
-//! without a pause would take the processor that the kernel needs to make up its mind.
+//! Pieces whose answer is in doubt: they wait here, and are then repeated all at once. Repeating
+//! without a pause would take the processor that the kernel needs to settle its view.
 
 use std::time::{Duration, Instant};
 
 use crate::slots::SlotId;
 
-/// Between two tries. Short beside the second within which clients are to hear of a removal, long
-/// beside the microseconds that a try takes.
+/// Between two tries. Short compared with the second within which clients must be notified of a
+/// removal, long compared with the microseconds that a try takes.
 pub(super) const PAUSE_NS: u64 = 5_000_000;
 
 /// As many as there are pieces, at most.

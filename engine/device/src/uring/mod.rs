@@ -1,9 +1,9 @@
 //! A file or block device behind io_uring. One contract, seven ring modes as types.
 //!
-//! `ring` holds everything unsafe; `sqe` and `cqe_result` translate to and from the kernel's words
-//! and those of NVMe; `ring_mode` says how each mode drives a ring; `device` is the device itself,
-//! with `open` that makes one and `refit` that gives it another file; `held` keeps what is in
-//! doubt.
+//! `ring` holds everything unsafe; `sqe` and `cqe_result` translate to and from the structures of
+//! the kernel and of NVMe; `ring_mode` defines how each mode drives a ring; `device` is the device
+//! itself, with `open` that makes one and `refit` that gives it another file; `held` keeps the
+//! pieces in doubt.
 
 mod cqe_result;
 mod device;

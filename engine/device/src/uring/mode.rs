@@ -27,7 +27,7 @@ pub enum ModeName {
 }
 
 impl ModeName {
-    /// Every mode, from cheap to dear in CPU.
+    /// Every mode, from cheap to expensive in CPU.
     pub const ALL: [Self; 7] = [
         Self::Interrupt,
         Self::Passthrough,

@@ -6,7 +6,8 @@
 //! from its registration to the kernel's proof (the tag) that nothing uses it any more, or an
 //! addressed one until it is let go with no request open; or leaked when that proof does not come.
 #![expect(unsafe_code, reason = "io_uring: queue entries, enter, registration of the ring")]
-// UNSAFETY: the kernel reads and writes registered memory by itself; each block says who holds it.
+// UNSAFETY: the kernel reads and writes registered memory by itself; each block names the holder of
+// the memory.
 
 mod drain;
 mod make;
@@ -64,11 +65,11 @@ struct Held {
 /// What becomes of a region when the last of its tags has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
-    /// It is gone, and somebody waits to hear that.
+    /// It is gone, and the caller of `detach` awaits the notice.
     #[default]
-    Told,
-    /// Its registration failed half-way: it is gone, and nobody waits to hear that.
-    Untold,
+    Notified,
+    /// Its registration failed half-way: it is gone, and no notice is awaited.
+    Silent,
     /// It stays: requests name it by address.
     Addressed,
 }
@@ -96,8 +97,8 @@ impl Registered {
         &mut self.held[usize::from(at.0)]
     }
 
-    /// The kernel has dropped its last use of one entry of the region at `at`. When it was the
-    /// last entry, the region is let go, and is named if somebody waits to hear that.
+    /// The kernel has dropped its last use of one entry of the region at `at`. After the last entry
+    /// the region is released, and its index is returned if a notice is awaited.
     fn tag_came(&mut self, at: BufferIndex) -> Option<BufferIndex> {
         let held = self.at(at);
         held.tags += 1;
@@ -112,12 +113,12 @@ impl Registered {
             }
             fate => {
                 *held = Held::default();
-                (fate == Fate::Told).then_some(at)
+                (fate == Fate::Notified).then_some(at)
             }
         }
     }
 
-    /// Keeps every region for ever; says how many there are.
+    /// Keeps every region for ever; returns their number.
     fn leak(&mut self) -> usize {
         let held = std::mem::take(&mut self.held);
         let regions = held.iter().filter(|held| held.region.is_some()).count();
@@ -164,7 +165,7 @@ impl Sleep {
     }
 }
 
-/// A completion, told apart.
+/// A completion, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
     /// The answer to the request pushed under this name.
@@ -208,12 +209,12 @@ pub struct Ring<W: SqeFormat> {
     queued: u32,
     /// Pushed and not yet answered.
     open: u32,
-    /// The registered index or the descriptor that `enter` uses, with the flag that says which.
+    /// The registered index or the descriptor that `enter` uses, with the flag that selects one.
     enter_fd: i32,
     enter_flags: IoringEnterFlags,
     /// The driving thread, 0 before the first `enter`.
     home: usize,
-    /// Why the ring's descriptor is not registered, if it is not and nobody has been told.
+    /// Why the ring's descriptor is not registered, if it is not and the reason was not taken yet.
     unregistered: Option<Errno>,
     sleep: Sleep,
     /// System calls made to drive the ring.
@@ -221,7 +222,7 @@ pub struct Ring<W: SqeFormat> {
 }
 
 thread_local! {
-    /// Its address tells threads apart in one instruction.
+    /// Its address distinguishes threads in one instruction.
     static HERE: Cell<u8> = const { Cell::new(0) };
 }
 
@@ -292,7 +293,8 @@ impl<W: SqeFormat> Ring<W> {
         Ok(())
     }
 
-    /// Says once, after the first submission, that the ring's descriptor could not be registered.
+    /// The reason, once, after the first submission, if the ring's descriptor could not be
+    /// registered.
     #[inline]
     pub(crate) fn take_unregistered(&mut self) -> Option<Errno> {
         self.unregistered.take()
@@ -376,7 +378,7 @@ impl<W: SqeFormat> Ring<W> {
         self.hand_over(IoringEnterFlags::GETEVENTS);
     }
 
-    /// As `collect`, until a call brings nothing more. The kernel's flag alone says too much: work
+    /// As `collect`, until a call brings nothing more. The kernel's flag alone is too broad: work
     /// that an interrupt queues while a call runs sets it, and may be done by that very call.
     fn collect_all(&mut self) {
         let posted = |ring: &Self| ring.with_completions(|queue| queue.len());
@@ -455,12 +457,12 @@ impl<W: SqeFormat> Ring<W> {
         }
         drop(queue); // publishes the head
         self.open -= answered;
-        other.and_then(|entry| self.told(&entry))
+        other.and_then(|entry| self.decode(&entry))
     }
 
-    /// What a completion says; nothing where it is the ring's own business.
+    /// Decodes a completion; `None` for the ring's own ones.
     #[inline(never)]
-    fn told(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+    fn decode(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
         let name = entry.user_data();
         if name & TAG != 0 {
             return self.tagged(name, entry).map(Completion::Freed);
@@ -479,8 +481,8 @@ impl<W: SqeFormat> Ring<W> {
         self.registered.tag_came(BufferIndex(at))
     }
 
-    /// Queues a poll request that completes each time the descriptor becomes readable. Says
-    /// whether there was room.
+    /// Queues a poll request that completes each time the descriptor becomes readable. `false`:
+    /// there was no room.
     fn push_poll(&mut self, fd: types::Fd, name: u64) -> bool {
         let readable = u32::try_from(libc::POLLIN).expect("a positive constant");
         let entry = opcode::PollAdd::new(fd, readable).multi(true).build().user_data(name);
@@ -497,7 +499,7 @@ impl<W: SqeFormat> Ring<W> {
             self.start();
         }
         self.enters += 1;
-        // SAFETY: as `fd`; or an index, which the flag says and the kernel looks up in this
+        // SAFETY: as `fd`; or an index, which the flag marks and the kernel looks up in this
         // thread's own table (`home` is this thread).
         let fd = unsafe { BorrowedFd::borrow_raw(self.enter_fd) };
         // SAFETY: without EXT_ARG the call passes no memory; queue entries are valid (`push`).
@@ -524,7 +526,7 @@ impl<W: SqeFormat> Ring<W> {
     /// The first submission: this thread owns the ring from now on.
     ///
     /// # Panics
-    /// On another thread later: the contract says that one thread drives a device.
+    /// On a second thread: by the contract one thread drives a device.
     #[cold]
     fn start(&mut self) {
         assert_eq!(self.home, 0, "a device is driven by the thread that first submits to it");
@@ -570,8 +572,8 @@ impl<W: SqeFormat> fmt::Debug for Ring<W> {
     }
 }
 
-/// The kernel is out of request memory (EAGAIN), wants completions to be taken first (EBUSY), or a
-/// signal came (EINTR). All normal; what was not taken stays queued.
+/// The kernel is out of request memory (EAGAIN), completions must be taken first (EBUSY), or a
+/// signal came (EINTR). All normal; entries that were not taken stay queued.
 fn is_busy(errno: Errno) -> bool {
     matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::TIME)
 }

@@ -1,4 +1,5 @@
-//! The ring modes, each a type: how a ring is set up, who submits, where completions come from.
+//! The ring modes, each a type: how a ring is set up, which side submits, where completions come
+//! from.
 
 use std::fmt;
 
@@ -31,7 +32,7 @@ const WIDE: IoringSetupFlags = IoringSetupFlags::SQE128.union(IoringSetupFlags::
 pub trait RingMode: fmt::Debug + Send + 'static {
     /// Its name.
     const NAME: ModeName;
-    /// Who submits.
+    /// Which side submits.
     const SUBMISSION: Submission;
     /// Where completions come from.
     const COMPLETING: Completing;

@@ -33,8 +33,8 @@ const PINNED_PAUSE: Duration = Duration::from_millis(10);
 /// The feature that is known for certain only after the first submission.
 pub(super) const REGISTERED_RING: &str = "registered ring";
 
-/// Flags worth telling, in the order they are told.
-const TOLD: [(IoringSetupFlags, &str); 11] = [
+/// Flags that the description names, in this order.
+const NAMED: [(IoringSetupFlags, &str); 11] = [
     (IoringSetupFlags::SUBMIT_ALL, "SUBMIT_ALL"),
     (IoringSetupFlags::SQPOLL, "SQPOLL"),
     (IoringSetupFlags::SINGLE_ISSUER, "SINGLE_ISSUER"),
@@ -57,7 +57,7 @@ pub(super) struct Plan<'a> {
     pub(super) thread: KernelThread,
 }
 
-/// A ring and what to say about it.
+/// A ring and its description.
 pub(super) struct Made<W: SqeFormat> {
     pub(super) ring: Ring<W>,
     pub(super) features: Vec<String>,
@@ -143,8 +143,8 @@ fn build<M: RingMode>(
 }
 
 /// Waits for memory that processes of this user still have pinned: the kernel takes it back a while
-/// after they have ended, so a sidecar that is started anew finds its own there. A limit below the
-/// ring's bytes is waited for in vain.
+/// after they have ended, so a restarted sidecar finds its own there. With a limit below the ring's
+/// bytes the wait would be in vain.
 fn with_pinned_memory<T>(
     bytes: u64,
     mut make: impl FnMut() -> Result<T, Errno>,
@@ -173,7 +173,7 @@ fn ring_bytes(entries: u32) -> u64 {
 }
 
 fn told(flags: IoringSetupFlags) -> String {
-    let names = TOLD.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
+    let names = NAMED.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name);
     names.collect::<Vec<_>>().join("|")
 }
 

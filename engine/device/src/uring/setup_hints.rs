@@ -8,7 +8,7 @@ use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::mode::ModeName;
 
-/// Says why this kernel is too old, if it is.
+/// The reason why this kernel is too old, if it is.
 pub(super) fn old_kernel() -> Option<String> {
     let (major, minor) = kernel_version()?;
     ((major, minor) < KERNEL_MIN).then(|| {
@@ -20,7 +20,7 @@ pub(super) fn old_kernel() -> Option<String> {
     })
 }
 
-/// The likely cause of a failed `io_uring_setup` for a ring of so many bytes, and what to do.
+/// The likely cause of a failed `io_uring_setup` for a ring of `bytes` bytes, and the remedy.
 pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread, bytes: u64) -> String {
     match errno {
         Errno::PERM => forbidden(io_uring_disabled()),

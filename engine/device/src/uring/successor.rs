@@ -1,7 +1,7 @@
-//! What takes the place of a device that was taken away: the same namespace or file, opened anew.
+//! Replaces a device that was taken away: the same namespace or file, opened again.
 //!
-//! Examined on the control thread, against what the running device says of itself. The poller only
-//! points the ring it has to the new file: rings, lanes and registered memory stay as they are.
+//! Examined on the control thread, against the description of the running device. The poller only
+//! points its ring to the new file: rings, lanes and registered memory stay as they are.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,8 +36,8 @@ impl Successor {
 }
 
 impl Replacement {
-    /// Examines a device that came back, for a running one with that description. Whoever opened
-    /// it has claimed it and checked that it is the same.
+    /// Examines a device that came back, for a running one with that description. Its opener has
+    /// claimed it and checked that it is the same.
     ///
     /// # Errors
     /// `Unfit` with the first thing in which it differs from the one that ran.
@@ -60,7 +60,7 @@ impl Replacement {
     }
 }
 
-/// Clients and the ring rely on what the device said of itself.
+/// Clients and the ring rely on the device's description.
 fn check(running: &Description, target: &Target, most: u32) -> Result<(), DeviceError> {
     let refuse = |what: &str, was: u64, is: u64| {
         let what = format!("came back with {what} {is}, it had {was}");

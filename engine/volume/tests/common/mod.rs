@@ -90,7 +90,7 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    /// None (said why) where this machine has none to give.
+    /// `None`, with a line of output, where this machine has none to give.
     pub(crate) fn new(directory: &Path, name: &str, bytes: u64, options: &[&str]) -> Option<Self> {
         let file = directory.join(name);
         std::fs::File::create(&file).unwrap().set_len(bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Opens a device: what is asked for, what the target allows, a first read where a mode may not
-//! work although its ring could be made, and the description of what came of it.
+//! Opens a device: the options, the limits of the target, a first read where a mode may not work
+//! although its ring could be made, and the description of the result.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -38,7 +38,7 @@ const PIECES_MIN: u32 = 127;
 pub struct UringOptions {
     /// Name for messages: the path as configured.
     pub path: String,
-    /// The file or block device, open for reading and writing; claimed by whoever opened it.
+    /// The file or block device, open for reading and writing; its opener has claimed it.
     pub fd: OwnedFd,
     /// How O_DIRECT is to be treated.
     pub direct: DirectIo,
@@ -159,9 +159,9 @@ impl<M: Mode> Uring<M> {
         })
     }
 
-    /// Makes sure that the mode works: sysfs says that the device can be polled (a read alone
-    /// proves nothing, it may meet a hole in a file and never reach the device), and a first read
-    /// succeeds.
+    /// Makes sure that the mode works: sysfs must mark the device as polled (a read alone proves
+    /// nothing, it may meet a hole in a file and never reach the device), and a first read must
+    /// succeed.
     fn check(&mut self) -> Result<(), DeviceError> {
         let unpolled = self.target.queue.as_ref().map(|queue| queue.polling) == Some(Polling::No);
         if M::NAME.polls_device() && unpolled {
@@ -209,7 +209,7 @@ fn limits<M: Mode>(
     Limits { transfer_bytes_max, paged_bytes_max, granule, depth, pieces }
 }
 
-/// What is in force, beside what the ring says.
+/// Features in force, in addition to the ring's.
 fn features<M: Mode>(
     target: &Target,
     mut features: Vec<String>,

@@ -29,7 +29,7 @@ impl<W: SqeFormat> Ring<W> {
         }
     }
 
-    /// Whether this thread may drive the ring to its end: its issuer may, and anybody where a
+    /// Whether this thread may drive the ring to its end: its issuer may, and any thread where a
     /// kernel thread issues.
     fn take_over(&mut self) -> bool {
         if self.home == here() {

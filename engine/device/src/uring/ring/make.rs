@@ -38,8 +38,8 @@ pub(crate) fn make_plain(setup: &Setup) -> Result<IoUring, Errno> {
     }
     // SAFETY: the kernel reads and writes `params` within the call; no other memory is passed.
     let fd = unsafe { io_uring_setup(setup.entries, &mut params) }?;
-    // SAFETY: both are the kernel's `struct io_uring_params`, plain numbers without padding; the
-    // library says that its own may be made from any such memory.
+    // SAFETY: both are the kernel's `struct io_uring_params`, plain numbers without padding; by its
+    // documentation the library's type may be made from any such memory.
     let params = unsafe { transmute::<io_uring_params, Parameters>(params) };
     // SAFETY: the descriptor is a ring made above, owned here and given away, and these are the
     // parameters the kernel filled in for it.

@@ -1,6 +1,7 @@
 //! The memory the kernel may touch, registered or by address, and the proof that it no longer does.
 #![expect(unsafe_code, reason = "io_uring: registration of memory")]
-// UNSAFETY: the kernel reads and writes registered memory by itself; the block says who holds it.
+// UNSAFETY: the kernel reads and writes registered memory by itself; the block names the holder of
+// the memory.
 
 use std::ptr;
 use std::sync::Arc;
@@ -37,8 +38,8 @@ impl<W: SqeFormat> Ring<W> {
     ///
     /// # Errors
     /// The kernel's: the region is not registered then. Entries that are there already are left to
-    /// `unregister_one`, if there are any (`is_filled`). Who wants it nevertheless calls
-    /// `address_only`.
+    /// `unregister_one`, if there are any (`is_filled`). `address_only` makes the region usable
+    /// nevertheless.
     pub(crate) fn register_more(&mut self, at: BufferIndex) -> Result<Attached, Errno> {
         let held = self.registered.at(at);
         let (index, region) = (held.filled, held.region.as_ref().expect("registered before"));
@@ -48,7 +49,7 @@ impl<W: SqeFormat> Ring<W> {
         let entry = libc::iovec { iov_base, iov_len: most.min(bytes - start) };
         if let Err(errno) = self.update(at.0 + index, entry, TAG | u64::from(at.0)) {
             let held = self.registered.at(at);
-            held.fate = Fate::Untold;
+            held.fate = Fate::Silent;
             if index == 0 {
                 *held = Held::default();
             }
@@ -65,8 +66,8 @@ impl<W: SqeFormat> Ring<W> {
         held.fate = Fate::Addressed;
     }
 
-    /// Lets an addressed region go that no request uses any more, and says so; or not yet, while
-    /// the kernel has entries of its failed registration.
+    /// Releases an addressed region without uses and returns `true`; or `false`, while the kernel
+    /// has entries of its failed registration.
     pub(crate) fn let_go(&mut self, at: BufferIndex) -> bool {
         let held = self.registered.at(at);
         assert_eq!(held.fate, Fate::Addressed, "a registered region leaves with its tags");

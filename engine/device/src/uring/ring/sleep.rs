@@ -59,9 +59,9 @@ impl<W: SqeFormat> Ring<W> {
         self.sleep.bell_armed = false;
     }
 
-    /// Hands over what is queued and sleeps until a completion, the bell, or the end of the time.
-    /// Everything that is done then is posted: whoever waits for one completion is given one by the
-    /// kernel (seen on 6.18), though an interrupt often brings many.
+    /// Hands over the queued entries and sleeps until a completion, the bell, or the end of the
+    /// time. All completions up to then are posted: a wait for one completion returns with one
+    /// (seen on 6.18), though an interrupt often brings many.
     pub(crate) fn block(&mut self, timeout_ns: u64) {
         self.arm_bell();
         if !self.is_empty() {

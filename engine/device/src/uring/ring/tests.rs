@@ -25,7 +25,7 @@ use crate::uring::sqe::Block;
 
 const AT: BufferIndex = BufferIndex(3);
 
-/// A ring over the reading end of an empty pipe: a read from it hangs until somebody writes.
+/// A ring over the reading end of an empty pipe: a read from it hangs until a write.
 struct Pipe {
     ring: Ring<Block>,
     region: Arc<dyn Pinned>,
@@ -145,8 +145,8 @@ fn what_was_never_handed_over_does_not_count_as_in_flight() {
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
-/// A ring dropped by a thread that may not drive it keeps what is in flight; a ring with a kernel
-/// thread can be drained by anybody.
+/// A ring dropped by a thread that may not drive it keeps the operations in flight; a ring with a
+/// kernel thread can be drained by any thread.
 #[test]
 fn dropping_on_another_thread_is_safe() {
     let mut pipe_of_issuer = pipe::<Interrupt>();
@@ -183,7 +183,7 @@ fn a_ring_belongs_to_the_thread_that_first_submits() {
 #[test]
 fn a_second_registration_at_the_same_place_is_refused() {
     let mut pipe = pipe::<Interrupt>();
-    // A second registration at the same place is refused before the kernel hears of it.
+    // A second registration at the same place is refused before it reaches the kernel.
     let other: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     assert_eq!(pipe.ring.register(AT, &other), Err(Errno::BUSY));
     assert_eq!(Arc::strong_count(&other), 1);
@@ -203,11 +203,12 @@ fn a_sleep_ends_with_everything_that_is_done() {
     assert_eq!(std::iter::from_fn(|| pipe.ring.pop()).count(), 30);
 }
 
-/// Sets the flag that says the kernel has deferred work, as an interrupt does during a call that
-/// then does that work: nobody takes it back before more work comes.
+/// Sets the flag for deferred work of the kernel, as an interrupt does during a call that then does
+/// that work: nothing clears the flag before more work comes.
 fn claim_work(ring: &Ring<Block>) {
     let mut params = io_uring_params::default();
-    // SAFETY: a ring without memory of ours; it is dropped at once, and tells where the flags are.
+    // SAFETY: a ring without memory of ours; it is dropped at once, and `params` has the offsets of
+    // the flags.
     drop(unsafe { io_uring_setup(1, &mut params) }.unwrap());
     let at = params.sq_off.flags as usize;
     let (size, protection) = (at + size_of::<u32>(), ProtFlags::READ | ProtFlags::WRITE);

@@ -63,7 +63,7 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
     /// The entry for what has no buffer.
     fn other(&self, operation: &Operation) -> Self::Entry;
 
-    /// Whether a completion's `res` says that a read or write of `asked` bytes moved them all.
+    /// Whether `result` of a read or write of `asked` bytes means that all of them were moved.
     fn moved_all(result: i32, asked: u32) -> bool;
 
     /// The meaning of a completion's `res` for a piece of `asked` bytes.

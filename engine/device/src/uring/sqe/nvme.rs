@@ -47,7 +47,7 @@ pub struct Nvme {
     block_shift: u32,
     /// Bits of dword 12 that make a write durable: none where no cache is volatile.
     durable: u32,
-    /// Bits of dword 12 that say that dword 13 places a write, and dword 13.
+    /// Bits of dword 12 that make dword 13 the placement of a write, and dword 13.
     placed: u32,
     placement: u32,
     request_bytes_max: u32,

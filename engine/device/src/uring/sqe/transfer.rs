@@ -64,8 +64,8 @@ impl Transfer {
             0,
             0,
         ];
-        // SAFETY: any words are an entry (the size is checked here); what it makes the kernel do
-        // is a matter of who pushes it.
+        // SAFETY: any words are an entry (the size is checked here); its effect in the kernel is
+        // the responsibility of the code that pushes it.
         unsafe { transmute::<[u64; 8], squeue::Entry>(words) }
     }
 }

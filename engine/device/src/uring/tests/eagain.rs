@@ -1,6 +1,6 @@
 //! Requests that the kernel hands back with EAGAIN are submitted again, unchanged. For disks the
-//! kernel waits by itself for whatever it lacks, so these reads may not wait: of a file that the
-//! page cache does not hold, the kernel says EAGAIN and begins to load it.
+//! kernel waits by itself for whatever it lacks, so these reads are of a kind that may not wait:
+//! for a file outside the page cache, the kernel returns EAGAIN and begins to load it.
 
 use std::cell::Cell;
 use std::os::unix::fs::FileExt;

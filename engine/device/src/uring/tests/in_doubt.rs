@@ -54,8 +54,8 @@ impl Fault for NoNamespace {
     }
 }
 
-/// A device that refuses so many answers, with as many reads in flight as it takes, and the state
-/// of its controller in a file.
+/// A device that refuses `answers` answers, with the largest number of reads in flight, and the
+/// state of its controller in a file.
 fn refusing(answers: u32) -> (Uring<FaultyInterrupt<NoNamespace>>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(u64::from(READS * BYTES)).unwrap();

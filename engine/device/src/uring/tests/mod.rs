@@ -128,7 +128,7 @@ fn open<F: Fault>(file: &tempfile::NamedTempFile) -> Uring<FaultyInterrupt<F>> {
     Uring::open(options).unwrap()
 }
 
-/// Submits so many reads of `bytes`, one behind the other in file and buffer.
+/// Submits `reads` reads of `bytes`, one behind the other in file and buffer.
 fn submit_reads<F: Fault>(device: &mut Uring<FaultyInterrupt<F>>, reads: u32, bytes: u32) {
     for number in 0..reads {
         let read = Operation {
