@@ -1,5 +1,5 @@
-//! The contract of a GPU: what the control thread and a GPU poller may ask of one, and what they
-//! are promised. CUDA and its stand-in keep it; the conformance suite runs over both.
+//! The contract of a GPU: the calls of the control thread and of a GPU poller, and the promises of
+//! the GPU. CUDA and its stand-in keep it; the conformance suite runs over both.
 //!
 //! - a launch is done only when every byte of all its moves is where it belongs and nothing of
 //!   it touches memory any more (invariant 2);

@@ -39,7 +39,7 @@ pub enum GpuError {
     /// No such GPU.
     #[error("there is no GPU {wanted}; this machine has {present}")]
     NoSuchGpu {
-        /// Index or UUID asked for.
+        /// The requested index or UUID.
         wanted: String,
         /// What there is.
         present: String,

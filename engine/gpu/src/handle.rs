@@ -19,8 +19,8 @@ pub struct BadUuid(String);
 
 /// Memory of a client on a GPU, as its owner exported it.
 ///
-/// Whoever holds one can read and write the whole allocation: CUDA has no grant for a part or for
-/// reading only.
+/// Its holder can read and write the whole allocation: CUDA has no grant for a part or for reading
+/// only.
 #[derive(Debug)]
 pub enum GpuHandle {
     /// A descriptor of CUDA's virtual memory management. The memory lives until the last process

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Shared between the GPU's poller, the bridges that use it, and whoever reports.
+/// Shared between the GPU's poller, the bridges that use it, and the reports.
 #[derive(Debug, Default)]
 pub struct Health {
     failed: OnceLock<String>,

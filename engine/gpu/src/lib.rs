@@ -1,8 +1,8 @@
 //! KV blocks between devices and GPU memory: layouts, handles, mechanisms, the GPU's poller.
 //!
-//! Owns everything that knows of GPUs: what a client exported (`GpuHandle`, `GpuRegion`), the
-//! staging pool, the bridge that makes a device reach GPU memory, and the poller that copies. Where
-//! the bytes of a block lie, `layout` says. Knows nothing of lanes or sessions.
+//! Owns everything about GPUs: a client's exported memory (`GpuHandle`, `GpuRegion`), the staging
+//! pool, the bridge that makes a device reach GPU memory, and the poller that copies. `layout`
+//! defines where the bytes of a block lie. Has no notion of lanes or sessions.
 //!
 //! A GPU is used through the contract (`Gpu`, `Mover`, `DirectGpu`): by CUDA, loaded at run time,
 //! or by a stand-in on host memory, which follows fault plans. One conformance suite runs over

@@ -99,8 +99,8 @@ impl Choice {
 /// Decides for one device and one GPU.
 ///
 /// # Errors
-/// `GpuError::NotDirect` when direct I/O is required and not to be had; whatever registering the
-/// file said when compatibility mode was asked for.
+/// `GpuError::NotDirect` when direct I/O is required and not to be had; the error of registering
+/// the file when compatibility mode was requested.
 pub fn choose(gpu: &dyn Gpu, member: Member, wanted: MechanismChoice) -> Result<Choice, GpuError> {
     let Member { name, file } = member;
     let uuid = gpu.identity().uuid;

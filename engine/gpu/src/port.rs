@@ -121,9 +121,9 @@ impl Port {
         })
     }
 
-    /// Says how many small parts are at the device.
+    /// Announces the number of small parts at the device.
     pub(crate) fn announce(&self, coming: u32) {
-        // A hint: whoever reads it late sleeps when it need not, or spins once more.
+        // A hint: a late reader sleeps needlessly, or spins once more.
         self.coming.store(coming, Ordering::Relaxed);
     }
 

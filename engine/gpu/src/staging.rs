@@ -1,8 +1,8 @@
 //! The staging pool of one GPU: hugepages that devices, the GPU and this process see at once, cut
 //! into slots.
 //!
-//! A slot is with one transfer from before its bytes are asked for until nobody touches them any
-//! more; the pool is shared by the pollers of all devices.
+//! A slot is with one transfer from before the request for its bytes until their last access; the
+//! pool is shared by the pollers of all devices.
 
 mod free;
 
@@ -51,7 +51,7 @@ pub struct Staging {
     region: Arc<Region>,
     options: StagingOptions,
     free: FreeSlots,
-    /// Somebody found no slot since the last one came back.
+    /// A request found no slot since the last one came back.
     starving: AtomicBool,
     /// Pollers to wake then.
     sleepers: Box<[OnceLock<Arc<ThreadWaker>>]>,
@@ -59,7 +59,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Takes the memory, hugepages where there are any; `remark` says why not.
+    /// Takes the memory, in hugepages where there are any; `remark` has the reason where there are
+    /// none.
     ///
     /// # Errors
     /// `MemoryError` with the remedy when there is not that much.
@@ -107,7 +108,7 @@ impl Staging {
         self.options
     }
 
-    /// Slots nobody has.
+    /// Free slots.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.count()

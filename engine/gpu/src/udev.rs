@@ -1,4 +1,4 @@
-//! What cuFile asks udev's database: it refuses files on a device without an entry (status 5027),
+//! cuFile's use of udev's database: it refuses files on a device without an entry (status 5027),
 //! and containers usually have no such database.
 
 use std::os::fd::AsFd;

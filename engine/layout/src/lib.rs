@@ -5,7 +5,7 @@
 //! for block 0 and how far the next block is. The bytes of a block are numbered fragment after
 //! fragment, in the order given; requests and volumes know these numbers only.
 //!
-//! Owns the rules of layouts, which clients and sidecar share. Knows of no GPU and no process.
+//! Owns the rules of layouts, which clients and sidecar share. Has no notion of GPUs or processes.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -22,7 +22,7 @@ pub enum AffinityError {
     /// The number does not fit into the kernel interface's mask.
     #[error("CPU {cpu} is beyond the {max} CPUs a mask can name; choose one of {allowed}")]
     BeyondMask {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: u32,
         /// CPUs in a mask.
         max: usize,
@@ -32,7 +32,7 @@ pub enum AffinityError {
     /// No such CPU runs.
     #[error("CPU {cpu} is not online; choose one of {allowed}")]
     Offline {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: u32,
         /// What could be chosen.
         allowed: CpuList,
@@ -43,7 +43,7 @@ pub enum AffinityError {
          or taskset mask"
     )]
     NotAllowed {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: u32,
         /// What could be chosen.
         allowed: CpuList,
@@ -51,9 +51,9 @@ pub enum AffinityError {
     /// The kernel refused.
     #[error("pinning a thread to CPU {cpu} failed ({errno}); check its cpuset and seccomp filter")]
     Refused {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: u32,
-        /// What it said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel agreed, yet the thread's mask is another one.
@@ -61,7 +61,7 @@ pub enum AffinityError {
         "a thread pinned to CPU {cpu} has mask {mask} and runs on CPU {runs_on}; stop what moves it"
     )]
     Moved {
-        /// What was asked for.
+        /// The requested CPU.
         cpu: u32,
         /// The mask read back.
         mask: CpuList,
@@ -71,7 +71,7 @@ pub enum AffinityError {
     /// The name cannot be kept whole.
     #[error("thread name `{name}`: use 1 to {THREAD_NAME_BYTES_MAX} bytes, none of them zero")]
     Name {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 }

@@ -9,9 +9,9 @@
 //! The bytes of a [`crate::Lease`] may be copied here while an operation owns the lease, as a
 //! device does it; while the program holds the lease, the lease itself is the way to its bytes.
 //!
-//! Rust calls two atomic accesses of different width to the same bytes at the same time, one of
-//! them a store, a race within one program. Whoever lets two threads of one process meet in the
-//! same bytes uses the same offset and length on both sides.
+//! In Rust, two simultaneous atomic accesses of different width to the same bytes, one of them a
+//! store, are a race within one program. Two threads of one process that access the same bytes must
+//! use the same offset and length on both sides.
 #![expect(unsafe_code, reason = "sees shared bytes as atomics")]
 // UNSAFETY: addresses within checked, borrowed `Pinned` memory become references to atomics.
 

@@ -8,13 +8,13 @@ use crate::page::PageSize;
 /// Why a region could not be made, mapped or accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MemoryError {
-    /// Zero bytes were asked for.
+    /// Zero bytes were requested.
     #[error("0 bytes of memory were asked for; ask for at least one")]
     Empty,
     /// More bytes than this machine can address.
     #[error("{bytes} bytes do not fit into this machine's address space")]
     TooLarge {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
     },
     /// The memory file could not be made at all.
@@ -22,7 +22,7 @@ pub enum MemoryError {
     File {
         /// What it was to be called.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The host has not enough pages of that size.
@@ -31,26 +31,26 @@ pub enum MemoryError {
         page.name(), unusual(*errno), remedy(*page, *wanted_bytes)
     )]
     NoPages {
-        /// The page size asked for.
+        /// The requested page size.
         page: PageSize,
-        /// Bytes asked for, rounded up to whole pages.
+        /// Requested bytes, rounded up to whole pages.
         wanted_bytes: usize,
         /// Free pages of that size: from sysfs, for ordinary pages from `MemAvailable` and the
         /// control group.
         free_pages: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The seals could not be set.
     #[error("the memory file could not be sealed ({errno}); allow fcntl in the seccomp filter")]
     Seal {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The mapping failed.
     #[error("the memory file could not be mapped ({errno}); {}", map_remedy(*errno))]
     Map {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A peer sent a descriptor that is not a memfd.
@@ -69,13 +69,13 @@ pub enum MemoryError {
     /// A peer announced another size than the file has.
     #[error("the memfd has {actual} bytes, {announced} were announced; announce its exact size")]
     WrongSize {
-        /// What the message said.
+        /// The size in the message.
         announced: u64,
         /// What the file is.
         actual: u64,
     },
-    /// A peer sent a memfd whose pages are not all there; the first touch could fail or take
-    /// memory that nobody granted.
+    /// A peer sent a memfd whose pages are not all there; the first touch could fail or take memory
+    /// beyond the grants.
     #[error(
         "the memfd has only {present} of its {announced} bytes allocated; fallocate it before \
          it is passed"
@@ -89,7 +89,7 @@ pub enum MemoryError {
     /// There is no such NUMA node.
     #[error("there is no NUMA node {node}; choose one of {nodes}")]
     NoNode {
-        /// What was asked for.
+        /// The requested node.
         node: u32,
         /// The nodes of this machine.
         nodes: String,
@@ -97,9 +97,9 @@ pub enum MemoryError {
     /// The pages could not be placed.
     #[error("memory could not be placed on NUMA node {node} ({errno}); {}", place_remedy(*errno))]
     Place {
-        /// What was asked for.
+        /// The requested node.
         node: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// No room in an arena for a lease.
@@ -108,7 +108,7 @@ pub enum MemoryError {
          make it larger"
     )]
     ArenaFull {
-        /// Bytes asked for, rounded up to the arena's alignment.
+        /// Requested bytes, rounded up to the arena's alignment.
         wanted: usize,
         /// Free bytes of the arena, in all pieces together.
         free: usize,
@@ -141,7 +141,7 @@ fn remedy(page: PageSize, wanted_bytes: usize) -> String {
     }
 }
 
-/// What the kernel said, unless it only said that there are not enough.
+/// The kernel's error, unless it only means that there are not enough.
 fn unusual(errno: Errno) -> String {
     if errno == Errno::NOMEM { String::new() } else { format!(" ({errno})") }
 }

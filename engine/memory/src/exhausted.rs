@@ -18,7 +18,7 @@ pub fn descriptor_remedy(errno: Errno) -> &'static str {
 #[must_use]
 pub fn thread_remedy(errno: Errno) -> &'static str {
     match errno {
-        // The C library says the same of a stack that cannot be mapped.
+        // The C library returns the same for a stack that cannot be mapped.
         Errno::AGAIN => {
             "raise the limit of processes and threads (TasksMax=, pids.max, ulimit -u), or that of \
              the address space (LimitAS=, ulimit -v)"

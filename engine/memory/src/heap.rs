@@ -41,7 +41,7 @@ impl Drop for HeapBlock {
     }
 }
 
-// SAFETY: the block is plain memory without thread affinity; whoever shares it uses atomics.
+// SAFETY: the block is plain memory without thread affinity; code that shares it uses atomics.
 unsafe impl Send for HeapBlock {}
 // SAFETY: as for Send; `&HeapBlock` gives out an address only.
 unsafe impl Sync for HeapBlock {}

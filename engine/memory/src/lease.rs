@@ -2,9 +2,9 @@
 //!
 //! Invariant 2 (ownership) in types: a [`Lease`] is the only safe way to a `&[u8]` of pinned
 //! memory, no two leases of one pool overlap, no two pools share a byte, and hardware writes only
-//! between the moment a lease is moved into an operation and the operation's completion. Who
-//! prepares an operation gives the lease away; who reads the completion gets it back. In between
-//! nobody can form a reference, because nobody has the lease.
+//! between the moment a lease is moved into an operation and the operation's completion. Preparing
+//! an operation takes the lease; reading the completion returns it. In between no reference can be
+//! formed, because no code has the lease.
 //!
 //! What types cannot enforce is the other process. A program leases only memory whose other user
 //! it trusts to keep that rule: a client trusts its sidecar, as it trusts its kernel. The sidecar
@@ -86,16 +86,17 @@ impl LeasePool {
         Ok(Lease::new(shared, reserved.start, bytes, reserved.len()))
     }
 
-    /// A lease over a range that somebody else allocated: for engines with an allocator of their
-    /// own, or blocks laid out once by hand. The pool neither reserves nor frees the range.
+    /// A lease over a range from another allocator: for engines with an allocator of their own, or
+    /// blocks laid out once by hand. The pool neither reserves nor frees the range.
     ///
     /// # Errors
     /// `Empty` for 0 bytes, `Outside` for a range that does not lie within the memory.
     ///
     /// # Safety
-    /// As long as the lease lives no other lease may overlap it, neither assumed nor from
-    /// [`LeasePool::lease`], and no operation may be in flight over its bytes when it is made. Or
-    /// nobody dereferences it: such a lease only names its range, and forms no slice.
+    /// For the lease's lifetime no other lease may overlap it, neither assumed nor from
+    /// [`LeasePool::lease`], and no operation may be in flight over its bytes when it is made. The
+    /// alternative is a lease without any dereference: such a lease only names its range, and forms
+    /// no slice.
     pub unsafe fn assume(&self, offset: usize, bytes: usize) -> Result<Lease, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
@@ -240,7 +241,7 @@ impl Drop for Lease {
         if self.reserved > 0 {
             self.shared.free().free_range(self.offset..self.offset + self.reserved);
         }
-        // Pairs with Acquire in `outstanding`: who sees 0 sees the bytes given back too.
+        // Pairs with Acquire in `outstanding`: a reader of 0 sees the bytes given back too.
         self.shared.outstanding.fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,8 +1,8 @@
 //! Memory: sealed shared regions, the leases that guard their bytes, and where CPUs and pages are.
 //!
-//! Owns mappings and their lifetime. Knows nothing of requests, devices or sessions.
-//! Invariant 2 (ownership) rests here: bytes are reached through a [`Lease`] only, and a lease is
-//! with exactly one owner: the program, or the operation in flight.
+//! Owns mappings and their lifetime. Has no notion of requests, devices or sessions. Invariant 2
+//! (ownership) rests here: bytes are reached through a [`Lease`] only, and a lease is with exactly
+//! one owner: the program, or the operation in flight.
 
 mod address_ranges;
 mod affinity;

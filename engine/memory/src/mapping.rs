@@ -15,11 +15,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 /// What the kernel gathers into one page, and maps by one entry where its address is a multiple.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Bytes gathered by one call. A host that has no room for such pages says so within one, and is
-/// not searched for the rest.
+/// Bytes gathered by one call. On a host without room for such pages the first call fails, and the
+/// rest is not tried.
 const PIECE_BYTES: usize = 128 << 20;
 
-/// Somebody else may hold a page at that moment: the kernel asks to try again (madvise(2)).
+/// A page may be in use at that moment: the kernel's manual requires another try (madvise(2)).
 const TRIES: u32 = 3;
 
 /// Memory that can be read and written.
@@ -116,8 +116,8 @@ pub(crate) fn last_errno() -> Errno {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the room is this value's own; whoever kept an address of it (a ring, a lease)
-        // holds an `Arc` of the region, so this is the last user.
+        // SAFETY: the room is this value's own; every holder of an address of it (a ring, a lease)
+        // has an `Arc` of the region, so this is the last user.
         let unmapped = unsafe { munmap(self.room.as_ptr().cast(), self.room_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }

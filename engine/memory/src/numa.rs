@@ -23,7 +23,7 @@ const MPOL_MF_MOVE: libc::c_long = 2;
 /// What placing a region came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The machine has one node, or the kernel knows none; there is nothing to choose.
+    /// The machine has one node, or the kernel reports none; there is nothing to choose.
     OneNode,
     /// The pages are on this node, and pages faulted in later prefer it.
     OnNode(u32),
@@ -33,7 +33,7 @@ pub enum Placement {
 /// made: pages already registered with a device cannot move.
 ///
 /// # Errors
-/// `Place` names the node and what the kernel said, for instance that some pages could not move.
+/// `Place` names the node and the kernel's error, for instance that some pages could not move.
 pub fn place(region: &Region, node: u32, topology: &Topology) -> Result<Placement, MemoryError> {
     if topology.nodes().len() <= 1 {
         return Ok(Placement::OneNode);
@@ -51,13 +51,13 @@ fn bind(region: &Region, node: u32) -> Result<(), Errno> {
     let mut mask = [0_u64; NODES_MAX.div_ceil(WORD_BITS) as usize];
     let word = usize::try_from(node / WORD_BITS).map_err(|_| Errno::INVAL)?;
     *mask.get_mut(word).ok_or(Errno::INVAL)? = 1 << (node % WORD_BITS);
-    // STRICT with MOVE makes the kernel say EIO when a page stays elsewhere.
+    // STRICT with MOVE makes the kernel return EIO when a page stays elsewhere.
     let flags = MPOL_MF_MOVE | MPOL_MF_STRICT;
-    // The kernel takes one bit less than it is told (get_nodes in mm/mempolicy.c).
+    // The kernel uses one bit less than the argument (get_nodes in mm/mempolicy.c).
     let bits = NODES_MAX + 1;
-    // SAFETY: the range is the region's own mapping, borrowed and so alive; the call changes
-    // where its pages are and never what they hold. The mask outlives the call and has as many
-    // readable bits as the call is told, less the one that it drops.
+    // SAFETY: the range is the region's own mapping, borrowed and so alive; the call changes where
+    // its pages are and never what they hold. The mask outlives the call and has as many readable
+    // bits as the argument states, less the one that the kernel drops.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,

@@ -19,7 +19,7 @@ impl PinLimit {
     /// That of this thread's user and capabilities.
     #[must_use]
     pub fn of_this_process() -> Self {
-        // A kernel that does not say what is held is believed to hold nothing.
+        // A kernel that does not report the pinned bytes counts as one with none.
         let held =
             capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::IPC_LOCK));
         match getrlimit(Resource::Memlock).current {
@@ -28,7 +28,7 @@ impl PinLimit {
         }
     }
 
-    /// Whether so many bytes may be pinned, if nothing else of this user is.
+    /// Whether `bytes` bytes may be pinned, if nothing else of this user is.
     #[must_use]
     pub fn allows(self, bytes: u64) -> bool {
         match self {
@@ -47,8 +47,8 @@ impl fmt::Display for PinLimit {
     }
 }
 
-/// How an operator allows a process to pin so many bytes. An ordinary user may not raise the limit
-/// above its hard value, so `ulimit -l` is no remedy.
+/// The operator's way to allow a process to pin `bytes` bytes. An ordinary user may not raise the
+/// limit above its hard value, so `ulimit -l` is no remedy.
 #[must_use]
 pub fn pin_remedy(bytes: u64) -> String {
     format!(

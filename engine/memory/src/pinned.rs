@@ -19,8 +19,8 @@ pub unsafe trait Pinned: Send + Sync + Debug {
     /// Length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Copies bytes out for a reader who must survive whatever a peer does to the memory: an
-    /// error where a load would fault, because a peer punched holes that cannot be filled again.
+    /// Copies bytes out for a reader that must survive a peer's changes to the memory: an error
+    /// where a load would fault, because a peer punched holes that cannot be filled again.
     ///
     /// # Errors
     /// The kernel's. Memory no peer can punch never fails.

@@ -24,16 +24,16 @@ pub const REQUIRED_SEALS: SealFlags =
 /// Seals of a region that its peer is still to map for writing.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What is asked of memory that another process made.
+/// Requirements on memory that another process made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sealing {
     /// All of `REQUIRED_SEALS`.
     #[default]
     Required,
-    /// Against other sizes: whoever made it adds the others once it is mapped here.
+    /// Against other sizes: the process that made it adds the others once it is mapped here.
     Size,
-    /// Any file in memory. Its owner can shrink it, and whoever loads from the mapping then gets
-    /// SIGBUS: only for who reaches it by `read_at` and by hardware alone, or owns it.
+    /// Any file in memory. Its owner can shrink it, and a load from the mapping then gets SIGBUS:
+    /// only for memory that is read by `read_at` and hardware alone, or that is our own.
     Optional,
 }
 
@@ -65,8 +65,8 @@ impl Region {
         Ok(Self::make(name, bytes, PageSize::Base, SIZE_SEALS)?.0)
     }
 
-    /// Has the kernel refuse holes, and new mappings that may write; those there are stay as they
-    /// are. Takes pages anew where holes were punched before: from now on a load never faults.
+    /// Seals the memory against holes and new writable mappings; existing mappings stay as they
+    /// are. Allocates pages again where holes were punched before: from now on a load never faults.
     ///
     /// # Errors
     /// `Seal` when the peer sealed it for good; `Map` when pages run out.
@@ -77,7 +77,7 @@ impl Region {
     }
 
     /// 2 MiB hugepages where the host has enough free ones, else transparent ones as far as there
-    /// is room for them, else ordinary pages. The second value is what to tell the operator when
+    /// is room for them, else ordinary pages. The second value is a remark for the operator when
     /// reserved hugepages were not to be had.
     ///
     /// # Errors

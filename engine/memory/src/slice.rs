@@ -9,9 +9,9 @@ use rustix::io::Errno;
 /// What a short slice is: the least that kernels take.
 const SLICE_NS: u64 = 100_000;
 
-/// Asks for short slices for the calling thread: it keeps its share of the CPU, and has its turns
-/// sooner. A thread that it wakes on its own CPU does not run before it sleeps. Threads that are
-/// no normal ones stay as they are, and kernels before 6.12 take no notice.
+/// Requests short slices for the calling thread: it keeps its share of the CPU, and has its turns
+/// sooner. A thread that it wakes on its own CPU does not run before it sleeps. Threads of other
+/// scheduling classes stay as they are, and kernels before 6.12 ignore the request.
 ///
 /// # Errors
 /// The kernel's; the thread is as before.

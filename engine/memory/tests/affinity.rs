@@ -69,7 +69,7 @@ fn a_thread_shows_its_name_whole_or_not_at_all() {
     .unwrap();
 }
 
-/// A line of what the scheduler says of the calling thread, where it says anything.
+/// A line of the scheduler's file on the calling thread, if there is one.
 fn scheduled(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/sched").ok()?;
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;

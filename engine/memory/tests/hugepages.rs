@@ -27,7 +27,7 @@ fn turn() -> (MutexGuard<'static, ()>, File) {
 }
 
 impl Reserved {
-    /// Enlarges the pool until `pages` are free, or says why the test cannot run.
+    /// Enlarges the pool until `pages` are free, or prints why the test cannot run.
     fn pages(pages: u64) -> Option<Self> {
         let turn = turn();
         let Ok(text) = fs::read_to_string(POOL) else {

@@ -31,7 +31,7 @@ fn a_region_moves_to_each_node_with_all_its_pages() {
                 assert_eq!(placement, Placement::OnNode(*node));
                 assert_eq!(pages_on(&region, *node), 64);
             }
-            // A node outside of the cpuset's mems, or without memory: said, not hidden.
+            // A node outside of the cpuset's mems, or without memory: printed, not hidden.
             Err(why) => println!("node {node}: {why}"),
         }
     }

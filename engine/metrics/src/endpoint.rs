@@ -1,4 +1,4 @@
-//! The endpoint's thread: who is listened to, how many, and for how long.
+//! The endpoint's thread: which connections it serves, their number, and their time.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,8 +23,8 @@ use crate::place::{Name, Place, Socket};
 use crate::routes::Site;
 use crate::snapshot::{Life, Snapshots};
 
-/// Connections at once. One more cuts the oldest off: who reads takes milliseconds, so the oldest
-/// is one who does not.
+/// Connections at once. One more closes the oldest: a reader needs milliseconds, so the oldest one
+/// is no active reader.
 const CONNECTIONS_MAX: usize = 64;
 
 /// How long a connection may last: it is there for one request.
@@ -50,7 +50,7 @@ pub enum EndpointError {
     Listen {
         /// Where.
         listen: String,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Threads or descriptors ran out.
@@ -69,7 +69,7 @@ pub struct Endpoint {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A place that is listened at as soon as it is free, and who wants to know.
+/// An address to listen at as soon as it is free, and the receiver of the result.
 struct Entrance {
     place: Place,
     listen: Listen,
@@ -229,7 +229,7 @@ where
         let mut http = http1::Builder::new();
         let http = http.keep_alive(false).max_buf_size(HEAD_BYTES_MAX);
         let served = http.serve_connection(TokioIo::new(stream), answer);
-        // Whoever breaks off, or takes too long, has lost its answer.
+        // A client that breaks off, or takes too long, gets no answer.
         let _over = tokio::time::timeout(PATIENCE, served).await;
     };
     tokio::spawn(connection).abort_handle()

@@ -91,7 +91,7 @@ impl Unit {
 /// Adds the samples of a family.
 pub(crate) type SamplesOf = fn(&StatusReport, &mut Samples<'_>);
 
-/// One family: what it is called, what it says, and where its samples come from.
+/// One family: its name, its help, and the source of its samples.
 #[derive(Debug)]
 pub(crate) struct Family {
     /// Without the `_total` of counters.

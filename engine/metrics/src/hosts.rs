@@ -1,8 +1,8 @@
 //! By which names a browser may have found this endpoint.
 //!
-//! A page from elsewhere can have its own name lead to this host (DNS rebinding), and would then
-//! read what is answered here as if it came from where the page did. The name is in the request:
-//! addresses and names that nobody else can give out are taken, and those of the configuration.
+//! A foreign page can have its own name lead to this host (DNS rebinding), and the browser would
+//! then let it read the answers of this endpoint. The name is in the request: the endpoint accepts
+//! addresses, names that no other party can assign, and configured names.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,9 @@
 //! The sidecar's HTTP endpoint: `/metrics`, `/healthz`, `/readyz`, `/status` and a live page.
 //!
-//! Owns the words of all of them, which are made of the report that `kvrail status` shows too.
+//! Owns the texts of all of them, which are made of the report that `kvrail status` shows too.
 //! Never on a data path, on a thread of its own below all others: connections, bytes and time of a
-//! request are bounded, and however many ask, the sidecar is asked ten times a second at most.
+//! request are bounded, and the sidecar makes ten reports a second at most, for any number of
+//! clients.
 #![forbid(unsafe_code)]
 
 mod endpoint;

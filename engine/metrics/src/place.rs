@@ -51,7 +51,7 @@ impl Place {
         Ok(Some(Self::Tcp(socket, address)))
     }
 
-    /// Listens, and says where: with the port that was free where any would do.
+    /// Listens, and returns the address: with the port that was free where any would do.
     ///
     /// # Errors
     /// The kernel's. It may be tried again.
@@ -59,7 +59,7 @@ impl Place {
         match self {
             Self::Tcp(socket, address) => {
                 match bind(socket, address) {
-                    // An earlier try got so far, and somebody else was the first to listen.
+                    // An earlier try came this far, and another program was the first to listen.
                     Err(Errno::INVAL) => {}
                     outcome => outcome?,
                 }
@@ -78,11 +78,11 @@ impl Place {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        let _gone = fs::remove_file(&self.0); // somebody may have been quicker
+        let _gone = fs::remove_file(&self.0); // another program may have been quicker
     }
 }
 
-/// Takes the place of a socket that nobody listens at any more, and of nothing else.
+/// Takes the place of a socket without a listener, and of nothing else.
 fn bind_path(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

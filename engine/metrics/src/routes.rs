@@ -15,7 +15,7 @@ type HttpResponse = Response<Full<Bytes>>;
 /// The live page: one file, without anything from elsewhere.
 const PAGE: &str = include_str!("page.html");
 
-/// Lets the page run what it carries itself, and ask where it came from.
+/// Lets the page run its own script, and send requests to its origin.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
     style-src 'unsafe-inline'; connect-src 'self'; img-src data:";
 
@@ -29,7 +29,7 @@ const PATHS: &str = "\
 /status    what `kvrail status --format json` prints
 ";
 
-/// What is answered, and to whom.
+/// Content of the answers, and the accepted names.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) snapshots: Snapshots,
@@ -53,8 +53,8 @@ impl Site {
         answer(request, &self.snapshots).await
     }
 
-    /// Whether a browser may have been led here under another's name. Probes say no more than
-    /// that the sidecar is well, and come by any name.
+    /// Whether a browser may have been led here under another's name. Probes show only that the
+    /// sidecar is well, and accept any name.
     fn is_misled<B>(&self, request: &Request<B>) -> bool {
         let Some(hosts) = &self.hosts else { return false };
         let mut named = request.headers().get_all(HOST).iter();
@@ -84,7 +84,7 @@ async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> HttpResponse {
     }
 }
 
-/// A sidecar that opens is well: whoever restarts it for that would never see it open.
+/// A sidecar that is still opening is well: a restart would prevent it from ever opening.
 async fn healthz(snapshots: &Snapshots) -> HttpResponse {
     match snapshots.take().await {
         Ok(snapshot) => verdict(&health(&snapshot.report)),

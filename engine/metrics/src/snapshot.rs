@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Is called with the report, on a thread of the sidecar's.
 pub type Tell = Box<dyn FnOnce(StatusReport) + Send>;
 
-/// Asks the sidecar for a report, and returns at once.
+/// Requests a report from the sidecar, and returns at once.
 pub type ReportSource = Box<dyn Fn(Tell) + Send + Sync>;
 
 /// What a sidecar is at, as far as the endpoint must know. Cheap to clone.
@@ -72,7 +72,7 @@ impl NoReport {
     }
 }
 
-/// A report, and how it reads; written out once, however many want it.
+/// A report, and its text; written once for all readers.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) report: StatusReport,
@@ -110,7 +110,7 @@ impl Snapshots {
         Self { life, newest: tokio::sync::Mutex::default() }
     }
 
-    /// How everything is now. One at a time asks; who waited meanwhile gets the same answer.
+    /// A current report. One request at a time; callers that waited meanwhile get the same answer.
     pub(crate) async fn take(&self) -> Outcome {
         let mut newest = self.newest.lock().await;
         if let Some((at, outcome)) = &*newest
@@ -127,7 +127,7 @@ impl Snapshots {
         let Stage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
         let (told, answer) = oneshot::channel();
         ask(Box::new(move |report| {
-            // Who does not wait any more needs no answer.
+            // A caller that gave up needs no answer.
             let _told = told.send(report);
         }));
         match tokio::time::timeout(PATIENCE, answer).await {

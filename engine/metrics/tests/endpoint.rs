@@ -1,4 +1,5 @@
-//! The endpoint answers, whatever others do to it, and never asks the sidecar more than it must.
+//! The endpoint answers, whatever other clients do to it, and never requests more reports than it
+//! must.
 
 mod support;
 
@@ -15,7 +16,7 @@ use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
 use support::{busy, with_troubles};
 
-/// What an endpoint has told so far: where it listens, or why it does not.
+/// Results of an endpoint so far: the address where it listens, or why it does not.
 type Told = Arc<Mutex<Vec<Result<Listen, String>>>>;
 
 fn start(listen: &Listen, mode: u32, life: Life) -> (Option<Endpoint>, Told) {
@@ -42,7 +43,7 @@ fn eventually_listens(told: &Told) -> Listen {
     last(told).unwrap()
 }
 
-/// An endpoint of a sidecar that has this to say, and how often it was asked.
+/// An endpoint of a sidecar with this report, and the number of its requests.
 struct Served {
     address: SocketAddr,
     asked: Arc<AtomicU32>,
@@ -154,7 +155,7 @@ fn a_sidecar_that_opens_is_well_and_not_ready() {
     assert_eq!(get(address, "/metrics").0, 200);
 }
 
-/// Its control thread hangs: who asks at once hears at once, and together.
+/// Its control thread hangs: simultaneous requests are answered at once, and together.
 #[test]
 fn a_silent_sidecar_is_not_healthy() {
     let life = Life::default();
@@ -171,7 +172,7 @@ fn a_silent_sidecar_is_not_healthy() {
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }
 
-/// Scrapers that never read, that never ask, and that ask a letter a second.
+/// Scrapers that never read, that never send, and that send a letter a second.
 #[test]
 fn who_does_not_read_keeps_nobody_from_reading() {
     let served = serve(busy());

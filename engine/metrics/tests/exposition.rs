@@ -1,4 +1,4 @@
-//! What is exposed is what OpenMetrics and Prometheus read, and what the documentation says.
+//! The exposition is readable for OpenMetrics and Prometheus, and equals the documentation.
 
 mod support;
 
@@ -254,7 +254,7 @@ fn alerts_fire_for_what_they_are_for() {
     }
 }
 
-/// Writes the table anew where `KVRAIL_UPDATE` is set.
+/// Writes the table again where `KVRAIL_UPDATE` is set.
 #[test]
 fn the_documentation_has_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a listing goes on: what the page before said.
+/// Where a listing goes on: the end of the page before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListCursor {
@@ -88,9 +88,9 @@ pub struct EventInfo {
 pub struct EventPage {
     /// In the order of their positions.
     pub events: Vec<EventInfo>,
-    /// Events since the asked position that are not here because they were lost: list again.
+    /// Events since the requested position that were lost: list again.
     pub lost: u64,
-    /// The position to ask for next.
+    /// The position of the next request.
     pub next: u64,
     /// Whether there are more already.
     pub more: bool,
@@ -132,7 +132,7 @@ pub enum KeyState {
     Distrusted,
 }
 
-/// A block as the index of its member knows it.
+/// A block in the index of its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyBlock {
     /// Segment of the ring.
@@ -153,7 +153,7 @@ pub struct KeyBlock {
     pub worth: KeyWorth,
     /// Milliseconds until its last hold ends.
     pub held_ms: Option<u64>,
-    /// A reader said that it is not what it should be, and nobody has looked.
+    /// A reader reported it as corrupt, and it is not verified yet.
     pub suspect: bool,
     /// What reclaim would do with it now.
     pub next: KeyFate,
@@ -165,7 +165,7 @@ pub struct KeyBlock {
 pub enum KeyWorth {
     /// Less: it was demoted.
     Low,
-    /// As much.
+    /// Same priority as a block without a hint.
     Normal,
     /// More: it is retained or pinned.
     High,

@@ -1,11 +1,11 @@
 //! One end of a session socket: packets and the descriptors that travel with them.
 //!
-//! Never blocks: whoever wants to wait polls the descriptor. Every descriptor that arrives is
+//! Never blocks: a caller that must wait polls the descriptor. Every descriptor that arrives is
 //! owned from the moment the kernel installs it, so an early return closes it (the lesson of
 //! CVE-2022-0669).
 //!
-//! Closing a descriptor that a stranger made may wait as long as the stranger likes, so who serves
-//! strangers uses `next` and `close`, which neither take nor drop a descriptor.
+//! The close of a descriptor from an untrusted process may wait for as long as that process likes,
+//! so servers use `next` and `close`, which neither take nor drop a descriptor.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -54,7 +54,7 @@ impl Default for PacketBuffer {
 /// A received message and what came with it.
 #[derive(Debug)]
 pub struct Packet<T> {
-    /// What was said.
+    /// The message.
     pub message: T,
     /// Descriptors, at most as many as were allowed.
     pub fds: Vec<OwnedFd>,
@@ -178,14 +178,14 @@ impl Channel {
         // Without room for control data this flag means one thing: there would have been some.
         let laden = flags.contains(ReturnFlags::CTRUNC);
         if !laden {
-            // The packet that was seen: nobody else reads here.
+            // The packet that was seen: there is no other reader.
             recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT)?;
         }
         if flags.contains(ReturnFlags::TRUNC) {
             return Err(ChannelError::Oversize);
         }
         if bytes == 0 && !laden {
-            return Err(ChannelError::Closed); // or an empty packet, which nobody sends
+            return Err(ChannelError::Closed); // or an empty packet, which no peer sends
         }
         let message = decode(&buffer.0[..bytes])?;
         Ok(if laden { Incoming::Laden(message) } else { Incoming::Bare(message) })
@@ -223,7 +223,7 @@ impl Channel {
         }
     }
 
-    /// Whether there is a packet, if only an empty one: each has credentials for who wants them.
+    /// Whether there is a packet, if only an empty one: each has the sender's credentials.
     fn has_packet(&self) -> bool {
         let _unwanted = set_socket_passcred(&self.fd, true);
         let seen = self.peek(&mut []);
@@ -247,8 +247,8 @@ impl Channel {
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(&mut buffer.0)];
         let received = match recvmsg(&self.fd, &mut parts, &mut control, flags) {
-            // The other side closed on words of ours that it had not read. What it said before
-            // is still there behind this error, which is reported once.
+            // The other side closed before it had read all of our packets. Its own earlier packets
+            // are still there behind this error, which is reported once.
             Err(Errno::CONNRESET) => recvmsg(&self.fd, &mut parts, &mut control, flags)?,
             received => received?,
         };
@@ -267,7 +267,7 @@ impl Channel {
             return Err(ChannelError::Oversize);
         }
         if received.bytes == 0 {
-            return Err(ChannelError::Closed); // or an empty packet, which nobody sends
+            return Err(ChannelError::Closed); // or an empty packet, which no peer sends
         }
         Ok(Packet { message: decode(&buffer.0[..received.bytes])?, fds })
     }

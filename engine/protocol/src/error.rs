@@ -9,7 +9,7 @@ use crate::printable::printable;
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
 
 /// Why a message could not be sent or received. Except for `WouldBlock`, the socket must be closed
-/// afterwards: the two sides no longer agree on what was said.
+/// afterwards: the two sides no longer agree on the messages that were exchanged.
 #[derive(Debug, Error)]
 pub enum ChannelError {
     /// Nothing to receive, or no room to send, now.
@@ -21,8 +21,7 @@ pub enum ChannelError {
     /// A packet, or a message to be sent, is too long.
     #[error("a message is longer than the {PACKET_BYTES_MAX} bytes of a packet")]
     Oversize,
-    /// The packet is not one of our messages.
-    /// What the packet says is quoted, so it is cleaned.
+    /// The packet is not one of our messages. Its text is quoted, so it is cleaned.
     #[error("the packet is not a message of this protocol: {}", printable(.0))]
     Malformed(String),
     /// A message came with more descriptors than it may have. All were closed.

@@ -1,4 +1,4 @@
-//! GPU memory on the session socket: what a client hands over, what the sidecar says about GPUs.
+//! GPU memory on the session socket: a client's memory, and the sidecar's report about GPUs.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -173,7 +173,7 @@ impl std::fmt::Display for GpuMechanism {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuState {
-    /// As far as anybody knows.
+    /// Without a known fault.
     Serving,
     /// It failed, for good: its requests end with GPU_ERROR.
     Failed,
@@ -190,7 +190,7 @@ pub struct GpuReport {
     pub state: GpuState,
     /// Why it failed, or why direct I/O did or was given up; nothing while all is as at start.
     pub failure: Option<String>,
-    /// What the configuration asks for.
+    /// The configured mechanism.
     pub configured: String,
     /// What is used, for each volume.
     pub routes: Vec<GpuRoute>,

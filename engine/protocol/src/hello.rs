@@ -1,12 +1,12 @@
-//! The first words: who speaks, in which versions, and what the sidecar has to offer.
+//! The first messages: identity and versions of the client, and the sidecar's offer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::GpuInfo;
 use crate::volume::VolumeInfo;
 
-/// Version of this protocol. Another major is refused; of two minors the lower one is spoken, and
-/// clients ask nothing that it lacks (`ControlRequest::minor`).
+/// Version of this protocol. Another major is refused; of two minors the lower one is used, and
+/// clients send nothing that it lacks (`ControlRequest::minor`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
     /// Changes when a message changes its meaning.
@@ -19,8 +19,8 @@ impl Version {
     /// The version this crate speaks.
     pub const CURRENT: Self = Self { major: 2, minor: 3 };
 
-    /// Whether a lookup's further slots may say that they are some (`slot::FLAG_CONTINUED`):
-    /// earlier sidecars refuse the flag.
+    /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
+    /// refuse the flag.
     #[must_use]
     pub const fn marks_continued_lookups(self) -> bool {
         self.minor >= 2

@@ -1,9 +1,9 @@
-//! The session socket: what client and sidecar say to each other besides the lanes.
+//! The session socket: the messages between client and sidecar outside the lanes.
 //!
-//! A Unix socket of type SEQPACKET; each packet is one JSON message of at most
-//! [`PACKET_BYTES_MAX`] bytes, with descriptors beside it. Owns the words, their encoding and the
-//! handling of descriptors, and what an identity document may say. Never on a data path; knows
-//! neither sessions nor pollers.
+//! A Unix socket of type SEQPACKET; each packet is one JSON message of at most [`PACKET_BYTES_MAX`]
+//! bytes, with descriptors beside it. Owns the messages, their encoding and the handling of
+//! descriptors, and the rules of identity documents. Never on a data path; has no notion of
+//! sessions or pollers.
 //!
 //! What the sidecar receives is hostile: unknown fields and variants are errors, surplus
 //! descriptors are closed, nothing is read twice. What a client receives may come from a newer

@@ -1,4 +1,4 @@
-//! Everything that is said after the first words.
+//! The messages after the first two.
 
 use kvrail_ring::Status;
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,8 @@ use crate::trace::TracePage;
 /// Size of the pages behind an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
-    /// What the sidecar's configuration says; by default 2 MiB where there are enough, else base
-    /// pages, and the answer says so.
+    /// By the sidecar's configuration; by default 2 MiB where there are enough, else base pages,
+    /// and the answer names them.
     #[default]
     Auto,
     /// Base pages of the machine.
@@ -32,11 +32,11 @@ pub enum Pages {
 pub struct ClientMessage {
     /// Comes back in the reply.
     pub seq: u64,
-    /// What is asked.
+    /// The request.
     pub ask: ControlRequest,
 }
 
-/// What a client may ask.
+/// A client's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum ControlRequest {
@@ -73,8 +73,8 @@ pub enum ControlRequest {
         /// blocks are INVALID.
         tails: Option<u32>,
     },
-    /// I have mapped the queue's segment: seal it, so that nobody can punch holes, and serve it.
-    /// Reply: `QueueServed`.
+    /// I have mapped the queue's segment: seal it against holes, and serve it. Reply:
+    /// `QueueServed`.
     QueueMapped {
         /// Which.
         queue: u32,
@@ -96,7 +96,7 @@ pub enum ControlRequest {
         /// Whether it may be made.
         create: bool,
     },
-    /// Make all blocks of a namespace unreachable, for everybody, by one write. Reply:
+    /// Make all blocks of a namespace unreachable, for all clients, by one write. Reply:
     /// `Namespace` with its next uid.
     ClearNamespace {
         /// The store.
@@ -129,7 +129,7 @@ pub enum ControlRequest {
     Events {
         /// The store.
         volume: u16,
-        /// The position that the page before said; nothing: from now on.
+        /// The position in the page before; `None`: from now on.
         since: Option<u64>,
     },
     /// What is known of a key? Reply: `Key`.
@@ -149,19 +149,19 @@ pub enum ControlRequest {
     },
     /// How is everything? Reply: `Status`.
     Status,
-    /// What was slow since I asked before? The first ask begins a trace, which ends when this
-    /// session has not asked for 5 s. Reply: `Trace`.
+    /// Read the slow requests since the last read. The first read begins a trace, which ends when
+    /// this session has not read it for 5 s. Reply: `Trace`.
     Trace {
-        /// From how many nanoseconds on; the same in every ask.
+        /// Threshold in nanoseconds; the same in every request.
         slow_ns: u64,
     },
-    /// Read the configuration again. Root and the sidecar's user may ask. Reply: `Reloaded`, or an
-    /// error that says why the configuration in force stays.
+    /// Read the configuration again. For root and the sidecar's user only. Reply: `Reloaded`, or an
+    /// error with the reason why the configuration in force stays.
     Reload,
     /// I leave. Reply: none; the sidecar closes the socket.
     Bye,
-    /// The ask is in the first descriptor, a memory file of at least the seals SHRINK and WRITE,
-    /// because it is longer than a packet; other descriptors belong to it.
+    /// The request is in the first descriptor, a memory file of at least the seals SHRINK and
+    /// WRITE, because it is longer than a packet; other descriptors belong to it.
     Spilled {
         /// Its length.
         bytes: u64,
@@ -169,8 +169,8 @@ pub enum ControlRequest {
 }
 
 impl ControlRequest {
-    /// The first minor of the protocol that has it. A sidecar of an earlier one ends a session
-    /// that asks so, as it would for any packet that is no message.
+    /// The first minor of the protocol that has it. An older sidecar ends a session that sends it,
+    /// as it would for any packet that is no message.
     #[must_use]
     pub const fn minor(&self) -> u16 {
         match self {
@@ -218,9 +218,9 @@ impl ControlRequest {
 /// From the sidecar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SidecarMessage {
-    /// The answer to one ask.
+    /// The answer to one request.
     Reply {
-        /// The ask's.
+        /// The request's.
         seq: u64,
         /// The answer.
         answer: ControlReply,
@@ -268,7 +268,7 @@ pub enum ControlReply {
         bytes: u64,
         /// Bytes of the pages behind it.
         page_bytes: u64,
-        /// What to tell the operator, when other pages than the best ones were used.
+        /// A remark for the operator, when other pages than the best ones were used.
         note: Option<String>,
     },
     /// A region of GPU memory is attached.
@@ -288,7 +288,7 @@ pub enum ControlReply {
         /// Which.
         region: u32,
     },
-    /// A queue to be mapped. Comes with: its segment, the bell to hear, and one doorbell for each
+    /// A queue to be mapped. Comes with: its segment, the client's bell, and one doorbell for each
     /// poller.
     Queue {
         /// Its number within the session.
@@ -336,7 +336,7 @@ pub enum ControlReply {
     Trace(TracePage),
     /// The configuration was read again.
     Reloaded(Reloaded),
-    /// The ask failed; the session goes on.
+    /// The request failed; the session goes on.
     Error {
         /// Which kind.
         #[serde(with = "status_name")]

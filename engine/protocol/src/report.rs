@@ -161,7 +161,7 @@ pub struct SidecarReport {
     pub version: String,
     /// Seconds since it serves.
     pub uptime_s: u64,
-    /// Milliseconds since it serves, by a clock that nobody sets.
+    /// Milliseconds since it serves, by a monotonic clock.
     #[serde(default)]
     pub uptime_ms: u64,
     /// Seconds since 1970 when it began to serve.
@@ -182,7 +182,7 @@ pub struct SidecarReport {
     /// Connections that have ended, and whose close waits for what the client had sent.
     #[serde(default)]
     pub closing: u32,
-    /// Lines of the log that were lost because nobody took them.
+    /// Lines of the log that were lost because the log's reader was too slow.
     #[serde(default)]
     pub log_lines_lost: u64,
 }
@@ -215,7 +215,7 @@ pub struct PollerReport {
 pub struct StallReport {
     /// Seconds since its last sign of life.
     pub for_s: u64,
-    /// What the kernel said of its thread when that was noticed.
+    /// The kernel's description of its thread when that was noticed.
     pub kernel: String,
 }
 
@@ -266,7 +266,7 @@ pub struct IoLatencyReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceState {
-    /// As far as anybody knows.
+    /// Without a known fault.
     Serving,
     /// It was taken away: its requests end with DEVICE_GONE until it is back.
     Gone,
@@ -320,7 +320,7 @@ pub struct DeviceReport {
     /// Bytes of memory that is registered with its ring.
     #[serde(default)]
     pub registered_bytes: u64,
-    /// Bytes of memory that is not, because this process may not pin so much: slower.
+    /// Bytes of memory that is not, because this process may not pin that much: slower.
     #[serde(default)]
     pub unregistered_bytes: u64,
     /// Requests waiting for it now.
@@ -390,11 +390,11 @@ pub struct VolumeReport {
     pub logical_block: u32,
 }
 
-/// Who wakes a session's client.
+/// The waker of a session's client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waker {
-    /// The poller that has something to tell.
+    /// The poller that serves it.
     #[default]
     Poller,
     /// A thread of its own, because to wake it takes long.
@@ -428,7 +428,7 @@ pub struct SessionReport {
     pub gpu_bytes: u64,
     /// Queues it has.
     pub queues: u32,
-    /// Who wakes its client.
+    /// The waker of its client.
     #[serde(default)]
     pub woken_by: Waker,
     /// Requests accepted.

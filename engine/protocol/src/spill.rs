@@ -17,8 +17,8 @@ use crate::message::{ClientMessage, ControlRequest, SidecarMessage};
 /// Bytes of a spilled message of the sidecar at most.
 pub const SPILL_BYTES_MAX: u64 = 8 << 20;
 
-/// Bytes of a spilled ask at most: the largest layout, with 1,024 fragments and 256 legacy handles,
-/// has less than a quarter of it.
+/// Bytes of a spilled request at most: the largest layout, with 1,024 fragments and 256 legacy
+/// handles, has less than a quarter of it.
 pub const ASK_BYTES_MAX: u64 = 1 << 20;
 
 /// The file of a message that is too long for a packet.
@@ -62,7 +62,7 @@ impl Channel {
         self.send(&SidecarMessage::Spilled { bytes }, &[file.as_fd()])
     }
 
-    /// As `send`, for an ask that may be longer than a packet.
+    /// As `send`, for a request that may be longer than a packet.
     ///
     /// # Errors
     /// As `send`; `Oversize` beyond `ASK_BYTES_MAX`.
@@ -94,7 +94,7 @@ pub fn unspill(packet: Packet<SidecarMessage>) -> Result<Packet<SidecarMessage>,
     }
 }
 
-/// Replaces a `Spilled` ask by the one in its memory file; passes every other through.
+/// Replaces a `Spilled` request by the one in its memory file; passes every other through.
 ///
 /// # Errors
 /// `MissingFds`, `Oversize`, or `Malformed`, also for a file that is not sealed memory: the client
@@ -108,7 +108,8 @@ pub fn unspill_ask(packet: Packet<ClientMessage>) -> Result<Packet<ClientMessage
         return Err(ChannelError::MissingFds { present: 0, needed: 1 });
     }
     let file = fds.remove(0);
-    // Only files in memory have seals; reading any other could wait for whoever serves it.
+    // Only files in memory have seals; reading any other could wait for the server of its file
+    // system.
     let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
     if !seals.contains(SealFlags::SHRINK | SealFlags::WRITE) {
         let wrong = "a spilled ask must be in a memory file with the seals SHRINK and WRITE";

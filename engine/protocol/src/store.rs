@@ -81,7 +81,7 @@ pub struct ShardReport {
 }
 
 impl ShardReport {
-    /// Whether its blocks can be asked for.
+    /// Whether its blocks can be requested.
     #[must_use]
     pub fn serves(&self) -> bool {
         ["warming", "serving"].contains(&self.state.as_str()) || self.refuses_writes()

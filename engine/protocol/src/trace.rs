@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::key_text;
 
-/// What happened since the ask before, oldest first for each poller.
+/// Events since the last read, oldest first for each poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracePage {
     /// What took long.
     pub events: Vec<TraceInfo>,
-    /// Events that nobody was told of since the trace began: there was no room for them.
+    /// Events that were dropped since the trace began: there was no room for them.
     pub lost: u64,
 }
 
@@ -37,13 +37,13 @@ pub struct TraceInfo {
     pub poller: u16,
     /// When it ended, in milliseconds since 1970.
     pub ended_unix_ms: u64,
-    /// What was asked; nothing of a turn.
+    /// The request; `None` for a turn.
     pub work: Option<TraceWork>,
     /// Where the time went.
     pub spent: TraceSpent,
 }
 
-/// What was asked.
+/// The request of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceWork {
     /// Name of the device.
@@ -60,7 +60,7 @@ pub struct TraceWork {
     pub status: String,
     /// Requests that came, went and ended together.
     pub requests: u32,
-    /// Bytes they asked for.
+    /// Bytes requested.
     pub bytes: u64,
     /// Of a request to a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +81,7 @@ pub struct TraceSpent {
     pub lane_ns: u64,
     /// Its session had its share in flight: what stood behind it in the lane waited longer.
     pub held: bool,
-    /// With its store, before the device was asked: for room and for a place.
+    /// In its store, before the device: waiting for space and for a slot.
     pub store_ns: u64,
     /// Behind others of its class and session, and for the device's budget.
     pub queue_ns: u64,

@@ -36,7 +36,8 @@ fn receive(channel: &Channel, fds_max: usize) -> Result<(ClientMessage, usize), 
     Ok((packet.message, packet.fds.len()))
 }
 
-/// Looks, takes and closes without letting a descriptor in: how the sidecar hears its clients.
+/// Looks, takes and closes without letting a descriptor in: the sidecar's way to read its clients'
+/// messages.
 fn nothing_gets_in() {
     let (client, server) = Channel::pair().unwrap();
     let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
@@ -107,7 +108,7 @@ fn surplus_descriptors_are_closed_whatever_else_is_wrong() {
             assert_eq!(open_fds(), before, "{count} descriptors leaked with {bytes:?}");
         }
     }
-    // Descriptors that nobody received are closed with the socket.
+    // Descriptors that were never received are closed with the socket.
     send_raw(&client, &good, &vec![file.as_fd(); KERNEL_MAX]);
     drop((client, server));
     assert_eq!(open_fds(), before - 2);

@@ -1,4 +1,5 @@
-//! GPU regions on the wire: what is said arrives, whatever its length; garbage has one clear error.
+//! GPU regions on the wire: every description arrives, whatever its length; garbage has one clear
+//! error.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -10,7 +10,7 @@ use seccompiler::{
 
 use crate::needs::Sockets;
 
-/// Bytes, names and metadata of files. Landlock says which.
+/// Bytes, names and metadata of files. Landlock selects the files.
 const FILES: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_openat2,

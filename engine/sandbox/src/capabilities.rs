@@ -9,7 +9,7 @@ use rustix::thread::{
 
 use crate::error::SandboxError;
 
-/// Keeps these at most, and says which those are. No program that this process becomes or starts
+/// Keeps these at most, and returns their names. No program that this process becomes or starts
 /// gets others: not by its owner (the bounding set), not by its file (`no_new_privs`).
 pub(crate) fn keep(needed: CapabilitySet) -> Result<Vec<String>, SandboxError> {
     let failed = |step| move |errno: Errno| SandboxError::Kernel { step, errno };

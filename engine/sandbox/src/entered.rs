@@ -23,7 +23,7 @@ pub struct Entered {
 /// What holds from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandboxed {
-    /// As asked for.
+    /// The requested mode.
     pub mode: Mode,
     /// Rules about files, ports and signals.
     pub files: Files,

@@ -15,9 +15,9 @@ pub enum SandboxError {
     /// The kernel refused a step that it should know.
     #[error("{step}: {errno}")]
     Kernel {
-        /// What was asked.
+        /// The failed step.
         step: &'static str,
-        /// What it said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A rule that cannot be.

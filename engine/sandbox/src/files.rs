@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SandboxError;
 use crate::needs::{Needs, Threads};
 
-/// The rules that are asked for: those of Linux 6.12.
+/// The requested rules: those of Linux 6.12.
 const ASKED: ABI = ABI::V6;
 
 /// What the kernel keeps of the rules.
@@ -22,7 +22,7 @@ const ASKED: ABI = ABI::V6;
 pub enum Files {
     /// All of them.
     Whole,
-    /// Those it knows: it is older than 6.12.
+    /// Those that the kernel supports: it is older than 6.12.
     Part,
     /// None.
     None,
@@ -62,8 +62,8 @@ pub(crate) fn confine(needs: &Needs) -> Result<Files, SandboxError> {
     if needs.threads() == Threads::EachOther
         && let Ok(threads) = PathFd::new("/proc/self/task")
     {
-        // Open for good: the kernel may forget a folder of /proc that nobody has open, and with it
-        // the rule.
+        // Open for good: the kernel may drop a folder of /proc that no process has open, and with
+        // it the rule.
         rules = rules.add_rule(PathBeneath::new(Box::leak(Box::new(threads)), CHANGE))?;
     }
     for &port in needs.tcp_ports() {
@@ -91,7 +91,7 @@ fn allow(
     path: &Path,
     rights: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, SandboxError> {
-    // What is not there, or not for us, is found out by whoever opens it, with better words.
+    // A missing or forbidden path is reported by the code that opens it, with a better message.
     let Ok(place) = PathFd::new(path) else { return Ok(rules) };
     let rights = if path.is_dir() { rights } else { rights & AccessFs::from_file(ASKED) };
     if rights.is_empty() {

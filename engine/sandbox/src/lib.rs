@@ -2,9 +2,9 @@
 //!
 //! Owns the three ways of Linux to do so: capabilities and landlock, which hold for a thread and
 //! those it starts later, and seccomp, which reaches all threads at once. So `enter` comes before
-//! the first thread, and `Entered::close` once everything is open. What is taken away stays away,
-//! for every process that this one starts as well. Knows nothing of what the process is for:
-//! `Needs` says that.
+//! the first thread, and `Entered::close` once everything is open. A removed right stays removed,
+//! for every process that this one starts as well. Has no notion of the process's purpose: `Needs`
+//! lists its rights.
 #![forbid(unsafe_code)]
 
 mod calls;

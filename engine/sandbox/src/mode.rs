@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// As much of it as the kernel has.
+    /// All restrictions that the kernel supports.
     #[default]
     On,
     /// All of it, or no start.

@@ -29,7 +29,7 @@ pub(crate) enum Others {
     Opened,
 }
 
-/// Who names this process's threads.
+/// Which thread names this process's threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// Each itself.
@@ -72,7 +72,7 @@ impl Needs {
         self.read.push(path.into());
     }
 
-    /// Is there, and is read, written and asked by ioctl.
+    /// Exists, and is read, written and controlled by ioctl.
     pub fn change(&mut self, path: impl Into<PathBuf>) {
         self.change.push(path.into());
     }
@@ -104,7 +104,7 @@ impl Needs {
         self.sockets = Sockets::Internet;
     }
 
-    /// Drives are asked for more than blocks: their logs, and the kernel's NVMe-oF target.
+    /// Commands to drives beyond blocks: their logs, and the kernel's NVMe-oF target.
     pub fn administer(&mut self) {
         self.capabilities |= CapabilitySet::SYS_ADMIN;
     }

@@ -27,25 +27,25 @@ const PERIOD: Quantity = Quantity {
 pub struct Period(u64);
 
 impl Period {
-    /// So many nanoseconds.
+    /// A time in nanoseconds.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// So many microseconds.
+    /// A time in microseconds.
     #[must_use]
     pub const fn from_us(us: u64) -> Self {
         Self(us * 1_000)
     }
 
-    /// So many milliseconds.
+    /// A time in milliseconds.
     #[must_use]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
 
-    /// So many seconds.
+    /// A time in seconds.
     #[must_use]
     pub const fn from_s(s: u64) -> Self {
         Self(s * 1_000_000_000)

@@ -22,7 +22,7 @@ pub(super) struct Quantity {
 }
 
 impl Quantity {
-    /// The number of smallest units that `text` says.
+    /// The number of smallest units in `text`.
     pub(super) fn parse(&self, text: &str) -> Result<u64, String> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);

@@ -15,12 +15,12 @@ const SIZE: Quantity = Quantity {
 };
 
 /// A number of bytes, written as a whole number and a unit: B, KiB, MiB, GiB, TiB. Without a unit
-/// they are bytes. Binary units only, so that nobody has to guess what `4K` is.
+/// they are bytes. Binary units only, so that `4K` is never ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
 
 impl Size {
-    /// So many bytes.
+    /// A size in bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::de::{Deserializer, Error, Visitor};
 
-/// Reads a string and parses it; `expected` says in the error what was meant.
+/// Reads a string and parses it; `expected` names the expected form in the error.
 ///
 /// # Errors
-/// When the value is no string, with `expected`, and what the parser says.
+/// When the value is no string, with `expected`, and the parser's error.
 pub fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

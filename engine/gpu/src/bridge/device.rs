@@ -29,17 +29,17 @@ const DIRECT_BYTES_MAX: u32 = 16 << 20;
 /// Ends that wait to be reported: one for each transfer that fails at once or region that leaves.
 const READY_MAX: usize = 1024;
 
-/// Largest part of a read that the GPU's poller is told of in advance: a device answers in tens of
-/// microseconds, and whoever waits for 64 KiB feels the 6 us and more of a wake-up.
+/// Largest part of a read that is announced to the GPU's poller in advance: a device answers in
+/// tens of microseconds, and a wait for 64 KiB would notice the 6 us and more of a wake-up.
 const SMALL_BYTES_MAX: u32 = 64 << 10;
 
-/// One port and what the bridge knows about it.
+/// One port and the bridge's state of it.
 #[derive(Debug)]
 struct Link {
     port: Arc<Port>,
     /// How bytes travel: the port's way, until the device is replaced.
     route: Route,
-    /// What is said of that then, where it makes a difference; written before the poller starts.
+    /// The log line of that, where it makes a difference; written before the poller starts.
     farewell: Option<String>,
     waker: Waker,
     /// Entry of its staging memory in the device within.
@@ -66,7 +66,7 @@ pub struct Bridge<D> {
     in_flight: u32,
     /// Copies that are with GPUs' pollers.
     copying: u32,
-    /// Regions the device within was told to forget.
+    /// Regions that the inner device is unregistering.
     leaving: u32,
     /// Something was prepared within since its last submit.
     prepared: bool,
@@ -144,7 +144,7 @@ impl<D: Device> Bridge<D> {
     /// A slot of the link's pool, or a note that we wait for one.
     fn slot(&mut self, at: usize, opcode: Opcode) -> Option<SlotIndex> {
         let staging = &self.links[at].port.staging;
-        // Reads go before writes, for somebody waits for them.
+        // Reads go before writes, because a user waits for them.
         let reserve = if opcode == Opcode::Write { staging.options().slots / 4 } else { 0 };
         let slot = staging.take(reserve);
         self.starving = if slot.is_none() { Some((at, usize::from(reserve))) } else { None };
@@ -317,7 +317,8 @@ impl<D: Device> Bridge<D> {
         }
     }
 
-    /// Collects what ended, within and at GPUs, into `ready`; as much as there is room for.
+    /// Collects the ended operations, of the inner device and of GPUs, into `ready`, while there is
+    /// room.
     fn collect(&mut self) {
         for at in 0..self.links.len() {
             // `pop` passes a full fence even when it finds nothing.

@@ -1,4 +1,4 @@
-//! GPU regions a bridge knows, by their entry, and whether they are leaving.
+//! GPU regions of a bridge, by their entry, and whether they are leaving.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Regions {
         at.0 >= BUFFERS_MAX
     }
 
-    /// Enters a region; says what is wrong with the entry otherwise.
+    /// Enters a region; returns the fault of the entry otherwise.
     pub(super) fn insert(
         &mut self,
         at: BufferIndex,

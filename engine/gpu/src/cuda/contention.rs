@@ -1,20 +1,19 @@
 //! Whether kernels of other processes keep the GPU busy.
 //!
 //! A kernel on an idle GPU moves a block of many separate tensors faster than the engines with a
-//! list, and with less of this thread. On a GPU that computes it waits for a slice of 2 ms, and
-//! takes one from whoever computes. One that came back late says which of the two it is.
+//! list, and with less of this thread. On a GPU with other computations it waits for a slice of 2
+//! ms, and takes one from those. A late completion distinguishes the two cases.
 
 use std::time::{Duration, Instant};
 
-/// 16 launches of 4 MiB are in flight at most, 1.3 ms of a PCIe 5 link: what takes longer has
-/// waited for a slice. On a slower bus engines with lists are as fast as the bus, whatever is said
-/// here.
+/// 16 launches of 4 MiB are in flight at most, 1.3 ms of a PCIe 5 link: a longer one has waited for
+/// a slice. On a slower bus engines with lists are as fast as the bus, whatever this value is.
 const LATE: Duration = Duration::from_micros(1600);
 
 /// How long a late kernel is remembered: one in this time is tried again.
 const REMEMBERED: Duration = Duration::from_millis(200);
 
-/// What the last kernels said.
+/// Results of the last kernels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SmContention {
     late_at: Option<Instant>,

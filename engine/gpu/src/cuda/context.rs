@@ -126,7 +126,7 @@ pub fn driver_version() -> Result<u32, GpuError> {
 /// The GPUs of this machine, in the driver's order.
 ///
 /// # Errors
-/// `GpuError::NoDriver` and the like, which say what is missing.
+/// `GpuError::NoDriver` and the like, which name the missing part.
 pub fn devices() -> Result<Vec<GpuIdentity>, GpuError> {
     load()?;
     let mut count = 0;

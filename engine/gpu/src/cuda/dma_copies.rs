@@ -61,7 +61,7 @@ impl Engines {
             Rectangle { address: scratch.address, staged: 0, width: bytes, pitch: 0, rows: 1 };
         for way in [Way::Scatter, Way::Gather] {
             // SAFETY: the scratch memory and the staging memory are held until the stream has
-            // drained; nobody has a slot of the pool yet.
+            // drained; no slot of the pool is in use yet.
             unsafe { copy(way, stream, staging, &all) }?;
         }
         // SAFETY: the flag is held by the caller, and the stream drains before this returns.

@@ -122,7 +122,7 @@ impl OwnMemory for Exported {
                     sys::cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0)
                 };
                 check("cuMemExportToShareableHandle", got)?;
-                // SAFETY: a fresh descriptor that nobody else has.
+                // SAFETY: a fresh descriptor without another owner.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 Ok(GpuHandle::Vmm { fd, bytes: self.bytes })
             }

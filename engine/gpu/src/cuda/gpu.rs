@@ -1,4 +1,4 @@
-//! One GPU by CUDA: what the control thread asks of it.
+//! One GPU by CUDA: the control thread's calls.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Cuda {
     /// Uses the cuFile that another GPU of this process opened.
     ///
     /// # Errors
-    /// `GpuError::CuFile` when it does not say what it can.
+    /// `GpuError::CuFile` when it does not report its capabilities.
     pub fn with_cufile(mut self, library: Arc<CuFile>) -> Result<Self, GpuError> {
         self.context.enter()?;
         self.direct = Some(CuFileGpu::new(&self.context, library)?);

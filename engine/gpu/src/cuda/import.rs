@@ -212,7 +212,7 @@ impl Drop for Opened {
         let _current = self.context.enter();
         match self.kind {
             Kind::Mapped { base, bytes } => {
-                // SAFETY: mapped by `map`, once; whoever used it held this value.
+                // SAFETY: mapped by `map`, once; every user of it held this value.
                 let _unmapped = unsafe { sys::cuMemUnmap(base, bytes) };
                 // SAFETY: reserved by `map`, once, and unmapped now.
                 let _freed = unsafe { sys::cuMemAddressFree(base, bytes) };

@@ -1,7 +1,7 @@
 //! The kernels' parameters and the one call that starts them.
 #![expect(unsafe_code, reason = "launches kernels")]
 // UNSAFETY: the module stays loaded while a kernel of it is held; parameters are copied by the
-// driver during the call; what kernels touch is held by whoever launches.
+// driver during the call; the launching code holds the memory that kernels touch.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{offset_of, size_of};

@@ -1,4 +1,4 @@
-//! What copy engines are told: rows of a block that lie evenly spaced become one copy.
+//! Commands for the copy engines: rows of a block that lie evenly spaced become one copy.
 //!
 //! Staging memory holds a range of a block without gaps; in GPU memory its runs lie apart. Runs of
 //! one length at one distance, as those of all layers within one allocation, are a rectangle, and

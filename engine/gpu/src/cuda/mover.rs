@@ -56,7 +56,7 @@ pub(super) struct CudaMover {
 
 #[derive(Clone, Copy, Debug)]
 struct Launch {
-    /// What the flag says when it is done.
+    /// Value of the flag when it is done.
     ticket: u32,
     running: Option<(Way, usize)>,
     looks: u32,
@@ -120,7 +120,7 @@ impl CudaMover {
         let flag = (flags.address() + index as u64 * WORD_BYTES, launches[index].ticket);
         match engines.as_mut().ok().filter(|_| by_engines) {
             // SAFETY: the mover holds staging and flags until its streams have drained; the caller
-            // holds the regions until `progress` says that the launch ended; ranges were checked
+            // holds the regions until `progress` reports the launch's end; ranges were checked
             // against layouts by the caller and lie in slots of the pool.
             Some(engines) => unsafe { engines.start(way, stream, staging, moves, flag) },
             // SAFETY: the same, and the counters are the mover's too.
@@ -187,7 +187,7 @@ impl Mover for CudaMover {
         let turn = self.turn;
         self.turn = (self.turn + 1) % STREAMS;
         if let Err(error) = self.start(way, turn, index, moves) {
-            // Some of them may have begun, and nothing may run when the caller hears of this.
+            // Some of them may have begun, and nothing may run when the caller gets this error.
             let _drained = self.streams[way as usize][turn].drain();
             self.launches[index].running = None;
             return Err(fault(error));

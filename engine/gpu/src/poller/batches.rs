@@ -235,7 +235,7 @@ fn entry(transfer: &Transfer, from: u32, bytes: u32) -> DirectEntry<'_> {
     }
 }
 
-/// What an entry's end means. A short count is an error: nothing says which bytes are missing.
+/// Status of an entry's end. A short count is an error: it does not identify the missing bytes.
 fn judge(end: DirectEnd, bytes: u32) -> Status {
     match end.outcome {
         Ok(moved) if moved == u64::from(bytes) => Status::Ok,

@@ -57,7 +57,7 @@ pub enum GpuStartError {
     Thread {
         /// Which GPU.
         index: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }

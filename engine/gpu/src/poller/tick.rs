@@ -14,7 +14,7 @@ use crate::health::Health;
 use crate::port::{Job, Port, Work};
 use crate::staging::Staging;
 
-/// What a GPU poller drives and for whom.
+/// The parts of a GPU poller.
 #[derive(Debug)]
 pub struct GpuSetup {
     /// Its ports, one for each device.
@@ -40,7 +40,7 @@ pub enum GpuTurn {
     Waiting,
     /// Nothing is in flight.
     Idle,
-    /// Told to stop, and nothing is in flight.
+    /// Stopped by request, and nothing is in flight.
     Stopped,
 }
 
@@ -127,7 +127,7 @@ impl GpuPoller {
         let direct_idle = self.batches.as_ref().is_none_or(BatchPool::is_idle);
         match self.launches.is_idle() && direct_idle {
             false => GpuTurn::Waiting,
-            // Pairs with the store of whoever stops it; a late look costs one turn.
+            // Pairs with the store of the stopping thread; a late look costs one turn.
             true if self.stop.load(Ordering::Relaxed) => GpuTurn::Stopped,
             true => GpuTurn::Idle,
         }

@@ -1,4 +1,4 @@
-//! Which slots of a staging pool nobody has: a bit each, the lowest taken first.
+//! Free slots of a staging pool: a bit each, the lowest taken first.
 //!
 //! So the slots in use are the same few again and again, and stay in the caches of the processor:
 //! in a queue every slot would take its turn, and on its way in and out each byte would go to
@@ -33,12 +33,13 @@ impl FreeSlots {
     #[inline]
     pub(super) fn take(&self) -> Option<u16> {
         for (at, word) in (0..).zip(&self.words) {
-            // Only says where to try; the exchange below decides.
+            // Only selects where to try; the exchange below decides.
             let mut seen = word.load(Ordering::Relaxed);
             while seen != 0 {
                 let bit = seen & seen.wrapping_neg();
-                // Pairs with the release in `give_back`: what the last holder did with the slot's
-                // bytes is over. SeqCst, as there, for the look after `Staging` says it starves.
+                // Pairs with the release in `give_back`: the last holder's accesses to the slot's
+                // bytes are over. SeqCst, as there, for the check after `Staging` sets its mark of
+                // starving.
                 seen = word.fetch_and(!bit, Ordering::SeqCst);
                 if seen & bit != 0 {
                     let low = u16::try_from(bit.trailing_zeros()).expect("below 64");

@@ -1,4 +1,4 @@
-//! Batches of the stand-in: entries run when they are asked about.
+//! Batches of the stand-in: entries run when their state is read.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ pub(crate) fn seccomp(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     }])
 }
 
-/// A mount is only for programs that want files in it: kvrail takes a memfd.
+/// A mount serves only programs that need files in it: kvrail takes a memfd.
 pub(crate) fn hugepage_mounts(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let mounts = machine.mounts()?;
     let points: Vec<String> = mounts

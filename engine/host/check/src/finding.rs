@@ -10,11 +10,11 @@ use serde::Serialize;
 pub enum Verdict {
     /// As it should be, or nothing there to judge.
     Ok,
-    /// Could not be seen, for want of rights or of a file.
+    /// Could not be examined, for want of rights or of a file.
     Unseen,
     /// Works, and costs something.
     Warning,
-    /// Does not work, or not for what was asked.
+    /// Does not work, or not for the requested purpose.
     Failure,
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn bar1(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     Ok(machine.map()?.of(Kind::Gpu).filter_map(one).collect())
 }
 
-/// Nothing to say where there is no GPU.
+/// No result where there is no GPU.
 pub(crate) fn nodes(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let node = || machine.node("dev/nvidia*", Verdict::Warning);
     Ok(gpus(machine)?.first().map(|_| node()).into_iter().collect())

@@ -1,8 +1,9 @@
-//! The environment doctor: looks at everything on a host that makes kvrail slow or impossible, and
-//! says for each thing what was seen, what it costs, and the exact remedy.
+//! The environment doctor: examines everything on a host that makes kvrail slow or impossible, and
+//! reports for each item its state, its cost, and the exact remedy.
 //!
-//! Owns one table of checks. Reads files below a root that tests replace, and asks three programs
-//! for their version; changes nothing, needs no privilege, and says what it could not see.
+//! Owns one table of checks. Reads files below a root that tests replace, and runs three programs
+//! for their version; changes nothing, needs no privilege, and reports the items that it could not
+//! examine.
 #![forbid(unsafe_code)]
 
 mod container;

@@ -99,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// Whether somebody asked for this purpose alone.
+    /// Whether the user requested this purpose alone.
     pub(crate) fn is_for(&self, purpose: Purpose) -> bool {
         self.purpose == Some(purpose)
     }
@@ -178,7 +178,7 @@ impl Machine {
         Outcome::new(missing, format!("{name} {why}"))
     }
 
-    /// Whether this process has a capability; none where the kernel does not say.
+    /// Whether this process has a capability; none where the kernel does not report it.
     pub(crate) fn holds(&self, bit: u32) -> Result<Option<bool>, Outcome> {
         let mask = self.field("proc/self/status", "CapEff")?;
         let mask = mask.and_then(|mask| u64::from_str_radix(&mask, 16).ok());

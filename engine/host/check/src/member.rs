@@ -18,10 +18,10 @@ pub struct StoreMember {
 /// What a member may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberBudget {
-    /// What its drive bears, where it says so.
+    /// The drive's rated endurance, where it reports one.
     Rated,
-    /// As much as it is given.
+    /// No limit.
     Unlimited,
-    /// So many bytes in 24 hours.
+    /// Bytes in 24 hours.
     BytesPerDay(u64),
 }

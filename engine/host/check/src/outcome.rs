@@ -29,7 +29,7 @@ impl Outcome {
         Self::new(Verdict::Failure, seen)
     }
 
-    /// Nothing can be said; `what` is why.
+    /// Unknown; `what` is the reason.
     pub(crate) fn unseen(what: impl Into<String>) -> Self {
         Self::new(Verdict::Unseen, what)
     }

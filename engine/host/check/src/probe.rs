@@ -1,4 +1,4 @@
-//! The form of a check: what it looks at, and what it says when that is wrong.
+//! The form of a check: its subject, its cost and its remedy.
 
 use crate::finding::{Group, Verdict};
 use crate::machine::{Machine, Purpose};
@@ -13,7 +13,7 @@ pub(crate) struct Check {
     pub(crate) probe: Probe,
     /// What it costs when it is wrong.
     pub(crate) cost: &'static str,
-    /// What to do when it is wrong, unless the probe knows better.
+    /// The remedy, unless the probe has a better one.
     pub(crate) remedy: &'static str,
 }
 

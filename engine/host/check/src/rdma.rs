@@ -54,7 +54,7 @@ pub(crate) fn offload(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     Ok(machine.map()?.of(Kind::Nic).filter_map(one).collect())
 }
 
-/// For programs in user space; nothing to say where there is no device.
+/// For programs in user space; no result where there is no device.
 pub(crate) fn uverbs(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let any = machine.map()?.of(Kind::Nic).next();
     let node = || machine.node("dev/infiniband/uverbs*", Verdict::Warning);

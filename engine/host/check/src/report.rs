@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::probe::Check;
 use crate::table::CHECKS;
 
-/// What `kvrail check` says.
+/// The result of `kvrail check`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The purpose it was made for; none is all of them.
@@ -50,7 +50,7 @@ pub fn examine(machine: &Machine) -> Report {
     }
 }
 
-/// Nobody asked for a use: what the sidecar does without is no failure of the host.
+/// Without a requested purpose, a missing optional part is no failure of the host.
 fn soften(check: &Check, machine: &Machine, outcome: Outcome) -> Outcome {
     let optional = machine.purpose.is_none() && !check.purposes.contains(&Purpose::Serve);
     let verdict = if optional { outcome.verdict.min(Verdict::Warning) } else { outcome.verdict };

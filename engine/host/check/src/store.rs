@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 
 /// Percent of its rated life from which on a drive should be replaced soon.
 const WORN_PERCENT: u8 = 80;
-/// A budget should let a drive live for so many years.
+/// Years that a drive should live at the budget.
 const YEARS_MIN: u128 = 5;
 const DAYS_A_YEAR: u128 = 365;
 

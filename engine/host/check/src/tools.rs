@@ -61,7 +61,7 @@ pub(crate) fn configfs(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     }])
 }
 
-/// What a program of the root's usual folders says; none where there is none or it fails.
+/// Output of a program in one of the root's usual folders; none where there is none or it fails.
 fn output(machine: &Machine, program: &str, argument: &str) -> Option<String> {
     let found = FOLDERS.iter().map(|folder| machine.root.path(folder).join(program));
     let path = found.into_iter().find(|path| path.exists())?;

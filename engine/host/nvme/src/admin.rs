@@ -1,4 +1,4 @@
-//! The admin commands that only ask, through the controller's character device.
+//! The read-only admin commands, through the controller's character device.
 #![expect(unsafe_code, reason = "the admin ioctl writes to the memory it is pointed to")]
 // UNSAFETY: one ioctl, which ends before it returns; its buffer is borrowed for as long.
 
@@ -113,7 +113,7 @@ impl Admin {
             data_bytes: u32::try_from(bytes.len()).expect("answers are small"),
             ..command
         };
-        // SAFETY: the commands made above only ask: the kernel writes `data_bytes` bytes to the
+        // SAFETY: the commands made above only read: the kernel writes `data_bytes` bytes to the
         // answer, which is borrowed mutably here, and nothing after the call has returned.
         let status = unsafe { ioctl(&self.0, AdminCommand(command)) };
         match status {
@@ -124,7 +124,7 @@ impl Admin {
     }
 }
 
-/// Dword 10 of a command that asks for a page of this size.
+/// Dword 10 of a command that reads a page of this size.
 fn log_page<T>(page: u32) -> u32 {
     let dwords = u32::try_from(size_of::<T>() / 4).expect("pages are small");
     (dwords - 1) << 16 | page

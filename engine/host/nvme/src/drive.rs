@@ -14,7 +14,7 @@ use crate::link::Link;
 /// sysfs counts sizes in these.
 const SYSFS_SECTOR_BYTES: u64 = 512;
 
-/// A namespace with what sysfs and the drive say.
+/// A namespace, by sysfs and the drive.
 #[derive(Clone, Debug, Serialize)]
 pub struct Drive {
     /// Which it is.
@@ -32,13 +32,13 @@ pub struct Drive {
     pub formats: Option<NamespaceFacts>,
     /// The SMART log of its first controller.
     pub health: Option<Health>,
-    /// What it bears, where it says so.
+    /// Its endurance, where it reports one.
     pub endurance: Option<Endurance>,
     /// What could not be seen.
     pub unseen: Vec<Unseen>,
 }
 
-/// Limits that the kernel has set for a disk. None where it does not say.
+/// Limits that the kernel has set for a disk. `None` where it reports none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Queue {
     /// Unit of addresses and lengths in bytes.
@@ -59,7 +59,7 @@ pub struct Queue {
     pub atomic_write_bytes: Option<u64>,
 }
 
-/// Something a drive did not tell.
+/// A value that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unseen {
     /// What it is.
@@ -71,8 +71,8 @@ pub struct Unseen {
 /// Describes every namespace of a host.
 ///
 /// # Errors
-/// `TopologyError` names the file of sysfs that hides which namespaces there are. What else is not
-/// told is in the `unseen` of each.
+/// `TopologyError` names the file of sysfs without which the namespaces are unknown. Other missing
+/// values are in the `unseen` of each drive.
 pub fn drives(root: &Root) -> Result<Vec<Drive>, TopologyError> {
     Ok(Host::read(root)?.namespaces.into_iter().map(|it| describe(it, root)).collect())
 }
@@ -114,7 +114,7 @@ fn queue(root: &Root, disk: &str) -> Result<Queue, TopologyError> {
 }
 
 impl Drive {
-    /// Reads what the kernel knows.
+    /// Reads the kernel's files.
     fn look(&mut self, root: &Root) {
         for controller in &self.namespace.controllers {
             let names = root.names(format!("{CONTROLLERS}/{}", controller.name));
@@ -138,7 +138,8 @@ impl Drive {
         }
     }
 
-    /// Asks the drive itself. A controller that is not live would keep us waiting for the driver.
+    /// Sends commands to the drive itself. A controller that is not live would block us until the
+    /// driver gives up.
     fn ask(&mut self, root: &Root) {
         let Some(controller) = self.namespace.controllers.iter().find(|it| it.state == "live")
         else {
@@ -169,7 +170,7 @@ impl Drive {
         self.ask_endurance(&admin);
     }
 
-    /// Without a group, or a word about its life, the drive just does not say.
+    /// Without a group, or a log of its life, the drive has no endurance to report.
     fn ask_endurance(&mut self, admin: &Admin) {
         let group = self.formats.as_ref().and_then(|facts| facts.endurance_group);
         match group.map(|group| admin.endurance(group)) {

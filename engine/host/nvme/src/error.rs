@@ -1,4 +1,4 @@
-//! Why a namespace could not be told from its name, each with the remedy.
+//! Why a name could not be resolved to a namespace, each with the remedy.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ use crate::selector::Selector;
 /// Which kind of failure it is; the command line makes an exit status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// What was asked for makes no sense on this host.
+    /// The request makes no sense on this host.
     Usage,
-    /// The system could not tell.
+    /// The system gave no answer.
     Failed,
 }
 
@@ -22,7 +22,7 @@ pub enum IdentityError {
     /// Nothing on this host is called so.
     #[error("{selector}: no NVMe namespace of this host is that; it has {}", listed(existing))]
     Unknown {
-        /// What was asked for.
+        /// The requested selector.
         selector: Selector,
         /// What there is, each with all it can be selected by.
         existing: Vec<String>,
@@ -31,17 +31,17 @@ pub enum IdentityError {
     #[error("{selector}: {} namespaces are that: {}; {remedy}",
         candidates.len(), listed(candidates))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested selector.
         selector: Selector,
         /// Which ones, each with all it can be selected by.
         candidates: Vec<String>,
-        /// How to tell them apart.
+        /// How to distinguish them.
         remedy: &'static str,
     },
     /// A partition is no namespace.
     #[error("{}: it is a partition of {disk}, no namespace; name {disk}", path.display())]
     Partition {
-        /// The path that was asked for.
+        /// The requested path.
         path: PathBuf,
         /// Kernel name of the whole disk.
         disk: String,
@@ -50,7 +50,7 @@ pub enum IdentityError {
     #[error("{}: it is one path to {head}; name {head}: the kernel picks the path",
         path.display())]
     OnePath {
-        /// The path that was asked for.
+        /// The requested path.
         path: PathBuf,
         /// Kernel name of the namespace.
         head: String,
@@ -59,7 +59,7 @@ pub enum IdentityError {
     #[error("{}: it is a controller, no namespace; name one of {}",
         path.display(), listed(namespaces))]
     Controller {
-        /// The path that was asked for.
+        /// The requested path.
         path: PathBuf,
         /// Its namespaces.
         namespaces: Vec<String>,
@@ -67,7 +67,7 @@ pub enum IdentityError {
     /// Something else than NVMe.
     #[error("{}: {what}; name an NVMe namespace: pci:, serial:, wwid: or its node", path.display())]
     NotNvme {
-        /// The path that was asked for.
+        /// The requested path.
         path: PathBuf,
         /// What it is.
         what: String,

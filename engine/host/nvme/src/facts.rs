@@ -1,4 +1,4 @@
-//! What a drive says of itself, in units people use.
+//! A drive's description of itself, in units people use.
 
 use serde::Serialize;
 
@@ -31,9 +31,9 @@ pub struct ControllerFacts {
     pub atomic_blocks: u32,
     /// Blocks written as one whole even when the power fails (AWUPF).
     pub atomic_blocks_power_fail: u32,
-    /// Degrees Celsius from which on the drive warns, where it says.
+    /// Degrees Celsius from which on the drive warns, where it reports them.
     pub warning_celsius: Option<i32>,
-    /// Degrees Celsius from which on it may shut down, where it says.
+    /// Degrees Celsius from which on it may shut down, where it reports them.
     pub critical_celsius: Option<i32>,
     /// Whether it takes Dataset Management (discard).
     pub discard: bool,
@@ -108,12 +108,12 @@ pub struct Endurance {
     pub life_bytes: u128,
     /// Bytes that hosts have written.
     pub written_bytes: u128,
-    /// Bytes that went to the medium for them, where it says.
+    /// Bytes that went to the medium for them, where it reports them.
     pub media_written_bytes: Option<u128>,
 }
 
 impl Endurance {
-    /// None where the drive does not say what it bears.
+    /// `None` where the drive reports no endurance.
     pub(crate) fn of(raw: &RawEndurance) -> Option<Self> {
         let bytes = |billions: u128| billions.saturating_mul(BILLION);
         let life_bytes = Some(bytes(raw.estimate.get())).filter(|bytes| *bytes > 0)?;
@@ -160,7 +160,7 @@ fn said(kelvin: u16) -> Option<i32> {
 impl TryFrom<&RawNamespace> for NamespaceFacts {
     type Error = String;
 
-    /// Fails where the namespace is not active or says that it has a format that it lists not.
+    /// Fails where the namespace is not active or has a format that is not in its list.
     fn try_from(raw: &RawNamespace) -> Result<Self, String> {
         if raw.nsze.get() == 0 {
             return Err("the namespace is not active".into());
@@ -342,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        /// Drives lie; nothing they say may end the program.
+        /// Drives lie; no answer of theirs may end the program.
         #[test]
         fn any_answer_is_survived(byte in any::<u8>(), at in 0_usize..4096, all in any::<u8>()) {
             let mut raw = [all; 4096];

@@ -174,7 +174,7 @@ fn controller(root: &Root, name: &str) -> Result<Option<Controller>, TopologyErr
     }))
 }
 
-/// What `entry` of a controller's directory says of its namespace, controllers not yet filled in.
+/// The namespace of `entry` in a controller's directory, controllers not yet filled in.
 fn namespace(
     root: &Root,
     controller: &str,

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// Bytes of an Identify answer.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Something a drive is asked for: zeros, until the kernel has filled it in.
+/// Data of an admin command: zeros, until the kernel has filled it in.
 pub(crate) trait AdminData: FromZeros + FromBytes + IntoBytes {}
 
 /// Identify Controller.
@@ -23,7 +23,7 @@ pub(crate) struct RawController {
     /// Largest transfer, a power of two in units of the smallest page; 0 is no limit.
     pub(crate) mdts: u8,
     between_1: [u8; 266 - 78],
-    /// Kelvin; 0 is not said.
+    /// Kelvin; 0 is not reported.
     pub(crate) wctemp: U16,
     pub(crate) cctemp: U16,
     between_2: [u8; 520 - 270],
@@ -132,7 +132,7 @@ pub(crate) struct RawEndurance {
     /// Percent; 255 is 255 or more.
     pub(crate) percentage_used: u8,
     between: [u8; 32 - 6],
-    /// Bytes in billions, as those below; 0 is not said.
+    /// Bytes in billions, as those below; 0 is not reported.
     pub(crate) estimate: U128,
     pub(crate) read: U128,
     pub(crate) written: U128,

@@ -1,9 +1,9 @@
 //! NVMe drives of this host: which they are, whatever the kernel calls them today, and what they
 //! can do.
 //!
-//! Owns the reading of sysfs about NVMe (below a root that tests replace) and the admin commands
-//! that only ask: Identify, the logs of health and endurance; and key files. Never reads or writes
-//! a block, claims nothing, and never runs on a poller.
+//! Owns the reading of sysfs about NVMe (below a root that tests replace) and the read-only admin
+//! commands: Identify, the logs of health and endurance; and key files. Never reads or writes a
+//! block, claims nothing, and never runs on a poller.
 
 mod address;
 mod admin;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::host::{CONTROLLERS, Controller};
 
-/// A controller's connection to the host. Fields are None where the kernel does not say.
+/// A controller's connection to the host. Fields are `None` where the kernel does not report them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
     /// Kernel name of the controller.
@@ -22,8 +22,8 @@ pub struct Link {
     pub lanes_max: Option<u32>,
     /// I/O queues, those for polling counted in.
     pub queues: Option<u32>,
-    /// Of these, the ones for polling: 0 where its namespaces cannot be polled, else what the
-    /// driver was told to make.
+    /// Of these, the ones for polling: 0 where its namespaces cannot be polled, else the driver's
+    /// parameter.
     pub poll_queues: Option<u32>,
     /// Bytes of its memory buffer (CMB), where the kernel offers it for peer-to-peer transfers.
     pub memory_buffer_bytes: Option<u64>,
@@ -40,7 +40,7 @@ impl Link {
         let own = format!("{CONTROLLERS}/{}", controller.name);
         let word = |file: &str| {
             let text = root.text(format!("{own}/device/{file}"))?;
-            // `Unknown` and width 0 or 255: a link that cannot be asked.
+            // `Unknown` and width 0 or 255: a link that cannot be read.
             Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.starts_with("Unknown")))
         };
         let lanes = |file: &str| -> Result<Option<u32>, TopologyError> {

@@ -14,8 +14,8 @@ use crate::selector::Selector;
 /// The one namespace that a selector means. Never one of several, and never another.
 ///
 /// # Errors
-/// `IdentityError`: `Unknown` names what there is, `Ambiguous` the candidates; the others say what
-/// a path leads to instead.
+/// `IdentityError`: `Unknown` names the namespaces present, `Ambiguous` the candidates; the others
+/// name the actual target of a path.
 pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, IdentityError> {
     let host = Host::read(root)?;
     let name = match selector {
@@ -96,8 +96,8 @@ fn name_of(path: &Path, root: &Root, host: &Host) -> Result<String, IdentityErro
     }
 }
 
-/// What the kernel calls the device behind a node: directly in `/dev` nodes have their kernel
-/// name; elsewhere (a chroot, a container) their number tells.
+/// The kernel's name of the device behind a node: directly in `/dev` nodes have their kernel name;
+/// elsewhere (a chroot, a container) their number identifies it.
 fn kernel_name(node: &Path, root: &Root) -> Option<String> {
     let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     if node.parent() == fs::canonicalize(root.path("dev")).ok().as_deref() {

@@ -1,4 +1,4 @@
-//! Files with keys of in-band authentication: read only where nobody but the owner may touch them.
+//! Files with keys of in-band authentication: read only where the owner alone may touch them.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-/// Permissions of the group and of everybody else.
+/// Permissions of the group and of all others.
 const OTHERS: u32 = 0o077;
 
 /// Why a key was not read. The message names neither the file nor what is in it.

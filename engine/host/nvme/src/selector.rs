@@ -26,7 +26,7 @@ pub enum Selector {
     },
     /// `serial:S6CKNE0T`, `serial:S6CKNE0T/2`: the drive with a serial number, wherever it sits.
     Serial {
-        /// As the drive says it, without the blanks around it.
+        /// As the drive reports it, without the blanks around it.
         serial: String,
         /// Which of its namespaces.
         nsid: Option<u32>,

@@ -1,4 +1,4 @@
-//! How NVMe travels between hosts: what the kernel's target knows.
+//! How NVMe travels between hosts: the transports of the kernel's target.
 
 use std::fmt;
 

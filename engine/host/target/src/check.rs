@@ -365,7 +365,7 @@ fn shown(port: &Port) -> String {
     address.or_else(nic).unwrap_or_else(|| "on this host".into())
 }
 
-/// Why nothing can listen at an address that hosts are told.
+/// Why nothing can listen at an address that is given to hosts.
 fn unfit(address: IpAddr) -> Option<&'static str> {
     let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if address.is_unspecified() {

@@ -1,5 +1,5 @@
-//! The devices behind namespaces: ours alone before anybody else reaches them. The kernel's target
-//! opens a device without asking who has it, so a mounted one would be exported all the same.
+//! The devices behind namespaces: claimed before anything else can reach them. The kernel's target
+//! opens a device without a check for other users, so a mounted one would be exported all the same.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The whole way, for whoever operates a target: look, plan, claim, apply.
+//! The whole operation of a target: look, plan, claim, apply.
 
 use kvrail_memory::Root;
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// Makes it so; `claims` holds the devices then.
     ///
     /// # Errors
-    /// `TargetError`; the tree is as before, unless the error says otherwise.
+    /// `TargetError`; the tree is as before, unless the error states otherwise.
     pub fn bring(
         &mut self,
         wish: &TargetSpec,
@@ -101,7 +101,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         Ok(Applied { plan, steps })
     }
 
-    /// Devices that somebody else's namespaces export, under whatever name: no claim shows that.
+    /// Devices that foreign namespaces export, under whatever name: no claim detects that.
     fn exported_elsewhere(&self, exports: &[Export], present: &Snapshot) -> Vec<Problem> {
         let owned = self.owned();
         let foreign = |path: &str| place(path) == Some(Place::Namespace) && !owned.contains(&path);

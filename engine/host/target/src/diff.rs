@@ -14,7 +14,7 @@ use crate::record::{Owned, Record};
 use crate::snapshot::{Node, Snapshot};
 use crate::step::Step;
 
-/// The steps from `present` to `desired`; refusals where somebody else's objects are in the way.
+/// The steps from `present` to `desired`; refusals where foreign objects are in the way.
 pub(crate) fn steps(
     present: &Snapshot,
     record: &Record,
@@ -36,7 +36,7 @@ pub(crate) fn steps(
     Ok(steps)
 }
 
-/// What kvrail made and nobody has replaced since.
+/// Objects that kvrail made and that were not replaced since.
 pub(crate) fn mine<'a>(present: &Snapshot, record: &'a Record) -> Vec<&'a Owned> {
     record.owned.iter().filter(|owned| is_mine(present, owned)).collect()
 }
@@ -142,7 +142,7 @@ fn hangs_on(
 /// The attribute that makes a subsystem an offloaded one.
 pub(crate) const OFFLOAD: &str = "attr_offload";
 
-/// Names that somebody else has.
+/// Names of foreign objects.
 fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
     let taken =
         |item: &&Item| present.has(&item.path) && !mine.iter().any(|owned| owned.path == item.path);
@@ -155,7 +155,7 @@ fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Proble
     desired.items.iter().filter(taken).map(problem).collect()
 }
 
-/// Addresses and devices that somebody else's objects have.
+/// Addresses and devices of foreign objects.
 fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     let foreign = |path: &str, kind: Place| {
@@ -188,7 +188,7 @@ fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem
     problems
 }
 
-/// Somebody else's objects below or linked to what has to go: it could not go.
+/// Foreign objects below or linked to an object that must be removed: its removal would fail.
 fn obstacles(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, node) in present.objects().filter(|(path, _)| !gone.contains(path)) {

@@ -12,7 +12,7 @@ use crate::step::Step;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorClass {
-    /// What was asked for makes no sense, on any host.
+    /// The request makes no sense, on any host.
     Usage,
     /// This host cannot or must not do it: in use, foreign, missing.
     Refused,
@@ -83,7 +83,7 @@ impl fmt::Display for Aftermath {
     }
 }
 
-/// Why the tree is not as it was asked for.
+/// Why the tree is not as requested.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are the words of the message above them")]
 pub enum TargetError {

@@ -35,7 +35,7 @@ pub struct Facts {
     pub addresses: BTreeMap<u16, Result<Listening, Unusable>>,
     /// Module parameters of the vendor's stack.
     pub parameters: Parameters,
-    /// Physical addresses that the kernel uses as memory; empty where it does not say.
+    /// Physical addresses that the kernel uses as memory; empty where it does not report them.
     pub memory: Vec<Range<u64>>,
 }
 

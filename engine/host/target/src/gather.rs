@@ -19,8 +19,8 @@ use crate::spec::{Port, TargetSpec};
 /// By selector.
 type Devices = BTreeMap<String, Result<Device, Unusable>>;
 
-/// Everything of this host that the wish touches. `open` are the ports that are ours and listen
-/// already: their addresses are taken, by us. Features are left for the tree to tell.
+/// Everything of this host that the specification touches. `open` are our own ports that listen
+/// already: they occupy their addresses. Features are left to the probe of the tree.
 #[must_use]
 pub fn gather(wish: &TargetSpec, root: &Root, open: &[u16]) -> Facts {
     let namespaces = wish.subsystem.iter().flat_map(|subsystem| &subsystem.namespace);
@@ -28,7 +28,7 @@ pub fn gather(wish: &TargetSpec, root: &Root, open: &[u16]) -> Facts {
     let devices: Devices = devices.collect();
     let files = wish.host.iter().flat_map(|it| [&it.dhchap_key_file, &it.dhchap_ctrl_key_file]);
     let keys = files.flatten().map(|file| (file.clone(), key(file)));
-    // Thousands of files: read where a card is asked for. One that cannot be read shows none.
+    // Thousands of files: read only if a port names a card. An unreadable one shows none.
     let asks = wish.port.iter().any(|port| port.nic.is_some());
     let map = asks.then(|| Map::read(root).ok()).flatten();
     let listening = |port: &Port| {
@@ -172,7 +172,7 @@ fn parameters(root: &Root) -> Parameters {
     }
 }
 
-/// `00100000-7ffdbfff : System RAM`, the ends included. Zeros for who is not root.
+/// `00100000-7ffdbfff : System RAM`, the ends included. Zeros without root.
 fn memory(root: &Root) -> Vec<Range<u64>> {
     let text = root.text("proc/iomem").ok().flatten().unwrap_or_default();
     let range = |line: &str| {

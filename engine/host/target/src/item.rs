@@ -34,7 +34,7 @@ impl Attribute {
         if live { Change::Live } else { Change::Rebuild }
     }
 
-    /// Whether the tree's text says the same. A file that cannot be read says nothing.
+    /// Whether the tree's text is equal. An unreadable file never is.
     pub(crate) fn is(&self, present: Option<&str>) -> bool {
         let Some(present) = present.map(str::trim) else { return true };
         match &*self.name {

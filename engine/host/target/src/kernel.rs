@@ -114,7 +114,7 @@ impl Tree for Kernel {
     }
 
     fn can_load(&self, name: &str) -> bool {
-        // Without modprobe nobody knows.
+        // Without modprobe the answer is unknown.
         modprobe(&["--dry-run", name]) != Err(Errno::NODEV)
     }
 
@@ -132,7 +132,7 @@ fn modprobe(arguments: &[&str]) -> Result<(), Errno> {
     let mut command = Command::new("modprobe");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status().map_err(|error| errno(&error))?;
-    // modprobe says no more than that it failed: the module is not there for us.
+    // modprobe reports no more than its failure: the module is not there for us.
     if status.success() { Ok(()) } else { Err(Errno::NODEV) }
 }
 

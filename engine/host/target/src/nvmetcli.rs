@@ -33,7 +33,7 @@ pub fn export(desired: &Desired) -> Value {
     })
 }
 
-/// Everything that is in a tree, whoever made it, as a plan of it would be.
+/// All objects of a tree, kvrail's and foreign ones, as a plan would have them.
 #[must_use]
 pub fn everything(present: &Snapshot) -> Desired {
     let attributes = |path: &str| {
@@ -135,7 +135,7 @@ fn port(item: &Item, desired: &Desired) -> Value {
     })
 }
 
-/// Reads a saved configuration. `named` says by what a device of this host is named for good.
+/// Reads a saved configuration. `named` returns the permanent name of a device of this host.
 ///
 /// # Errors
 /// A problem for each value that cannot be taken over.
@@ -194,7 +194,7 @@ fn words(value: &Value, key: &str) -> Vec<String> {
     list(value, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// What the kernel has by itself, and what says nothing about what is wished for.
+/// The kernel's defaults, which are no part of a specification.
 const DEFAULTS: [(&str, &str); 12] = [
     ("cntlid_min", "1"),
     ("cntlid_max", "65519"),
@@ -230,7 +230,7 @@ impl Reader<'_> {
         parsed
     }
 
-    /// Says what a group holds that has no key here and is not the kernel's own choice.
+    /// Reports values of a group that have no key here and are not the kernel's default.
     fn leftover(&mut self, at: &str, value: &Value, group: &str, known: &[&str]) {
         let entries = value.get(group).and_then(Value::as_object).into_iter().flatten();
         for (key, entry) in entries.filter(|(key, _)| !known.contains(&key.as_str())) {

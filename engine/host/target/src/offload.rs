@@ -1,7 +1,8 @@
 //! Whether the network card serves a subsystem by itself, and if not, why not.
 //!
 //! Target offload is a feature of a network card vendor's driver stack; the upstream kernel has
-//! none of its attributes and parameters. What the stack's public documents say are rules here.
+//! none of its attributes and parameters. The public documents of the stack are the source of the
+//! rules here.
 
 use serde::Serialize;
 
@@ -10,7 +11,7 @@ use crate::error::Problem;
 use crate::facts::{Device, Facts};
 use crate::spec::{Offload, Subsystem, TargetSpec};
 
-/// Who serves a subsystem's reads and writes.
+/// Server of a subsystem's reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Serving {
@@ -30,7 +31,7 @@ pub enum Serving {
 pub struct Outcome {
     /// The subsystem's name.
     pub subsystem: String,
-    /// What was asked for.
+    /// The requested kind.
     pub asked: Offload,
     /// What it gets.
     pub serving: Serving,

@@ -21,7 +21,7 @@ use crate::spec::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, Ta
 pub struct Plan {
     /// The objects.
     pub desired: Desired,
-    /// Who serves each subsystem.
+    /// The server of each subsystem.
     pub outcomes: Vec<Outcome>,
     /// What the operator should know.
     pub notes: Vec<String>,

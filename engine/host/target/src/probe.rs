@@ -1,5 +1,5 @@
-//! Which attributes this kernel's objects have: read from objects that are there, or from ones made
-//! for the moment. Those have no device, no host and no opening, so nobody can reach anything.
+//! Attributes of this kernel's objects: read from existing objects, or from temporary ones. Those
+//! have no device, no host and no port, so nothing can be reached through them.
 
 use std::collections::BTreeSet;
 

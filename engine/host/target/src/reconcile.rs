@@ -23,7 +23,7 @@ pub struct Target<T, S> {
     interrupted: Option<String>,
 }
 
-/// Whether steps lead to what was asked for, or back to what was.
+/// Whether steps lead to the requested state, or back to the earlier one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Forward,
@@ -47,8 +47,8 @@ impl<T: Tree, S: Store> Target<T, S> {
         Ok(target)
     }
 
-    /// What was recorded and is there. An object whose making was about to begin is ours where it
-    /// is there and still as it was born: between the two, nobody but this process made it.
+    /// Recorded objects that exist. An object whose creation was about to begin is ours if it
+    /// exists in its initial state: between the two, no other process made it.
     fn settle(&mut self, present: &Snapshot) {
         if self.record.phase == Phase::Working {
             let step = self.record.intent.take().map(|intent| {
@@ -134,8 +134,8 @@ impl<T: Tree, S: Store> Target<T, S> {
         diff::steps(present, &self.record, desired).map_err(TargetError::Refused)
     }
 
-    /// Makes what kvrail has in the tree equal to `desired`; returns the steps taken. After an
-    /// error the tree is as before, unless the error says otherwise.
+    /// Makes kvrail's part of the tree equal to `desired`; returns the steps taken. After an error
+    /// the tree is as before, unless the error states otherwise.
     ///
     /// # Errors
     /// `TargetError` with cause and remedy.
@@ -201,8 +201,8 @@ impl<T: Tree, S: Store> Target<T, S> {
         Ok(())
     }
 
-    /// The record knows of a step before it is done. On the way back what goes needs no record:
-    /// the one that is kept names it already.
+    /// Records a step before it is done. On the way back a removal needs no record: the kept one
+    /// names the object already.
     fn announce(&mut self, step: &Step, way: Way) -> Result<(), TargetError> {
         let made = |attributes: &[String]| Owned {
             path: step.path().to_owned(),

@@ -1,5 +1,5 @@
-//! What kvrail made, kept where a crash cannot take it: written before each step, so that the next
-//! start knows of everything that may be there.
+//! The list of objects that kvrail made, which survives a crash: written before each step, so that
+//! the next start has all objects that may exist.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -141,7 +141,7 @@ impl Store for FileStore {
         }
         let next = self.directory.join("record.next");
         let text = serde_json::to_vec(record).expect("strings and numbers are always JSON");
-        // Left by a crash, or a link that leads to somebody else's file.
+        // Left by a crash, or a link to a foreign file.
         let _gone = std::fs::remove_file(&next);
         let new = std::fs::OpenOptions::new().write(true).create_new(true).open(&next);
         let written = new.and_then(|mut file| {

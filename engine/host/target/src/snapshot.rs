@@ -68,7 +68,7 @@ impl Snapshot {
                 nodes.insert(path, node);
             }
         }
-        // Who has a tree has its module, even where it is a copy.
+        // A tree implies its module, even where it is a copy.
         let modules = TRANSPORTS.into_iter().filter(|name| tree.has_module(name)).chain([NVMET]);
         Ok(Self { nodes, modules: modules.collect() })
     }
@@ -85,7 +85,7 @@ impl Snapshot {
         self.nodes.contains_key(path)
     }
 
-    /// All objects and links that somebody made, with what they are.
+    /// All objects and links that were made, with their kind.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (&str, &Node)> {
         let all = self.nodes.iter().map(|(path, node)| (&**path, node));
         all.filter(|(path, node)| !matches!(node, Node::File(_)) && place(path).is_some())

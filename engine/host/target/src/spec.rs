@@ -31,7 +31,7 @@ impl TargetSpec {
     }
 }
 
-/// A host that proves who it is.
+/// A host that authenticates itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -43,10 +43,10 @@ pub struct Host {
     /// File with the key by which this target proves itself to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_key_file: Option<PathBuf>,
-    /// Hash of the proof; the kernel's own choice where it is not said.
+    /// Hash of the authentication; the kernel's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_hash: Option<Hash>,
-    /// Group of the key exchange; the kernel's own choice where it is not said.
+    /// Group of the key exchange; the kernel's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_dhgroup: Option<DhGroup>,
 }
@@ -85,13 +85,13 @@ pub struct Subsystem {
     /// Hosts that may connect, by qualified name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Everybody may connect; excludes a host list.
+    /// Any host may connect; excludes a host list.
     #[serde(default, skip_serializing_if = "is_not")]
     pub allow_any_host: bool,
     /// Whether the network card serves it without this host's CPU.
     #[serde(default)]
     pub offload: Offload,
-    /// Serial number, 1 to 20 printable ASCII characters; made from the name where it is not said.
+    /// Serial number, 1 to 20 printable ASCII characters; derived from the name if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     /// Model, 1 to 40 printable ASCII characters.
@@ -122,7 +122,7 @@ pub enum Offload {
     /// The kernel's target.
     #[default]
     Off,
-    /// The network card where it can, else the kernel's target; which one is said.
+    /// The network card where it can, else the kernel's target; the report names the choice.
     Preferred,
     /// The network card or an error.
     Required,
@@ -136,7 +136,7 @@ pub struct Namespace {
     pub nsid: u32,
     /// The device behind it, by what it is: `pci:`, `serial:`, `wwid:`, or a stable link.
     pub device: Selector,
-    /// Its UUID for hosts; made from subsystem, number and device where it is not said.
+    /// Its UUID for hosts; derived from subsystem, number and device if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
     /// Its NGUID for hosts.
@@ -212,7 +212,7 @@ pub struct Port {
     /// The RDMA card whose address it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<Nic>,
-    /// Port number at the address; 4420 where it is not said; none for `loop`.
+    /// Port number at the address; 4420 if absent; none for `loop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
     /// Subsystems reached here, by qualified name.

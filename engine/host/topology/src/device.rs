@@ -63,7 +63,7 @@ pub enum Detail {
         address: String,
         /// Kernel names of its block devices.
         namespaces: Vec<String>,
-        /// The NIC that leads to a remote one, where the kernel says.
+        /// The NIC that leads to a remote one, where the kernel reports it.
         via: Option<String>,
     },
     /// Of NICs.

@@ -28,13 +28,13 @@ impl Link {
             speed_gt: speed("current_link_speed")?,
             width: width("current_link_width")?,
             speed_max_gt: speed("max_link_speed")?,
-            // 255 is what a function without a link of its own says.
+            // 255 is the value of a function without a link of its own.
             width_max: width("max_link_width").filter(|lanes| *lanes <= 32)?,
         })
     }
 
-    /// Whether it runs below what the device could do. GPUs save power at a low speed when idle,
-    /// so there only the width tells.
+    /// Whether it runs below the device's ability. GPUs save power at a low speed when idle, so for
+    /// them only the width counts.
     #[must_use]
     pub fn is_narrow(&self) -> bool {
         self.width < self.width_max

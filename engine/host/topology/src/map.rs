@@ -93,7 +93,7 @@ fn drives(ground: &Ground<'_>, nics: &[Device]) -> Result<Vec<Device>, TopologyE
     Ok(host.controllers.iter().map(device).collect())
 }
 
-/// The NIC whose address a connection goes out from, where the kernel says.
+/// The NIC whose address is the source of a connection, where the kernel reports it.
 fn nic_to<'a>(controller: &Controller, nics: &'a [Device]) -> Option<&'a Device> {
     let mut pairs = controller.address.split(',').filter_map(|pair| pair.split_once('='));
     let from = pairs.find(|(key, _)| ["host_traddr", "src_addr"].contains(key))?.1;

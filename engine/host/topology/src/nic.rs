@@ -73,7 +73,7 @@ fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
     })
 }
 
-/// The address in a GID of RoCE: IPv4 ones are mapped; link-local ones reach nobody far.
+/// The address in a GID of RoCE: IPv4 ones are mapped; link-local ones reach no remote host.
 fn address(gid: Ipv6Addr) -> Option<IpAddr> {
     match gid.to_ipv4_mapped() {
         Some(four) => Some(IpAddr::V4(four)),

@@ -23,7 +23,7 @@ pub enum PathKind {
     Nodes,
     /// The link between sockets (SYS).
     Sockets,
-    /// The kernel does not say where one of them sits.
+    /// The kernel does not report the place of one of them.
     Unknown,
 }
 
@@ -70,8 +70,8 @@ impl PathKind {
         }
     }
 
-    /// Whether data goes from device to device without the CPU's fabric: what peer-to-peer DMA
-    /// and target offload want.
+    /// Whether data goes from device to device without the CPU's fabric: the path for peer-to-peer
+    /// DMA and target offload.
     #[must_use]
     pub fn is_peer(self) -> bool {
         self <= Self::Switches

@@ -16,7 +16,7 @@ pub struct Place {
     pub pci: Option<PciAddress>,
     /// Kernel names from the host bridge (`pci0000:00`) over every bridge down to itself.
     pub route: Vec<String>,
-    /// The NUMA node, where the kernel knows it or there is only one.
+    /// The NUMA node, where the kernel reports it or there is only one.
     pub node: Option<u32>,
     /// The socket of that node.
     pub socket: Option<u32>,
@@ -35,7 +35,7 @@ impl<'a> Ground<'a> {
     pub(crate) fn new(root: &'a Root, topology: &Topology) -> Self {
         let socket_of = |cpu: u32| {
             let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
-            // -1 where the firmware says nothing.
+            // -1 where the firmware has none.
             root.value::<i64>(path).ok().flatten().and_then(|id| u32::try_from(id).ok())
         };
         let nodes = topology.nodes().iter();

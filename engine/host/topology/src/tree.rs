@@ -38,7 +38,7 @@ impl Branch {
         &mut self.children[at]
     }
 
-    /// Drops bridges with one child: only those where ways part say something.
+    /// Drops bridges with one child: only those where ways part are informative.
     fn prune(self) -> Self {
         let children: Vec<Self> = self.children.into_iter().map(Self::prune).collect();
         let bridge = self.label.starts_with("switch ");

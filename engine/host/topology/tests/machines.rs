@@ -150,7 +150,7 @@ fn one_switch_brings_drive_nic_and_gpu_together() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("nvme1 to NIC mlx5_0 (the nearest): through the root complex"));
     assert!(warnings[1].contains("nvme1 to GPU gpu0"));
-    // -1 and one node: the kernel need not say.
+    // -1 and one node: the kernel need not report it.
     assert!(map.devices.iter().all(|device| device.place.node == Some(0)));
 }
 

@@ -9,7 +9,7 @@ use super::files::{Root, TopologyError};
 /// What is near a device. Nothing is known of virtual ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near {
-    /// Its NUMA node, where the kernel knows one.
+    /// Its NUMA node, where the kernel reports one.
     pub node: Option<u32>,
     /// The CPUs that its queues' interrupts arrive at. Many disks of virtual machines have one
     /// queue, NVMe drives have one for each CPU if they can.

@@ -18,10 +18,10 @@ pub enum TopologyError {
     Unreadable {
         /// Which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
-    /// A file does not say what it should.
+    /// A file has unexpected content.
     #[error("{}: {what}; report it with the kernel's version", path.display())]
     Malformed {
         /// Which file.

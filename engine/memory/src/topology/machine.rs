@@ -71,9 +71,9 @@ impl Topology {
         &self.isolated
     }
 
-    /// CPUs this process may pin threads to: online, granted by its cpuset, and within the
-    /// affinity mask it was started with. A mask that nobody narrowed lacks only the isolated
-    /// CPUs; those are allowed then.
+    /// CPUs this process may pin threads to: online, granted by its cpuset, and within the affinity
+    /// mask it was started with. A mask that lacks only the isolated CPUs was not narrowed; those
+    /// are allowed then.
     #[must_use]
     pub fn allowed(&self) -> &CpuList {
         &self.allowed
@@ -99,7 +99,7 @@ impl Topology {
         self.siblings.get(&cpu).cloned().unwrap_or_else(|| CpuList::from_iter([cpu]))
     }
 
-    /// The NUMA node of a CPU; none when it is offline or the kernel knows no nodes.
+    /// The NUMA node of a CPU; none when it is offline or the kernel has no nodes.
     #[must_use]
     pub fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node)

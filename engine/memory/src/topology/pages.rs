@@ -12,7 +12,7 @@ pub struct HugePages {
     pub page_bytes: u64,
     /// Pages reserved in all.
     pub total: u64,
-    /// Pages nobody has taken.
+    /// Free pages.
     pub free: u64,
 }
 

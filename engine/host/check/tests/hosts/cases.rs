@@ -6,7 +6,7 @@ use kvrail_check::{Purpose, Verdict};
 
 use crate::host::{Host, RELEASE};
 
-/// One thing wrong: which check says so, for what use, how grave, and a word of what it saw.
+/// One fault: the check that reports it, for which purpose, its severity, and a word of its text.
 pub(crate) type Case = (&'static str, Purpose, Verdict, &'static str, fn(&Host));
 
 const NVME: &str = "sys/class/nvme/nvme0";

@@ -1,5 +1,5 @@
-//! Every check on made-up hosts: what is fine is ok, what is wrong is said with cost and remedy,
-//! what cannot be seen is said so.
+//! Every check on made-up hosts: a sound part is ok, a fault has cost and remedy, a part that
+//! cannot be examined is reported as such.
 
 mod cases;
 mod host;
@@ -46,7 +46,7 @@ fn each_thing_that_is_wrong_is_found_with_cost_and_remedy() {
     for (check, purpose, verdict, words, harm) in CASES {
         let host = Host::good();
         harm(&host);
-        // Whether a filter lets io_uring pass, only a try tells: here nothing was tried.
+        // Only a try shows whether a filter lets io_uring pass: here nothing was tried.
         let report = host.report(Some(*purpose), Live::default());
         let found = find(&report, check);
         let hit = found.iter().find(|it| it.verdict == *verdict && it.seen.contains(words));
@@ -61,7 +61,7 @@ fn each_thing_that_is_wrong_is_found_with_cost_and_remedy() {
 #[test]
 fn every_check_that_can_complain_has_a_case() {
     let report = Host::good().report(None, works());
-    // These three only tell.
+    // These three only report.
     let telling = ["container", "hugepage-mounts", "direct-io", "io-uring-tried"];
     for finding in &report.findings {
         let told = telling.contains(&finding.check);
@@ -152,7 +152,7 @@ fn memory_of_a_drive_that_is_published_is_shown() {
     assert!(found.seen.starts_with("67108864 bytes"), "{found:?}");
 }
 
-/// cuFile asks for the device that a file lies on, so no other one's entry counts.
+/// cuFile needs the device that a file lies on, so no other one's entry counts.
 #[test]
 fn the_udev_entry_is_that_of_the_device_below_the_path() {
     let host = Host::good();

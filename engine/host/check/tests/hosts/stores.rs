@@ -66,7 +66,7 @@ fn member(budget: MemberBudget) -> StoreMember {
     StoreMember { name, drive, budget, tables, pinned_bytes: 55_300_000 }
 }
 
-/// What a check says of this drive and member.
+/// A check's finding for this drive and member.
 fn says(check: &str, drive: Drive, member: StoreMember) -> Finding {
     let host = Host::good();
     host.put("proc/meminfo", "MemAvailable: 1024 kB\nMemTotal:       16777216 kB");

@@ -1,4 +1,4 @@
-//! What is shown of drives: all that sysfs says, and what could not be seen by name.
+//! The description of drives: all values of sysfs, and by name those that could not be read.
 
 use kvrail_nvme::{Drive, drives};
 
@@ -59,7 +59,7 @@ fn sysfs_is_read_and_a_silent_drive_is_named() {
     assert_eq!((&link.speed_max, link.lanes_max), (&None, None));
     assert_eq!((link.numa_node, link.queues, link.poll_queues), (Some(1), Some(8), Some(2)));
     assert_eq!(link.memory_buffer_bytes, Some(64 << 20));
-    // The made-up node is a file: every question is refused, and said so.
+    // The made-up node is a file: every command is refused, and reported as such.
     let missed: Vec<_> = drive.unseen.iter().map(|unseen| unseen.what).collect();
     assert_eq!(missed, ["identity", "formats", "health"]);
     assert!(drive.unseen[0].why.contains("no NVMe controller"), "{:?}", drive.unseen);

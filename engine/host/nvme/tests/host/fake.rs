@@ -1,4 +1,4 @@
-//! A made-up host: the part of sysfs and /dev that tells about NVMe, as a 6.12 kernel lays it out.
+//! A made-up host: the part of sysfs and /dev about NVMe, as a 6.12 kernel lays it out.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
 //! The program stops at every single call, in the tree and in its record. After the next start
-//! there is everything or nothing, whichever was asked for, and never a moment of more.
+//! there is everything or nothing, whichever was requested, and never a moment of more.
 
 use kvrail_target::Desired;
 

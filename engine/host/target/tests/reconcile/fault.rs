@@ -1,4 +1,4 @@
-//! Every call fails once, with several errors: the tree is as it was, and the words say what to do.
+//! Every call fails once, with several errors: the tree is unchanged, and the error has the remedy.
 
 use kvrail_target::{Aftermath, Desired, ErrorClass, TargetError};
 use rustix::io::Errno;
@@ -79,7 +79,7 @@ fn a_failure_at_any_call_of_undo_leaves_what_was() {
     assert!(points >= 300, "{points}");
 }
 
-/// The same refusal every time: the way back fails too, and the words say so.
+/// The same refusal every time: the way back fails too, and the error states it.
 #[test]
 fn a_way_back_that_is_closed_is_told() {
     let flavor = Flavor::Stable;

@@ -1,5 +1,5 @@
-//! A made-up machine: what sysfs and procfs tell of drives and RDMA cards, and a file for each
-//! drive. Two sockets; the first has a switch.
+//! A made-up machine: sysfs and procfs of drives and RDMA cards, and a file for each drive. Two
+//! sockets; the first has a switch.
 
 use std::fs;
 use std::os::unix::fs::symlink;

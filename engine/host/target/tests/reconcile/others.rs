@@ -9,7 +9,7 @@ use crate::world::{End, ORDINARY, apply, desired, open, run};
 
 const KV0: &str = "subsystems/nqn.2026-01.org.example:kv0";
 
-/// What somebody else may do to our objects.
+/// A foreign change of our objects.
 type Meddling = (&'static str, Meddle);
 
 const MEDDLING: [Meddling; 8] = [
@@ -114,7 +114,7 @@ fn what_others_do_in_between_is_noticed() {
     assert!(whole > 100 && refused > 100, "{whole} went through, {refused} were refused");
 }
 
-/// Somebody takes a name in the moment before we do: it is his, and all of ours goes.
+/// Another program takes a name in the moment before us: its object stays, and all of ours go.
 #[test]
 fn a_name_taken_in_between_is_left_to_who_has_it() {
     let flavor = Flavor::Stable;
@@ -138,7 +138,7 @@ fn a_name_taken_in_between_is_left_to_who_has_it() {
     assert!(refusals > 20, "{refusals}");
 }
 
-/// Somebody replaces our subsystem by his own of the same name: it is his.
+/// Another program replaces our subsystem by its own of the same name: the new one is foreign.
 #[test]
 fn a_name_that_changed_hands_is_not_ours_any_more() {
     let flavor = Flavor::Stable;
@@ -175,7 +175,7 @@ fn a_name_that_changed_hands_is_not_ours_any_more() {
     assert!(!text.keys().any(|path| path.starts_with("ports/1")));
 }
 
-/// Somebody hangs his things on ours: nothing of ours can go, so nothing does.
+/// Foreign objects are linked to ours: nothing of ours can be removed, so nothing is.
 #[test]
 fn what_others_hung_on_ours_is_named_before_anything_is_done() {
     let flavor = Flavor::Stable;

@@ -51,7 +51,7 @@ impl Host {
     }
 }
 
-/// A dry run on an empty tree, which loads nothing; apply does what it said.
+/// A dry run on an empty tree, which loads nothing; apply does the same as planned.
 #[test]
 fn a_plan_says_which_modules_apply_loads() {
     let (host, wish) = (Host::new(), wish(WISH));
@@ -78,7 +78,7 @@ fn a_plan_says_which_modules_apply_loads() {
 
 type Spoil = fn(&Host);
 
-/// Hosts on which plan and apply say the same: no.
+/// Hosts that plan and apply both refuse.
 #[test]
 fn what_a_host_lacks_is_refused_before_anything_is_done() {
     let cases: [(&str, Spoil, &[&str]); 4] = [
@@ -125,7 +125,7 @@ fn what_a_host_lacks_is_refused_before_anything_is_done() {
     }
 }
 
-/// Drives that somebody has, or that hold what is not kvrail's: refused with the tree as it was.
+/// Drives that are in use, or that hold foreign data: refused with the tree unchanged.
 #[test]
 fn a_drive_that_is_not_free_is_refused() {
     use std::os::unix::fs::FileExt;
@@ -156,7 +156,7 @@ fn a_drive_that_is_not_free_is_refused() {
     assert_eq!(host.tree.access().len(), 1);
 }
 
-/// modprobe knows the module and cannot load it.
+/// modprobe finds the module and cannot load it.
 #[test]
 fn a_module_that_does_not_load_is_told() {
     let host = Host::new();

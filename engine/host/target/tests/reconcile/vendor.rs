@@ -89,7 +89,7 @@ fn the_upstream_kernel_serves_what_is_preferred_and_refuses_what_is_required() {
     }
 }
 
-/// Before any object shows what the kernel has, a plan says that it does not know.
+/// Before any object shows the kernel's attributes, a plan reports them as unknown.
 #[test]
 fn what_is_not_known_is_said() {
     let wished = wish(OFFLOADED);

@@ -9,7 +9,7 @@ use crate::world::{
 
 const FLAVORS: [Flavor; 3] = [Flavor::Stable, Flavor::Recent, Flavor::Vendor];
 
-/// Somebody else's target in the same tree.
+/// A foreign target in the same tree.
 pub(crate) fn strangers(tree: &FakeTree) {
     use kvrail_target::Tree;
     let mut tree = tree.clone();
@@ -118,7 +118,7 @@ fn what_differs_a_little_changes_a_little() {
     assert_eq!(states, ["write ports/1/ana_groups/1/ana_state = inaccessible"]);
     let group = change("ana_group = 2", "ana_group = 1");
     assert_eq!(group.len(), 1, "{group:?}");
-    // A host that comes interrupts nobody; one that leaves loses its connections with its place.
+    // A new host interrupts no other; a removed one loses its connections with its place.
     let kv1 = "hosts = [\"nqn.2026-01.org.example:b\"]";
     let both = "hosts = [\"nqn.2026-01.org.example:b\", \"nqn.2026-01.org.example:a\"]";
     let comes = change(kv1, both);
@@ -139,7 +139,7 @@ fn objects_of_another_boot_are_not_ours() {
     let (tree, store) = (FakeTree::new(flavor), MemoryStore::default());
     let plan = desired(ORDINARY, flavor);
     apply(&tree, &store, &plan);
-    // The same names, made by somebody after a boot.
+    // The same names, made by another program after a boot.
     let mut later = Target::open(tree.clone(), store.clone(), "another boot").unwrap();
     let before = tree.text();
     assert!(later.undo().unwrap().is_empty());

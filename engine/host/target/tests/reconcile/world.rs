@@ -197,7 +197,7 @@ pub(crate) fn run(
     }
 }
 
-/// Nobody ever reached what he was not to reach: before, or in the end.
+/// No host ever reached a device beyond its rights: before, or in the end.
 #[track_caller]
 pub(crate) fn assert_never_wider(tree: &FakeTree, allowed: &[&Access], what: &str) {
     let mut wider = BTreeSet::new();

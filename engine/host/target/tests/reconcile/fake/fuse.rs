@@ -27,7 +27,7 @@ pub(crate) struct Fuse {
     meddling: Option<(usize, Meddle)>,
 }
 
-/// What somebody else does to the tree.
+/// A foreign change of the tree.
 pub(crate) type Meddle = fn(&mut FakeTree);
 
 impl Fuse {
@@ -35,12 +35,12 @@ impl Fuse {
         Self { blow: Some((call, blow)), ..Self::default() }
     }
 
-    /// Somebody else acts right before the n-th call, and the program goes on.
+    /// A foreign change happens right before the n-th call, and the program goes on.
     pub(crate) fn meddling(call: usize, meddle: Meddle) -> Self {
         Self { meddling: Some((call, meddle)), ..Self::default() }
     }
 
-    /// What somebody else does before the call that was counted last.
+    /// The foreign change due before the call that was counted last.
     pub(crate) fn meddle(&self) -> Option<Meddle> {
         self.meddling.filter(|(call, _)| call + 1 == self.calls()).map(|(_, meddle)| meddle)
     }

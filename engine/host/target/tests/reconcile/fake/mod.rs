@@ -1,6 +1,6 @@
-//! A made-up nvmet tree that keeps the kernel's rules: what exists with an object, what may be
-//! written when, what holds what. It can stop or fail at any call, and it writes down who could
-//! reach which device after each one.
+//! A made-up nvmet tree that keeps the kernel's rules: children created with an object, order of
+//! writes, references between objects. It can stop or fail at any call, and it records after each
+//! call which hosts could reach which devices.
 
 mod fuse;
 mod rules;
@@ -37,7 +37,7 @@ enum Node {
     Link(String),
 }
 
-/// Who can reach which device: host names, `*` for everybody.
+/// Which hosts can reach which devices: host names, `*` for all.
 pub(crate) type Access = BTreeSet<(String, String)>;
 
 /// The state behind all handles of one tree.

@@ -1,4 +1,4 @@
-//! Edits of a good wish that no host could fulfil, and what their refusals say.
+//! Edits of a good specification that no host could fulfil, and their errors.
 
 /// A name of one byte too many.
 pub(super) const LONG: &str = "nqn.2026-01.org.example:\
@@ -271,7 +271,7 @@ pub(super) const WISHES: &[Edit] = &[
     ),
 ];
 
-/// Not even a wish: what the parser says.
+/// Not even a specification: the parser's errors.
 pub(super) const TEXTS: &[Edit] = &[
     ("transport = \"tcp\"", "transport = \"fc\"", &["unknown variant `fc`", "`rdma`"]),
     ("offload = \"preferred\"", "offload = \"yes\"", &["unknown variant `yes`", "`required`"]),
