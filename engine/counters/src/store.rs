@@ -152,12 +152,13 @@ mod tests {
     fn names_and_metrics_are_one_counter_s() {
         let member = [&StoreCounters::TABLE[..], &ServingCounters::TABLE].concat();
         for table in [&member[..], &PoolCounters::TABLE, &PollerCounters::TABLE] {
-            let names: BTreeSet<_> = table.iter().map(|it| it.name).collect();
+            let names: BTreeSet<_> = table.iter().map(|counter| counter.name).collect();
             assert_eq!(names.len(), table.len());
             let is_part = |it: &&Definition| matches!(it.kind, Kind::Part(_));
-            let metrics = table.iter().filter(|it| !is_part(it)).map(|it| it.metric);
+            let metrics =
+                table.iter().filter(|counter| !is_part(counter)).map(|counter| counter.metric);
             let metrics: BTreeSet<_> = metrics.collect();
-            assert_eq!(metrics.len(), table.iter().filter(|it| !is_part(it)).count());
+            assert_eq!(metrics.len(), table.iter().filter(|counter| !is_part(counter)).count());
             for part in table.iter().filter(is_part) {
                 let of = |it: &&Definition| it.kind == Kind::Sum && it.metric == part.metric;
                 let sum = table.iter().find(of).expect("a part has a sum");

@@ -199,7 +199,9 @@ impl Target {
         let there = self.streams();
         match wanted {
             WriteStream::Unnamed => Ok(None),
-            WriteStream::Apart => Ok(NonZeroU8::new(there).filter(|it| it.get() > 1).map(Stream)),
+            WriteStream::Apart => {
+                Ok(NonZeroU8::new(there).filter(|number| number.get() > 1).map(Stream))
+            }
             WriteStream::Number(number) if number.get() <= there => Ok(Some(Stream(number))),
             WriteStream::Number(number) => {
                 let what = format!("has {there} write streams and write_stream is {number}");
@@ -336,7 +338,8 @@ mod tests {
             assert_eq!(target.stream(WriteStream::Apart).unwrap(), stream(apart), "{there}");
             assert_eq!(target.stream(WriteStream::Unnamed).unwrap(), None);
         }
-        let [second, third] = [2, 3].map(|it| WriteStream::Number(NonZeroU8::new(it).unwrap()));
+        let [second, third] =
+            [2, 3].map(|number| WriteStream::Number(NonZeroU8::new(number).unwrap()));
         assert_eq!(with_streams(2).stream(second).unwrap(), stream(2));
         let refused = with_streams(2).stream(third).unwrap_err().to_string();
         assert!(refused.contains("has 2 write streams and write_stream is 3"), "{refused}");

@@ -7,7 +7,8 @@ use crate::{Fragment, Layout};
 /// # Panics
 /// If it does, or they do not.
 pub fn layout(bytes: &[u8]) {
-    let mut numbers = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap()));
+    let mut numbers =
+        bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap()));
     let mut next = || numbers.next().unwrap_or(0);
     let blocks = u32::try_from(next() & 0xffff_ffff).expect("32 bits");
     let memories: Vec<u64> = (0..=next() % 4).map(|_| next()).collect();

@@ -198,7 +198,7 @@ impl Door {
                 tokio::time::sleep(EXHAUSTED).await;
                 continue;
             };
-            open.retain(|it| !it.is_finished());
+            open.retain(|task| !task.is_finished());
             if open.len() == CONNECTIONS_MAX {
                 open.pop_front().expect("there are some").abort();
             }

@@ -84,7 +84,8 @@ impl Drop for Name {
 
 /// Takes the place of a socket without a listener, and of nothing else.
 fn bind_path(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let is_socket =
+        fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     if is_socket && UnixStream::connect(path).as_ref().is_err_and(refused) {
         fs::remove_file(path)?;

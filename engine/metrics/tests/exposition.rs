@@ -62,7 +62,7 @@ fn read(text: &str, dialect: Dialect) -> BTreeMap<String, Read> {
 fn sample(line: &str) -> (String, String, Option<f64>, f64) {
     let (head, value) = line.rsplit_once(' ').expect("a value");
     let (name, labels) = head.split_once('{').unwrap_or((head, "}"));
-    assert!(name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'), "{line}");
+    assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
     let labels = labels.strip_suffix('}').expect("labels end");
     let (labels, bound) = match labels.rsplit_once("le=\"") {
         Some((labels, bound)) => (labels.trim_end_matches(','), Some(bound.trim_end_matches('"'))),
@@ -107,8 +107,8 @@ fn check_histogram(name: &str, family: &Read) {
     for labels in labels {
         let of = |suffix: &str| {
             let name = format!("{name}{suffix}");
-            let own = family.samples.iter().filter(|it| it.1 == labels && it.0 == name);
-            own.map(|it| (it.2, it.3)).collect::<Vec<_>>()
+            let own = family.samples.iter().filter(|sample| sample.1 == labels && sample.0 == name);
+            own.map(|sample| (sample.2, sample.3)).collect::<Vec<_>>()
         };
         let (buckets, count, sum) = (of("_bucket"), of("_count"), of("_sum"));
         let rises = |pair: &[(Option<f64>, f64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
@@ -175,7 +175,7 @@ fn numbers_are_those_of_the_report() {
         "kvrail_device_latency_seconds_count{device=\"pci:0000:00:00.0\",operation=\"read\",\
          class=\"demand\"} 3000",
     ] {
-        assert!(text.lines().any(|it| it == line), "no {line}");
+        assert!(text.lines().any(|other| other == line), "no {line}");
     }
 }
 
@@ -186,11 +186,11 @@ fn a_counter_that_the_sidecar_did_not_send_is_missing() {
     report.shards[0].counters.store.misses_absent = None;
     report.pollers[0].counters.doorbells = None;
     let text = expose(&report, Dialect::Text);
-    let devices = |name: &str| text.lines().filter(|it| it.starts_with(name)).count();
+    let devices = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(devices("kvrail_store_puts_total{"), report.shards.len() - 1);
     assert_eq!(devices("kvrail_poller_doorbells_total{"), report.pollers.len() - 1);
     let first = "kvrail_store_misses_total{store=\"kv0\",device=\"pci:0000:00:00.0\",";
-    let reasons = text.lines().filter_map(|it| it.strip_prefix(first)?.split('"').nth(1));
+    let reasons = text.lines().filter_map(|line| line.strip_prefix(first)?.split('"').nth(1));
     let reasons: Vec<_> = reasons.collect();
     assert_eq!(reasons, ["recovering", "pending", "other_length", "drive_gone"]);
 }

@@ -95,7 +95,7 @@ impl PathReport {
     #[must_use]
     pub fn is_usable(&self) -> bool {
         let open = ["optimized", "non-optimized"];
-        self.state == "live" && self.ana_state.as_deref().is_none_or(|it| open.contains(&it))
+        self.state == "live" && self.ana_state.as_deref().is_none_or(|state| open.contains(&state))
     }
 }
 
@@ -130,7 +130,7 @@ impl SandboxReport {
         }
         let calls = if self.calls_filtered { "filtered" } else { "not filtered" };
         let none = || "none".to_owned();
-        let kept = Some(self.capabilities.join(" ")).filter(|it| !it.is_empty());
+        let kept = Some(self.capabilities.join(" ")).filter(|kept| !kept.is_empty());
         format!(
             "{}: rules for files {}, system calls {calls}, capabilities {}",
             self.mode,

@@ -77,7 +77,7 @@ fn nothing_gets_in() {
             let client = if gone { None } else { Some(client) };
             let back = server.close();
             assert_eq!(back.is_some(), comes_back, "{packets:?}, gone: {gone}");
-            assert!(client.is_none_or(|it| it.send(&status(), &[]).is_err()), "it is over");
+            assert!(client.is_none_or(|client| client.send(&status(), &[]).is_err()), "it is over");
         }
     }
 }

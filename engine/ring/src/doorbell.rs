@@ -147,7 +147,8 @@ mod tests {
         let watch = |watcher: &OwnedFd, copy: &OwnedFd| {
             epoll::add(watcher, copy, EventData::new_u64(0), EventFlags::IN)
         };
-        let every = watchers.iter().flat_map(|watcher| copies.iter().map(move |it| (watcher, it)));
+        let every =
+            watchers.iter().flat_map(|watcher| copies.iter().map(move |copy| (watcher, copy)));
         let added = every.map_while(|(watcher, copy)| watch(watcher, copy).ok()).count();
         assert!(added <= 1000, "{added} watchers, and no end");
         bell.ring();

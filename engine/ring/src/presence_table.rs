@@ -183,7 +183,7 @@ mod tests {
         (0..100_000).for_each(|lo| writer.come(7, lo));
         let others = (1 << 32..(1 << 32) + 200_000_u64).map(|lo| reader.probe(7, lo));
         let mut counts = [0; 3];
-        others.for_each(|it| counts[it as usize] += 1);
+        others.for_each(|other| counts[other as usize] += 1);
         let [absent, maybe, present] = counts;
         assert!(present == 0 && maybe < 4000, "{absent} {maybe} {present}");
     }

@@ -85,7 +85,7 @@ pub(crate) fn find(gpus: &[ServedGpu], name: &str) -> Result<usize, Failure> {
         name.parse().map_err(|error: kvrail_gpu::BadUuid| invalid(error.to_string()))?;
     let at = gpus.iter().position(|served| served.gpu.identity().uuid == uuid);
     let at = at.ok_or_else(|| {
-        let all: Vec<_> = gpus.iter().map(|it| it.gpu.identity().uuid.to_string()).collect();
+        let all: Vec<_> = gpus.iter().map(|gpu| gpu.gpu.identity().uuid.to_string()).collect();
         invalid(format!(
             "this sidecar does not serve GPU {uuid}, it serves {}; name it in gpu.devices and \
              restart the sidecar",

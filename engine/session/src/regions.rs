@@ -164,7 +164,7 @@ impl Regions {
         self.check_own(session, bytes, limits)?;
         let left = self.table.left();
         let short = (bytes > left).then_some(Shortage::Bytes(left));
-        short.map_or(Ok(()), |it| Err(shortage(it, bytes, limits.arena_bytes_total)))
+        short.map_or(Ok(()), |short| Err(shortage(short, bytes, limits.arena_bytes_total)))
     }
 
     /// Checks that `bytes` more are within the limit of a session.
@@ -442,7 +442,7 @@ impl Regions {
     /// Whether an arena can hold the tails of a queue of this depth.
     pub(crate) fn check_tails(&self, key: RegionKey, depth: u32) -> Result<(), Failure> {
         let needed = u64::from(depth) * u64::from(TAIL_BYTES);
-        let arena = self.arenas.get(&key).filter(|it| matches!(it.stage, Stage::Live));
+        let arena = self.arenas.get(&key).filter(|arena| matches!(arena.stage, Stage::Live));
         match arena {
             Some(it) if it.gpu().is_some() => Err(invalid(format!(
                 "tails: region {} is memory of a GPU; name an arena of {needed} bytes",

@@ -68,7 +68,7 @@ pub(crate) fn poller(
         index: handle.index.0,
         cpu: handle.cpu,
         heartbeat_age_ns: MonotonicClock.now_ns().saturating_sub(stats.beat_ns.get()),
-        counters: stats.counters.map(|it| Some(it.get())),
+        counters: stats.counters.map(|counter| Some(counter.get())),
         busy_share: busy.pollers[at].share,
         lanes: narrow(lanes),
         devices: handle.devices.iter().map(|(index, _)| index.0).collect(),

@@ -159,7 +159,7 @@ impl Server {
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
-                .map_or(0, |it| it.as_secs()),
+                .map_or(0, |time| time.as_secs()),
         })
     }
 
@@ -509,7 +509,7 @@ impl Server {
             ControlRequest::OpenQueue { depth, tails } => {
                 self.queues.check(id, depth, &self.config.policy.limits)?;
                 let tails = tails.map(RegionId);
-                tails.map_or(Ok(()), |it| self.regions.check_tails((id, it), depth))?;
+                tails.map_or(Ok(()), |tails| self.regions.check_tails((id, tails), depth))?;
                 let bytes = segment_bytes(self.pollers.count(), depth);
                 self.regions.check_queue(id, bytes, &self.config.policy.limits)?;
                 let slot = self.seat(id)?;
@@ -791,7 +791,9 @@ impl Server {
 
     /// Gives back all that an ended session had, once no poller and no worker has any of it.
     fn reclaim(&mut self, id: u64) {
-        let Some(session) = self.sessions.get(id).filter(|it| it.is_reclaiming()) else { return };
+        let Some(session) = self.sessions.get(id).filter(|session| session.is_reclaiming()) else {
+            return;
+        };
         if !session.waits_for().is_empty() || self.regions.is_with_worker(id) {
             return;
         }

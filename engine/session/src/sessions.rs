@@ -214,10 +214,13 @@ impl Sessions {
     /// Ends the idle connection that has been silent for longest, if that was long: programs that
     /// attach and forget must not keep an operator from looking.
     fn make_room(&mut self, policy: &Policy, of: impl Fn(u32) -> bool) -> bool {
-        let idle = self.iter().filter(|it| it.is_idle_connection() && of(it.peer().uid));
+        let idle =
+            self.iter().filter(|session| session.is_idle_connection() && of(session.peer().uid));
         let silent = idle.min_by_key(|session| session.heard());
         let patience = policy.limits.handshake_timeout;
-        let Some(id) = silent.filter(|it| it.heard().elapsed() >= patience).map(Session::id) else {
+        let Some(id) =
+            silent.filter(|session| session.heard().elapsed() >= patience).map(Session::id)
+        else {
             return false;
         };
         self.end(id, &EndReason::Evicted, Holdings::default(), PollerSet::default());
@@ -282,7 +285,8 @@ impl Sessions {
         }
         let uid = session.peer().uid;
         let (most, of_one) = (policy.limits.sessions, policy.limits.sessions_per_uid);
-        let has = self.iter().filter(|it| it.peer().uid == uid && it.slot().is_some());
+        let has =
+            self.iter().filter(|session| session.peer().uid == uid && session.slot().is_some());
         if has.count() >= of_one && !policy.access.operates(uid) {
             return Err(quota(format!(
                 "user {uid} has {of_one} session slots, the most a user may have \
@@ -307,7 +311,8 @@ impl Sessions {
 
     /// The place of a user's share: the place of its other sessions, or the first free one.
     fn tenant(&self, uid: u32) -> TenantSlot {
-        let seated = || self.iter().filter_map(|it| Some((it.peer().uid, it.tenant()?)));
+        let seated =
+            || self.iter().filter_map(|session| Some((session.peer().uid, session.tenant()?)));
         let own = seated().find(|(user, _)| *user == uid).map(|(_, tenant)| tenant);
         let free = |place: &TenantSlot| seated().all(|(_, taken)| taken != *place);
         let places = || (0..u8::MAX).map(TenantSlot);
@@ -318,7 +323,7 @@ impl Sessions {
     /// are none.
     fn kept_slots(&self, watch: &Watch) -> String {
         let stalled = watch.stalled();
-        let kept = self.iter().filter(|it| !it.waits_for().common(stalled).is_empty());
+        let kept = self.iter().filter(|session| !session.waits_for().common(stalled).is_empty());
         match kept.count() {
             0 => String::new(),
             count => format!("; {count} of ended clients wait for {}", watch.words(stalled)),

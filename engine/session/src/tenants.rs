@@ -82,8 +82,8 @@ impl Rights {
     pub(crate) fn of(&self, name: &str) -> Option<Right> {
         let Self::Some(some) = self else { return Some(Right::Own) };
         let (user, tenants) = &**some;
-        let own = tenants.iter().filter(|it| it.covers(name) && it.names(user));
-        own.map(|it| it.right).max()
+        let own = tenants.iter().filter(|rule| rule.covers(name) && rule.names(user));
+        own.map(|rule| rule.right).max()
     }
 
     /// Checks whether one more namespace may be made beside these, in a store with room for `room`.
@@ -99,12 +99,12 @@ impl Rights {
     ) -> Result<(), Failure> {
         let Self::Some(some) = self else { return Ok(()) };
         let (user, tenants) = &**some;
-        let makers = tenants.iter().filter(|it| it.right >= Right::Write);
+        let makers = tenants.iter().filter(|rule| rule.right >= Right::Write);
         let part = (room / makers.clone().count().max(1)).max(NAMESPACES_MIN);
         let limit = |it: &Tenancy| it.namespaces_max.map_or(part, |most| most as usize);
-        let own = makers.filter(|it| it.covers(name) && it.names(user));
+        let own = makers.filter(|rule| rule.covers(name) && rule.names(user));
         let has = |it: &Tenancy| there.iter().filter(|other| it.covers(&other.name)).count();
-        match own.max_by_key(|it| limit(it).saturating_sub(has(it))) {
+        match own.max_by_key(|rule| limit(rule).saturating_sub(has(rule))) {
             Some(rule) if has(rule) >= limit(rule) => Err(quota(format!(
                 "user {} may not make namespace {name:?}: there are {} for {:?}, and {} is the \
                  most (volume.tenant.namespaces_max); remove one (kvrail store remove), or have \

@@ -202,7 +202,7 @@ fn kernel_words(thread: u64) -> String {
     // Readable with CAP_SYS_ADMIN: `[<0>] request_wait_answer+0x1c/0x50`.
     let stack = read("stack").unwrap_or_default();
     let frames = stack.lines().filter_map(|line| line.split_whitespace().nth(1));
-    let frames: Vec<_> = frames.filter_map(|it| it.split('+').next()).take(FRAMES).collect();
+    let frames: Vec<_> = frames.filter_map(|frame| frame.split('+').next()).take(FRAMES).collect();
     if !frames.is_empty() {
         let _fits = write!(words, " ({})", frames.join(" < "));
     }

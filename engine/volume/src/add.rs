@@ -192,5 +192,5 @@ fn generation(set: &Set, shape: StoreShape) -> Result<u64, VolumeError> {
     let of = (label.volume_uuid, &label.geometry(1), set.present());
     let here: Vec<&Claim> = set.members.iter().map(|(claim, _)| claim).collect();
     let supers = supers(&here, of, shape)?;
-    Ok(supers.iter().map(|it| it.generation).max().unwrap_or(1))
+    Ok(supers.iter().map(|member| member.generation).max().unwrap_or(1))
 }

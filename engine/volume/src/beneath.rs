@@ -25,7 +25,7 @@ pub fn beneath(path: &Path) -> Vec<PathBuf> {
     let Some(Identity::Block { device } | Identity::File { device, .. }) = identity_of(path) else {
         return Vec::new();
     };
-    Kernel::default().beneath(device).into_iter().map(|it| it.file).collect()
+    Kernel::default().beneath(device).into_iter().map(|beneath| beneath.file).collect()
 }
 
 /// Takes the shared locks of everything that a member rests on.

@@ -51,7 +51,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let shape = StoreShape { segment_bytes: 256 << 20, block_mean: 1 << 20 };
     let store = Label { purpose: Purpose::Store(shape), ..raw.clone() };
     let changed = Label { changes: 2, ..store.clone() };
-    [raw, store, changed].map(|it| ("label", it.encode()[..COPY_BYTES].to_vec())).into()
+    [raw, store, changed].map(|label| ("label", label.encode()[..COPY_BYTES].to_vec())).into()
 }
 
 fn area(bytes: &[u8]) -> Box<[u8; LABEL_LENGTH]> {

@@ -57,7 +57,7 @@ impl Kernel {
                 }
                 if found.is_empty() {
                     let beneath = stack::beneath(&self.sys, device);
-                    found = beneath.iter().flat_map(|it| self.locked_beneath(it)).collect();
+                    found = beneath.iter().flat_map(|file| self.locked_beneath(file)).collect();
                 }
             }
             Identity::File { device, inode } => {
@@ -206,7 +206,7 @@ impl Kernel {
             table.lines().filter_map(Mount::parse).filter(|mount| shows(mount, part.device));
         let point = |mount: Mount| mount.point.display().to_string();
         mounts
-            .map(|it| Holder::Mount { device: part.name.clone(), mount_point: point(it) })
+            .map(|path| Holder::Mount { device: part.name.clone(), mount_point: point(path) })
             .collect()
     }
 
@@ -240,8 +240,9 @@ impl Kernel {
 
     /// By the file itself, not by a name of it: it may have several.
     fn loops_of(&self, file: Identity) -> Vec<Holder> {
-        let of_it = stack::loops(&self.sys).into_iter().filter(|it| it.identity == Some(file));
-        of_it.map(|it| Holder::Loop { device: it.name }).collect()
+        let of_it =
+            stack::loops(&self.sys).into_iter().filter(|device| device.identity == Some(file));
+        of_it.map(|device| Holder::Loop { device: device.name }).collect()
     }
 
     /// The holders of the file behind a loop device: an unknown one, where none can be seen.

@@ -190,6 +190,6 @@ fn check_present(volume: &Volume, named: usize, absent: &[String]) -> Result<Mem
         return refuse(Reason::TooFew { present, count, absent: absent.to_vec() });
     }
     // One that was missed at two starts is not among the served of the last one either.
-    let never = |number: &u16| supers.iter().all(|it| it.left[usize::from(*number)] == 0);
+    let never = |number: &u16| supers.iter().all(|member| member.left[usize::from(*number)] == 0);
     Ok(fresh.iter().filter(never).fold(Members::NONE, Members::with))
 }

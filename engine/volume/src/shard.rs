@@ -32,7 +32,8 @@ impl Buffers {
     /// Buffers in the number and size that the store requires.
     fn of(store: &Store, config: &kvrail_store::Config) -> Self {
         let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
-        let buffers = (0..store.pool_buffers()).map(|it| AlignedBytes::zeroed(bytes(it) as usize));
+        let buffers =
+            (0..store.pool_buffers()).map(|buffer| AlignedBytes::zeroed(bytes(buffer) as usize));
         Self(buffers.collect())
     }
 }

@@ -124,7 +124,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let sys = machine(root.path());
         let names = |device| -> Vec<String> {
-            let mut names: Vec<_> = beneath(&sys, device).into_iter().map(|it| it.name).collect();
+            let mut names: Vec<_> =
+                beneath(&sys, device).into_iter().map(|device| device.name).collect();
             names.sort();
             names
         };
@@ -141,7 +142,7 @@ mod tests {
     fn loop_devices_of_the_same_bytes_are_known_by_the_file() {
         let root = tempfile::tempdir().unwrap();
         let all = loops(&machine(root.path()));
-        let known: Vec<bool> = all.iter().map(|it| it.identity.is_some()).collect();
+        let known: Vec<bool> = all.iter().map(|file| file.identity.is_some()).collect();
         assert_eq!(known, [true, true, true, true, false]);
         let overlap = |one: usize, other: usize| all[one].overlaps(&all[other]);
         assert!(overlap(0, 1) && overlap(1, 0) && overlap(0, 2));

@@ -30,7 +30,7 @@ impl Kernel {
             return Err(Reason::UserSpace { below: None });
         }
         let (Identity::Block { device } | Identity::File { device, .. }) = identity;
-        match self.beneath(device).into_iter().find(|it| is_user_space(&it.file)) {
+        match self.beneath(device).into_iter().find(|beneath| is_user_space(&beneath.file)) {
             Some(it) => Err(Reason::UserSpace { below: Some(it.file) }),
             None => Ok(()),
         }

@@ -29,7 +29,7 @@ fn open(members: &[PathBuf]) -> Result<Present, VolumeError> {
 }
 
 fn present(members: &[PathBuf]) -> Result<(Volume, Vec<String>), VolumeError> {
-    open(members).map(|it| (it.volume, it.remarks))
+    open(members).map(|opened| (opened.volume, opened.remarks))
 }
 
 fn adding(members: &[PathBuf], path: &Path) -> NewMember {

@@ -146,7 +146,8 @@ fn describe(path: &str, chosen: ModeName, trials: &[Trial]) -> String {
 
 /// Why a mode is refused, without the path and the mode, which the line has already.
 fn plain<'a>(path: &str, trial: &Trial, reason: &'a str) -> &'a str {
-    let reason = reason.strip_prefix(path).and_then(|it| it.strip_prefix(": ")).unwrap_or(reason);
+    let reason =
+        reason.strip_prefix(path).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
     let again = format!("mode {} does not work here; ", trial.mode);
     reason.strip_prefix(&again).unwrap_or(reason)
 }

@@ -29,7 +29,7 @@ impl Successor {
     /// What requests of this kind look like, and the file that they go to.
     pub(super) fn wire<W: SqeFormat + Clone>(&self) -> (W, BorrowedFd<'_>) {
         let wires = self.wires.iter();
-        let found = wires.filter_map(|it| it.downcast_ref::<(W, Option<OwnedFd>)>()).next();
+        let found = wires.filter_map(|wire| wire.downcast_ref::<(W, Option<OwnedFd>)>()).next();
         let (wire, file) = found.expect("examined for the mode of the device that runs");
         (wire.clone(), file.as_ref().map_or(self.target.fd(), AsFd::as_fd))
     }

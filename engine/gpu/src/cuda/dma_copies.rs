@@ -83,7 +83,7 @@ impl Engines {
     /// Whether all of these moves are work for engines, rather than for a kernel.
     pub(super) fn suit(&self, moves: &[Move<'_>], crowd: SmContention) -> bool {
         let lists = self.listed.is_some() && crowd.is_contended(Instant::now());
-        moves.iter().all(|it| match Shape::of(*it) {
+        moves.iter().all(|copy| match Shape::of(*copy) {
             Shape::Rectangles => true,
             Shape::List => lists,
             Shape::Scattered => false,

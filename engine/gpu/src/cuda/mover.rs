@@ -110,7 +110,7 @@ impl CudaMover {
         index: usize,
         moves: &[Move<'_>],
     ) -> Result<(), CudaError> {
-        let by_engines = self.engines.as_ref().is_ok_and(|it| it.suit(moves, self.crowd));
+        let by_engines = self.engines.as_ref().is_ok_and(|engines| engines.suit(moves, self.crowd));
         self.launches[index].kernel = (!by_engines).then(Instant::now);
         if !by_engines {
             self.fill(index, moves);

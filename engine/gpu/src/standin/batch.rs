@@ -128,7 +128,7 @@ impl BatchIo for HostBatch {
         // Last first: nothing promises an order.
         for (index, place) in self.entries.iter_mut().enumerate().rev() {
             let hung = |entry: &Entry| entry.fault == Some(GpuFault::HungBatch);
-            if place.as_ref().is_some_and(|it| hung(it) && !self.control.is_released()) {
+            if place.as_ref().is_some_and(|place| hung(place) && !self.control.is_released()) {
                 continue;
             }
             if let Some(entry) = place.take() {

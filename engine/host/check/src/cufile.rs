@@ -109,7 +109,7 @@ pub(crate) fn udev(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 fn entry(machine: &Machine, mount: &Mount) -> Result<Outcome, Outcome> {
     let path = format!("run/udev/data/b{}", mount.device);
     let text = machine.text(&path)?.unwrap_or_default();
-    let has = |line: String| text.lines().any(|it| it == line);
+    let has = |line: String| text.lines().any(|other| other == line);
     let told =
         has("E:ID_FS_USAGE=filesystem".into()) && has(format!("E:ID_FS_TYPE={}", mount.kind));
     let subject = Path::new(&mount.point).display().to_string();

@@ -26,7 +26,8 @@ pub(crate) fn hugepages(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let one = |pool: &kvrail_memory::HugePages| {
         let size = pool.page_bytes >> 20;
         let seen = format!("{} pages of {size} MiB, {} free", pool.total, pool.free);
-        let node_is_bare = pools.iter().filter(|it| it.node == pool.node).all(|it| it.total == 0);
+        let node_is_bare =
+            pools.iter().filter(|other| other.node == pool.node).all(|other| other.total == 0);
         let remedy = format!(
             "echo N >/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages, or \
              vm.nr_hugepages in /etc/sysctl.d",

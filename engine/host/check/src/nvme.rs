@@ -29,7 +29,7 @@ pub(crate) fn firmware(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let all = local(machine)?;
     let mut mixed = Vec::new();
     for (index, drive) in all.iter().enumerate() {
-        let other = all[..index].iter().find(|it| it.model == drive.model);
+        let other = all[..index].iter().find(|other| other.model == drive.model);
         let Some(other) = other.filter(|other| other.firmware != drive.firmware) else { continue };
         let seen = format!("{}, {} has {}", drive.firmware, other.name, other.firmware);
         mixed.push(Outcome::warning(seen).of(&drive.name));

@@ -63,7 +63,9 @@ pub(crate) fn uverbs(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 
 fn is_offload_model(model: &str) -> bool {
     let number = model.split_whitespace().next().and_then(|word| word.strip_prefix("MT"));
-    number.and_then(|digits| digits.parse::<u32>().ok()).is_some_and(|it| it >= OFFLOAD_MODEL_MIN)
+    number
+        .and_then(|digits| digits.parse::<u32>().ok())
+        .is_some_and(|model| model >= OFFLOAD_MODEL_MIN)
 }
 
 fn is_offload_firmware(firmware: &str) -> bool {

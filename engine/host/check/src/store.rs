@@ -54,12 +54,12 @@ pub(crate) fn format(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     Ok(each_drive(machine, |drive| {
         let Some(facts) = &drive.formats else { return unseen(drive, "formats") };
         let now = facts.format;
-        let better = facts.formats.iter().filter(|it| {
-            let faster = it.relative_performance < now.relative_performance;
-            faster && it.metadata_bytes == 0 && it.block_bytes > now.block_bytes
+        let better = facts.formats.iter().filter(|format| {
+            let faster = format.relative_performance < now.relative_performance;
+            faster && format.metadata_bytes == 0 && format.block_bytes > now.block_bytes
         });
         let seen = format!("logical blocks of {} bytes", now.block_bytes);
-        match better.min_by_key(|it| it.relative_performance) {
+        match better.min_by_key(|format| format.relative_performance) {
             None => Outcome::ok(seen),
             Some(best) => {
                 let name = &drive.namespace.name;
@@ -89,7 +89,7 @@ fn budget_of(machine: &Machine, member: &StoreMember) -> Outcome {
             _ => "unlimited: no NVMe drive says what it bears".to_owned(),
         });
     };
-    let drive = machine.live.drives.iter().find(|it| it.namespace.name == *name);
+    let drive = machine.live.drives.iter().find(|drive| drive.namespace.name == *name);
     let Some(drive) = drive else { return Outcome::unseen(format!("{name} is not seen")) };
     match (member.budget, &drive.endurance) {
         (MemberBudget::Rated, None) => {
@@ -122,7 +122,7 @@ pub(crate) fn memory(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let total = machine.field("proc/meminfo", "MemTotal")?;
     let kib = total.and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
     let total = kib.map(|kib| kib << 10);
-    let known = machine.live.stores.iter().filter_map(|it| it.tables.as_ref().ok());
+    let known = machine.live.stores.iter().filter_map(|store| store.tables.as_ref().ok());
     let all: u64 = known.map(|(bytes, _)| bytes).sum();
     let one = |member: &StoreMember| {
         let outcome = match (&member.tables, total) {
@@ -149,8 +149,8 @@ fn each_drive(machine: &Machine, look: impl Fn(&Drive) -> Outcome) -> Vec<Outcom
 }
 
 fn unseen(drive: &Drive, what: &str) -> Outcome {
-    let why = drive.unseen.iter().find(|it| it.what.contains(what));
-    Outcome::unseen(why.map_or("the drive does not say", |it| it.why.as_str()))
+    let why = drive.unseen.iter().find(|value| value.what.contains(what));
+    Outcome::unseen(why.map_or("the drive does not say", |value| value.why.as_str()))
 }
 
 fn daily(thousandths: u32) -> String {

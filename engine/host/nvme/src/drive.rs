@@ -74,7 +74,11 @@ pub struct Unseen {
 /// `TopologyError` names the file of sysfs without which the namespaces are unknown. Other missing
 /// values are in the `unseen` of each drive.
 pub fn drives(root: &Root) -> Result<Vec<Drive>, TopologyError> {
-    Ok(Host::read(root)?.namespaces.into_iter().map(|it| describe(it, root)).collect())
+    Ok(Host::read(root)?
+        .namespaces
+        .into_iter()
+        .map(|namespace| describe(namespace, root))
+        .collect())
 }
 
 /// Describes one namespace.
@@ -141,7 +145,8 @@ impl Drive {
     /// Sends commands to the drive itself. A controller that is not live would block us until the
     /// driver gives up.
     fn ask(&mut self, root: &Root) {
-        let Some(controller) = self.namespace.controllers.iter().find(|it| it.state == "live")
+        let Some(controller) =
+            self.namespace.controllers.iter().find(|controller| controller.state == "live")
         else {
             let states = self.namespace.controllers.iter().map(Controller::stated);
             let why = format!("no controller is live: {}", states.collect::<Vec<_>>().join(", "));

@@ -271,7 +271,10 @@ mod tests {
         ]);
         let facts =
             NamespaceFacts::try_from(&RawNamespace::read_from_bytes(&raw).unwrap()).unwrap();
-        let sizes = facts.formats.iter().map(|it| (it.index, it.block_bytes, it.metadata_bytes));
+        let sizes = facts
+            .formats
+            .iter()
+            .map(|format| (format.index, format.block_bytes, format.metadata_bytes));
         assert_eq!(sizes.collect::<Vec<_>>(), [(0, 512, 0), (1, 512, 8), (2, 4096, 8)]);
         assert_eq!(facts.format, facts.formats[1]);
         assert_eq!((facts.protection, &facts.protections[..]), (Some(1), &[1, 2][..]));
@@ -351,7 +354,7 @@ mod tests {
             let _ = NamespaceFacts::try_from(&RawNamespace::read_from_bytes(&raw).unwrap());
             let _ = Health::from(&RawHealth::read_from_bytes(&raw[..512]).unwrap());
             let said = Endurance::of(&RawEndurance::read_from_bytes(&raw[..512]).unwrap());
-            let _ = said.map(|it| (it.left_bytes(), it.drive_writes_a_day(1)));
+            let _ = said.map(|endurance| (endurance.left_bytes(), endurance.drive_writes_a_day(1)));
         }
     }
 }

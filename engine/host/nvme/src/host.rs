@@ -214,7 +214,7 @@ pub(crate) fn head_of(entry: &str) -> Option<String> {
         Some((subsystem, controller)) => (subsystem, Some(controller)),
         None => (instance, None),
     };
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let whole = number(subsystem) && number(namespace) && controller.is_none_or(number);
     whole.then(|| format!("nvme{subsystem}n{namespace}"))
 }

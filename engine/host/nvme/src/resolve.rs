@@ -30,7 +30,8 @@ pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, IdentityEr
             None => is_meant(selector, namespace),
         })
         .collect();
-    let described = |all: &[&Namespace]| all.iter().map(|it| it.described()).collect();
+    let described =
+        |all: &[&Namespace]| all.iter().map(|namespace| namespace.described()).collect();
     match (found.pop(), found.is_empty()) {
         (Some(namespace), true) => Ok(namespace.clone()),
         (None, _) => Err(IdentityError::Unknown {
@@ -51,10 +52,10 @@ fn is_meant(selector: &Selector, namespace: &Namespace) -> bool {
     let mut controllers = namespace.controllers.iter();
     match selector {
         Selector::Pci { address, nsid } => {
-            number(nsid) && controllers.any(|it| it.pci == Some(*address))
+            number(nsid) && controllers.any(|controller| controller.pci == Some(*address))
         }
         Selector::Serial { serial, nsid } => {
-            number(nsid) && controllers.any(|it| it.serial == *serial)
+            number(nsid) && controllers.any(|controller| controller.serial == *serial)
         }
         Selector::Wwid(wwid) => namespace.wwids.contains(wwid),
         Selector::Path(_) => false,
@@ -80,8 +81,9 @@ fn name_of(path: &Path, root: &Root, host: &Host) -> Result<String, IdentityErro
     if let Some(disk) = disk_of(root, &name) {
         return Err(IdentityError::Partition { path: path.to_owned(), disk });
     }
-    if let Some(controller) = host.controllers.iter().find(|it| it.name == name) {
-        let own = host.namespaces.iter().filter(|it| it.controllers.contains(controller));
+    if let Some(controller) = host.controllers.iter().find(|controller| controller.name == name) {
+        let own =
+            host.namespaces.iter().filter(|namespace| namespace.controllers.contains(controller));
         let namespaces = own.map(Namespace::described).collect();
         return Err(IdentityError::Controller { path: path.to_owned(), namespaces });
     }

@@ -103,7 +103,7 @@ impl Findings {
     }
 
     fn subsystems(&mut self, wish: &TargetSpec) {
-        self.unique("subsystem", ".nqn", wish.subsystem.iter().map(|it| &*it.nqn));
+        self.unique("subsystem", ".nqn", wish.subsystem.iter().map(|subsystem| &*subsystem.nqn));
         let mut devices = BTreeMap::new();
         for (index, subsystem) in wish.subsystem.iter().enumerate() {
             let at = format!("subsystem.{index}");
@@ -243,9 +243,9 @@ impl Findings {
         if port.transport == Transport::Loop {
             let words = |value: &dyn Display| value.to_string();
             let said = [
-                ("address", port.address.as_ref().map(|it| words(it))),
-                ("nic", port.nic.as_ref().map(|it| words(it))),
-                ("service", port.service.as_ref().map(|it| words(it))),
+                ("address", port.address.as_ref().map(|address| words(address))),
+                ("nic", port.nic.as_ref().map(|nic| words(nic))),
+                ("service", port.service.as_ref().map(|service| words(service))),
             ];
             for (field, value) in said {
                 let Some(value) = value else { continue };
@@ -281,7 +281,8 @@ impl Findings {
         }
         self.unique(&key, "", port.subsystems.iter().map(|name| &**name));
         for (index, name) in port.subsystems.iter().enumerate() {
-            let Some(subsystem) = wish.subsystem.iter().find(|it| it.nqn == *name) else {
+            let Some(subsystem) = wish.subsystem.iter().find(|subsystem| subsystem.nqn == *name)
+            else {
                 let rule = "no [[target.subsystem]] has this name";
                 let key = format!("{key}.{index}");
                 self.add(&key, quoted(name), rule, "check the name, or add the subsystem");
@@ -315,9 +316,12 @@ impl Findings {
 
     /// A group without a state is inaccessible through a port, all but the first.
     fn reachable(&mut self, at: &str, port: &Port, wish: &TargetSpec) {
-        let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
-        let groups: BTreeSet<u16> =
-            offered.flat_map(|it| &it.namespace).map(|it| it.ana_group).collect();
+        let offered =
+            wish.subsystem.iter().filter(|subsystem| port.subsystems.contains(&subsystem.nqn));
+        let groups: BTreeSet<u16> = offered
+            .flat_map(|subsystem| &subsystem.namespace)
+            .map(|namespace| namespace.ana_group)
+            .collect();
         let said = |group: &u16| *group == 1 || port.ana.iter().any(|ana| ana.group == *group);
         for group in groups.iter().filter(|group| !said(group)) {
             let rule = format!(

@@ -65,7 +65,8 @@ impl<T: Tree, S: Store> Target<T, S> {
         desired: &Desired,
     ) -> Result<Vec<Step>, TargetError> {
         let steps = self.between(present, desired)?;
-        let lacking = steps.iter().filter_map(Step::module).filter(|it| !self.tree().can_load(it));
+        let lacking =
+            steps.iter().filter_map(Step::module).filter(|module| !self.tree().can_load(module));
         let problems: Vec<Problem> = lacking.map(|module| unloadable(wish, module)).collect();
         if problems.is_empty() { Ok(steps) } else { Err(TargetError::Refused(problems)) }
     }

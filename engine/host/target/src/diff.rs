@@ -71,7 +71,8 @@ pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
 /// What kvrail made that has to go: no longer wanted, or to be built again, and what hangs on it.
 fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeSet<&'a str> {
     let outdated = |owned: &&&Owned| is_outdated(present, owned, desired);
-    let mut gone: BTreeSet<&str> = mine.iter().filter(outdated).map(|it| &*it.path).collect();
+    let mut gone: BTreeSet<&str> =
+        mine.iter().filter(outdated).map(|object| &*object.path).collect();
     loop {
         let hangs = |owned: &&&Owned| {
             !gone.contains(&*owned.path) && hangs_on(present, owned, mine, &gone, desired)
@@ -89,11 +90,12 @@ fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
     match &item.form {
         Form::Link(target) => present.nodes.get(&owned.path) != Some(&Node::Link(target.clone())),
         Form::Dir(attributes) => {
-            let dropped = |name: &String| !attributes.iter().any(|it| it.name == *name);
+            let dropped =
+                |name: &String| !attributes.iter().any(|attribute| attribute.name == *name);
             let text = |name: &str| present.text(&format!("{}/{name}", owned.path));
-            let differs = attributes
-                .iter()
-                .any(|it| it.change() == Change::Rebuild && !it.is(text(&it.name)));
+            let differs = attributes.iter().any(|attribute| {
+                attribute.change() == Change::Rebuild && !attribute.is(text(&attribute.name))
+            });
             differs || owned.attributes.iter().any(dropped)
         }
     }
@@ -118,9 +120,10 @@ fn hangs_on(
     // Connections of a host that leaves, and queues of a drive that changes, end with the opening.
     let subsystem = subsystem_of(&owned.path);
     let offloaded = |above: &Owned| {
-        Some(&above.path) == subsystem.as_ref() && above.attributes.iter().any(|it| it == OFFLOAD)
+        Some(&above.path) == subsystem.as_ref()
+            && above.attributes.iter().any(|name| name == OFFLOAD)
     };
-    let offloaded = mine.iter().any(|it| offloaded(it));
+    let offloaded = mine.iter().any(|object| offloaded(object));
     let of_it = |path: &str| subsystem_of(path) == subsystem;
     let leaves = |path: &&&str| {
         of_it(path)
@@ -163,8 +166,12 @@ fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem
     };
     for item in &desired.items {
         let Form::Dir(attributes) = &item.form else { continue };
-        let own =
-            |name: &str| attributes.iter().find(|it| it.name == name).map_or("", |it| &*it.value);
+        let own = |name: &str| {
+            attributes
+                .iter()
+                .find(|attribute| attribute.name == name)
+                .map_or("", |attribute| &*attribute.value)
+        };
         for (path, _) in present.objects() {
             let theirs = |name: &str| present.text(&format!("{path}/{name}")).unwrap_or_default();
             let same = |names: &[&str]| names.iter().all(|name| own(name) == theirs(name));
@@ -235,7 +242,7 @@ fn builds(
     let mut steps = Vec::new();
     for item in &desired.items {
         let path = item.path.clone();
-        let stays = mine.iter().any(|it| it.path == path) && !gone.contains(&*path);
+        let stays = mine.iter().any(|object| object.path == path) && !gone.contains(&*path);
         match &item.form {
             Form::Link(target) if !stays => {
                 steps.push(Step::Link { path, target: target.clone() });
@@ -243,7 +250,8 @@ fn builds(
             Form::Link(_) => {}
             Form::Dir(attributes) => {
                 if !stays {
-                    let attributes = attributes.iter().map(|it| it.name.clone()).collect();
+                    let attributes =
+                        attributes.iter().map(|attribute| attribute.name.clone()).collect();
                     steps.push(Step::MakeDir { path: path.clone(), attributes });
                 }
                 for attribute in attributes {

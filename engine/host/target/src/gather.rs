@@ -24,9 +24,11 @@ type Devices = BTreeMap<String, Result<Device, Unusable>>;
 #[must_use]
 pub fn gather(wish: &TargetSpec, root: &Root, open: &[u16]) -> Facts {
     let namespaces = wish.subsystem.iter().flat_map(|subsystem| &subsystem.namespace);
-    let devices = namespaces.map(|it| (it.device.to_string(), device(&it.device, root)));
+    let devices =
+        namespaces.map(|namespace| (namespace.device.to_string(), device(&namespace.device, root)));
     let devices: Devices = devices.collect();
-    let files = wish.host.iter().flat_map(|it| [&it.dhchap_key_file, &it.dhchap_ctrl_key_file]);
+    let files =
+        wish.host.iter().flat_map(|host| [&host.dhchap_key_file, &host.dhchap_ctrl_key_file]);
     let keys = files.flatten().map(|file| (file.clone(), key(file)));
     // Thousands of files: read only if a port names a card. An unreadable one shows none.
     let asks = wish.port.iter().any(|port| port.nic.is_some());
@@ -55,7 +57,9 @@ fn device(selector: &Selector, root: &Root) -> Result<Device, Unusable> {
         let remedy = "format it with `nvme format` for the NVM command set";
         return Err(Unusable::new(format!("{what} has no block device"), remedy));
     };
-    let Some(controller) = namespace.controllers.iter().find(|it| it.state == "live") else {
+    let Some(controller) =
+        namespace.controllers.iter().find(|controller| controller.state == "live")
+    else {
         let rule = format!("no controller of {what} is live");
         return Err(Unusable::new(rule, "check the drive (`nvme list-subsys`, `dmesg`)"));
     };
@@ -90,9 +94,11 @@ fn key(file: &Path) -> Result<Key, Unusable> {
 
 /// Where the drives sit that a port exports.
 fn drives(port: &Port, wish: &TargetSpec, devices: &Devices) -> Vec<PciAddress> {
-    let offered = wish.subsystem.iter().filter(|it| port.subsystems.contains(&it.nqn));
+    let offered =
+        wish.subsystem.iter().filter(|subsystem| port.subsystems.contains(&subsystem.nqn));
     let named = offered.flat_map(|subsystem| &subsystem.namespace);
-    let found = named.filter_map(|it| devices.get(&it.device.to_string())?.as_ref().ok());
+    let found =
+        named.filter_map(|namespace| devices.get(&namespace.device.to_string())?.as_ref().ok());
     found.filter_map(|device| device.pci).collect()
 }
 

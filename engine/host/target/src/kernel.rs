@@ -76,7 +76,9 @@ impl Tree for Kernel {
     }
 
     fn id(&self, path: &str) -> Result<u64, Errno> {
-        fs::symlink_metadata(self.full(path)).map(|it| it.ino()).map_err(|error| errno(&error))
+        fs::symlink_metadata(self.full(path))
+            .map(|metadata| metadata.ino())
+            .map_err(|error| errno(&error))
     }
 
     fn make_dir(&mut self, path: &str) -> Result<(), Errno> {
@@ -110,7 +112,7 @@ impl Tree for Kernel {
         let built_in = fs::read_to_string(&self.built_in).unwrap_or_default();
         let file = format!("{name}.ko");
         let mut files = built_in.lines().filter_map(|line| line.rsplit('/').next());
-        self.modules.join(name).is_dir() || files.any(|it| it.replace('-', "_") == file)
+        self.modules.join(name).is_dir() || files.any(|other| other.replace('-', "_") == file)
     }
 
     fn can_load(&self, name: &str) -> bool {
@@ -120,7 +122,7 @@ impl Tree for Kernel {
 
     fn can_appear(&self) -> bool {
         let above = self.root.parent().and_then(|above| statfs(above).ok());
-        above.is_some_and(|it| u64::try_from(it.f_type) == Ok(CONFIGFS_MAGIC))
+        above.is_some_and(|system| u64::try_from(system.f_type) == Ok(CONFIGFS_MAGIC))
     }
 
     fn load_module(&mut self, name: &str) -> Result<(), Errno> {

@@ -33,7 +33,8 @@ pub(crate) fn listening(
 
 fn named<'a>(name: &str, cards: &[&'a Device]) -> Result<(&'a Device, IpAddr), Unusable> {
     let is_it = |card: &&&Device| {
-        card.name == name || ports(card).any(|port| port.interfaces.iter().any(|it| it == name))
+        card.name == name
+            || ports(card).any(|port| port.interfaces.iter().any(|interface| interface == name))
     };
     let card = cards.iter().find(is_it).ok_or_else(|| {
         let rule = format!("no RDMA card of this host has this name ({})", listed(cards));

@@ -45,7 +45,7 @@ pub fn everything(present: &Snapshot) -> Desired {
                 _ => None,
             }
         });
-        below.filter(|it| !is_secret(&it.name)).collect()
+        below.filter(|attribute| !is_secret(&attribute.name)).collect()
     };
     let items = present.objects().map(|(path, node)| match node {
         Node::Link(target) => Item::link(path.into(), target.clone()),
@@ -95,8 +95,10 @@ fn subsystem(item: &Item, desired: &Desired) -> Value {
 
 fn namespace(item: &Item) -> Value {
     let value = |wanted: &str| {
-        let found = attributes(item).iter().find(|it| it.name == wanted);
-        found.and_then(|it| it.value.parse::<u64>().ok()).map_or(Value::Null, Value::from)
+        let found = attributes(item).iter().find(|attribute| attribute.name == wanted);
+        found
+            .and_then(|attribute| attribute.value.parse::<u64>().ok())
+            .map_or(Value::Null, Value::from)
     };
     json!({
         "ana_grpid": value("ana_grpid"),
@@ -114,7 +116,10 @@ fn port(item: &Item, desired: &Desired) -> Value {
         address.entry(name).or_insert(value.into());
     }
     let state = |item: &Item, name: &str| {
-        attributes(item).iter().find(|it| it.name == name).map(|it| it.value.clone())
+        attributes(item)
+            .iter()
+            .find(|attribute| attribute.name == name)
+            .map(|attribute| attribute.value.clone())
     };
     let ana = |group: Value, state: Option<String>| {
         let state = state.unwrap_or_else(|| "optimized".into());
@@ -122,7 +127,8 @@ fn port(item: &Item, desired: &Desired) -> Value {
     };
     let mut groups = vec![ana(json!(1), state(item, "ana_groups/1/ana_state"))];
     groups.extend(
-        below(desired, item, Place::AnaGroup).map(|it| ana(number(it), state(it, "ana_state"))),
+        below(desired, item, Place::AnaGroup)
+            .map(|group| ana(number(group), state(group, "ana_state"))),
     );
     let subsystems: Vec<&str> = below(desired, item, Place::Opening).map(name).collect();
     json!({
@@ -153,7 +159,9 @@ pub fn import(
     }
     // A vendor's kernel shows the queues of every port.
     let offloads = |name: &String| {
-        wish.subsystem.iter().any(|it| it.nqn == *name && it.offload != Offload::Off)
+        wish.subsystem
+            .iter()
+            .any(|subsystem| subsystem.nqn == *name && subsystem.offload != Offload::Off)
     };
     for port in wish.port.iter_mut().filter(|port| !port.subsystems.iter().any(offloads)) {
         port.offload_queues = None;

@@ -66,7 +66,7 @@ pub(crate) fn decide(
         (_, None) => Ok(Serving::Offloaded),
         (Offload::Required, Some(_)) => Err(reasons
             .into_iter()
-            .map(|it| Problem::refused(it.key, it.value, it.rule, it.remedy))
+            .map(|lack| Problem::refused(lack.key, lack.value, lack.rule, lack.remedy))
             .collect()),
         (_, Some(first)) => Ok(Serving::Kernel { why: first.rule.clone() }),
     }
@@ -184,7 +184,7 @@ fn staging(add: &mut Add<'_>, facts: &Facts) {
         add(key("buffer_size"), format!("{buffer_kib} KiB"), &rule, reload);
     }
     let end = start.saturating_add(mib << 20);
-    if let Some(used) = facts.memory.iter().find(|it| it.start < end && start < it.end) {
+    if let Some(used) = facts.memory.iter().find(|range| range.start < end && start < range.end) {
         let rule = format!(
             "the staging memory must be memory that the kernel does not use, and it uses \
              {:#x}-{:#x}",

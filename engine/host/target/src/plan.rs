@@ -136,8 +136,13 @@ impl<'a> Planner<'a> {
 
     /// All hosts that some subsystem lets in, those with keys first.
     fn hosts(&mut self) {
-        let listed: BTreeSet<&str> =
-            self.wish.subsystem.iter().flat_map(|it| &it.hosts).map(|host| &**host).collect();
+        let listed: BTreeSet<&str> = self
+            .wish
+            .subsystem
+            .iter()
+            .flat_map(|subsystem| &subsystem.hosts)
+            .map(|host| &**host)
+            .collect();
         let proven = |nqn: &str| self.wish.host.iter().position(|host| host.nqn == nqn);
         let mut claimed = Vec::new();
         for nqn in listed {
@@ -168,10 +173,11 @@ impl<'a> Planner<'a> {
         let key = |field: &str| format!("target.host.{index}.{field}");
         let mut directory = self.directory(|features| &features.host);
         // How the proof is made comes before what it is made with.
-        let word =
-            |value: Option<serde_json::Value>| value.and_then(|it| it.as_str().map(str::to_owned));
-        let hash = word(dhchap_hash.map(|it| serde_json::json!(it)));
-        let group = word(dhchap_dhgroup.map(|it| serde_json::json!(it)));
+        let word = |value: Option<serde_json::Value>| {
+            value.and_then(|value| value.as_str().map(str::to_owned))
+        };
+        let hash = word(dhchap_hash.map(|hash| serde_json::json!(hash)));
+        let group = word(dhchap_dhgroup.map(|group| serde_json::json!(group)));
         self.optional(&mut directory, key("dhchap_hash"), "dhchap_hash", hash);
         self.optional(&mut directory, key("dhchap_dhgroup"), "dhchap_dhgroup", group);
         let files = [
@@ -243,7 +249,7 @@ impl<'a> Planner<'a> {
             }
             None => return false,
         };
-        if let Some(other) = self.plan.exports.iter().find(|it| it.node == device.node) {
+        if let Some(other) = self.plan.exports.iter().find(|export| export.node == device.node) {
             let why = format!("{} exports it already, under another name", other.key);
             let why = Unusable::new(why, "export each device once");
             self.unusable(key("device"), &namespace.device, &why);

@@ -24,7 +24,7 @@ fn local_v4(trie: &str) -> Vec<Ipv4Addr> {
         if let Some((_, address)) = line.split_once("|-- ") {
             last = address.trim().parse().ok();
         } else if line.contains("/32 host LOCAL") {
-            found.extend(last.filter(|it| !found.contains(it)));
+            found.extend(last.filter(|address| !found.contains(address)));
         }
     }
     found

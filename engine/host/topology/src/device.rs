@@ -92,7 +92,10 @@ impl Device {
     pub fn line(&self) -> String {
         let mut words = vec![self.model.clone()];
         words.extend(
-            self.place.pci.filter(|_| self.kind != Kind::RemoteDrive).map(|it| it.to_string()),
+            self.place
+                .pci
+                .filter(|_| self.kind != Kind::RemoteDrive)
+                .map(|address| address.to_string()),
         );
         match &self.detail {
             Detail::Drive { address, namespaces, transport, .. } => {

@@ -23,7 +23,7 @@ impl Link {
     pub(crate) fn read(root: &Root, function: &str) -> Option<Self> {
         let file = |name: &str| root.text(format!("{function}/{name}")).ok().flatten();
         let speed = |name: &str| file(name)?.split_whitespace().next()?.parse::<f32>().ok();
-        let width = |name: &str| file(name)?.trim().parse::<u32>().ok().filter(|it| *it > 0);
+        let width = |name: &str| file(name)?.trim().parse::<u32>().ok().filter(|width| *width > 0);
         Some(Self {
             speed_gt: speed("current_link_speed")?,
             width: width("current_link_width")?,

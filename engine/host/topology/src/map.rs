@@ -61,10 +61,9 @@ impl Map {
 fn drives(ground: &Ground<'_>, nics: &[Device]) -> Result<Vec<Device>, TopologyError> {
     let host = Host::read(ground.root)?;
     let namespaces = |controller: &Controller| {
-        let through = host
-            .namespaces
-            .iter()
-            .filter(|namespace| namespace.controllers.iter().any(|it| it.name == controller.name));
+        let through = host.namespaces.iter().filter(|namespace| {
+            namespace.controllers.iter().any(|other| other.name == controller.name)
+        });
         through.map(|namespace| namespace.name.clone()).collect()
     };
     let device = |controller: &Controller| {

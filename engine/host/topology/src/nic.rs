@@ -98,7 +98,7 @@ mod tests {
             ("fe80:0000:0000:0000:0a00:27ff:fe00:0001", None),
             ("2001:0db8:0000:0000:0000:0000:0000:0001", Some("2001:db8::1")),
         ] {
-            let found = address(gid.parse().unwrap()).map(|it| it.to_string());
+            let found = address(gid.parse().unwrap()).map(|address| address.to_string());
             assert_eq!(found.as_deref(), expected, "{gid}");
         }
     }

@@ -133,7 +133,7 @@ fn one_socket() -> Machine {
 }
 
 fn path(map: &Map, a: &str, b: &str) -> PathKind {
-    let device = |name: &str| map.devices.iter().find(|it| it.name == name).unwrap();
+    let device = |name: &str| map.devices.iter().find(|device| device.name == name).unwrap();
     assert_eq!(map.path(device(a), device(b)), map.path(device(b), device(a)), "{a} {b}");
     map.path(device(a), device(b))
 }
@@ -291,7 +291,8 @@ fn software_rdma_sits_where_its_interface_sits_or_nowhere() {
         machine.put(&format!("{dir}/parent"), netdev);
     }
     let map = machine.map();
-    let place = |name: &str| map.devices.iter().find(|it| it.name == name).unwrap().place.clone();
+    let place =
+        |name: &str| map.devices.iter().find(|device| device.name == name).unwrap().place.clone();
     assert_eq!(place("rxe0").pci.unwrap().to_string(), "0000:00:03.0");
     assert_eq!(place("rxe1").route, [""; 0]);
     let drawn = text(&tree(&map));

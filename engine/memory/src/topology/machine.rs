@@ -153,7 +153,8 @@ impl Topology {
             let shared = !self.isolated.contains(cpu);
             let far = near.node.is_some() && self.node_of_cpu(cpu) != near.node;
             let woken = !near.interrupts.contains(cpu);
-            let place = self.siblings(cpu).and(&self.allowed).iter().position(|it| it == cpu);
+            let place =
+                self.siblings(cpu).and(&self.allowed).iter().position(|sibling| sibling == cpu);
             (shared, far, woken, place, cpu == 0, cpu)
         });
         cpus

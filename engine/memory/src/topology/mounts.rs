@@ -42,7 +42,7 @@ impl Mount {
     /// Whether it has an option.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
-        self.options.iter().any(|it| it == option)
+        self.options.iter().any(|other| other == option)
     }
 
     /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,data=ordered`; none for
@@ -61,7 +61,7 @@ impl Mount {
             point: unescape(point).into(),
             kind: kind.to_owned(),
             source: unescape(source),
-            options: options.iter().flat_map(|it| it.split(',')).map(str::to_owned).collect(),
+            options: options.iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
         })
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         assert!(all[0].has("noatime") && all[0].has("data=journal") && !all[0].has("data"));
         assert_eq!((all[0].device.as_str(), all[0].source.as_str()), ("259:1", "/dev/root"));
         assert_eq!((all[1].root.as_path(), all[1].source.as_str()), (Path::new("/a b"), ""));
-        let kind = |path: &str| Mount::of(&all, Path::new(path)).map(|it| it.kind.as_str());
+        let kind = |path: &str| Mount::of(&all, Path::new(path)).map(|mount| mount.kind.as_str());
         assert_eq!(
             (kind("/mnt c/d"), kind("/mnt"), kind("a")),
             (Some("overlay"), Some("ext4"), None)

@@ -13,7 +13,7 @@ pub(super) const FAMILIES: [Family; 6] = [
         samples: |report, to| {
             let config = &report.config;
             let [file, on_disk] =
-                [&config.file, &config.on_disk].map(|it| it.as_deref().unwrap_or_default());
+                [&config.file, &config.on_disk].map(|text| text.as_deref().unwrap_or_default());
             to.add(&[file, &config.running, on_disk], 1);
         },
     },

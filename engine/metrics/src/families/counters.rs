@@ -10,14 +10,14 @@ pub(super) fn families(
     [plain, by_reason]: [&'static [&'static str]; 2],
     samples: SamplesOf,
 ) -> impl Iterator<Item = Family> {
-    table.into_iter().filter_map(move |it| {
-        let (kind, labels) = match it.kind {
+    table.into_iter().filter_map(move |counter| {
+        let (kind, labels) = match counter.kind {
             Kind::Counter => (exposition::Kind::Counter, plain),
             Kind::Gauge => (exposition::Kind::Gauge, plain),
             Kind::Sum => (exposition::Kind::Counter, by_reason),
             Kind::Part(_) => return None,
         };
-        let unit = Unit::of(it.metric);
-        Some(Family { name: it.metric, kind, unit, labels, help: it.help, samples })
+        let unit = Unit::of(counter.metric);
+        Some(Family { name: counter.metric, kind, unit, labels, help: counter.help, samples })
     })
 }

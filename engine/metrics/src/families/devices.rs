@@ -56,7 +56,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         labels: &["device"],
         help: "0 while the device is gone, and of a member that was missing at the start.",
         samples: |report, to| {
-            each(report, to, |it| u64::from(it.state == DeviceState::Serving));
+            each(report, to, |device| u64::from(device.state == DeviceState::Serving));
             report.missing_members().for_each(|(_, member)| to.add(&[member], 0));
         },
     },
@@ -66,7 +66,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::Bytes,
         labels: &["device"],
         help: "Its size.",
-        samples: |report, to| each(report, to, |it| it.capacity_bytes),
+        samples: |report, to| each(report, to, |device| device.capacity_bytes),
     },
     Family {
         name: "kvrail_device_queue_depth",
@@ -74,7 +74,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Operations it takes at once.",
-        samples: |report, to| each(report, to, |it| it.depth.into()),
+        samples: |report, to| each(report, to, |device| device.depth.into()),
     },
     Family {
         name: "kvrail_device_in_flight",
@@ -82,7 +82,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Operations at the device now.",
-        samples: |report, to| each(report, to, |it| it.in_flight),
+        samples: |report, to| each(report, to, |device| device.in_flight),
     },
     Family {
         name: "kvrail_device_in_flight_limit_bytes",
@@ -90,7 +90,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::Bytes,
         labels: &["device"],
         help: "Bytes it is given at once now.",
-        samples: |report, to| each(report, to, |it| it.in_flight_bytes),
+        samples: |report, to| each(report, to, |device| device.in_flight_bytes),
     },
     Family {
         name: "kvrail_device_write_limit_bytes",
@@ -98,7 +98,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::Bytes,
         labels: &["device"],
         help: "Of them bytes of writes: less while demand reads take more than twice their time.",
-        samples: |report, to| each(report, to, |it| it.write_bytes),
+        samples: |report, to| each(report, to, |device| device.write_bytes),
     },
     Family {
         name: "kvrail_device_waiting",
@@ -106,7 +106,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Requests that wait for it now.",
-        samples: |report, to| each(report, to, |it| it.waiting),
+        samples: |report, to| each(report, to, |device| device.waiting),
     },
     Family {
         name: "kvrail_device_operations",
@@ -143,7 +143,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Operations that did not end OK.",
-        samples: |report, to| each(report, to, |it| it.errors),
+        samples: |report, to| each(report, to, |device| device.errors),
     },
     Family {
         name: "kvrail_device_late",
@@ -151,7 +151,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Requests whose deadline passed before they ended.",
-        samples: |report, to| each(report, to, |it| it.late),
+        samples: |report, to| each(report, to, |device| device.late),
     },
     Family {
         name: "kvrail_device_overdue",
@@ -159,7 +159,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::None,
         labels: &["device"],
         help: "Requests older than pollers.overdue_after.",
-        samples: |report, to| each(report, to, |it| it.overdue),
+        samples: |report, to| each(report, to, |device| device.overdue),
     },
     Family {
         name: "kvrail_device_oldest_request_age_seconds",
@@ -180,7 +180,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::Seconds,
         labels: &["device", "operation", "class"],
         help: "From the moment the device is given an operation to its end.",
-        samples: |report, to| histograms(report, to, |it| &it.device),
+        samples: |report, to| histograms(report, to, |device| &device.device),
     },
     Family {
         name: "kvrail_device_queue_latency_seconds",
@@ -188,7 +188,7 @@ pub(super) const FAMILIES: [Family; 16] = [
         unit: Unit::Seconds,
         labels: &["device", "operation", "class"],
         help: "From the moment a request is accepted to when its device is given it.",
-        samples: |report, to| histograms(report, to, |it| &it.queue),
+        samples: |report, to| histograms(report, to, |device| &device.queue),
     },
 ];
 

@@ -24,7 +24,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "0 once the GPU has failed: its requests end with GPU_ERROR.",
-        samples: |report, to| each(report, to, |it| u64::from(it.state == GpuState::Serving)),
+        samples: |report, to| each(report, to, |gpu| u64::from(gpu.state == GpuState::Serving)),
     },
     Family {
         name: "kvrail_gpu_regions",
@@ -32,7 +32,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Regions of its memory that clients have attached.",
-        samples: |report, to| each(report, to, |it| it.regions.into()),
+        samples: |report, to| each(report, to, |gpu| gpu.regions.into()),
     },
     Family {
         name: "kvrail_gpu_region_bytes",
@@ -40,7 +40,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes of them.",
-        samples: |report, to| each(report, to, |it| it.region_bytes),
+        samples: |report, to| each(report, to, |gpu| gpu.region_bytes),
     },
     Family {
         name: "kvrail_gpu_launches",
@@ -48,7 +48,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Kernel launches.",
-        samples: |report, to| each(report, to, |it| it.launches),
+        samples: |report, to| each(report, to, |gpu| gpu.launches),
     },
     Family {
         name: "kvrail_gpu_moves",
@@ -56,7 +56,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Moves they did.",
-        samples: |report, to| each(report, to, |it| it.moves),
+        samples: |report, to| each(report, to, |gpu| gpu.moves),
     },
     Family {
         name: "kvrail_gpu_gathered_bytes",
@@ -64,7 +64,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes from the GPU to staging memory.",
-        samples: |report, to| each(report, to, |it| it.gathered_bytes),
+        samples: |report, to| each(report, to, |gpu| gpu.gathered_bytes),
     },
     Family {
         name: "kvrail_gpu_scattered_bytes",
@@ -72,7 +72,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes from staging memory to the GPU.",
-        samples: |report, to| each(report, to, |it| it.scattered_bytes),
+        samples: |report, to| each(report, to, |gpu| gpu.scattered_bytes),
     },
     Family {
         name: "kvrail_gpu_direct_bytes",
@@ -80,7 +80,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes that went past host memory.",
-        samples: |report, to| each(report, to, |it| it.direct_bytes),
+        samples: |report, to| each(report, to, |gpu| gpu.direct_bytes),
     },
     Family {
         name: "kvrail_gpu_failures",
@@ -88,7 +88,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Jobs that ended in an error.",
-        samples: |report, to| each(report, to, |it| it.failed),
+        samples: |report, to| each(report, to, |gpu| gpu.failed),
     },
     Family {
         name: "kvrail_gpu_staging_slots",
@@ -96,7 +96,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Slots of its staging pool.",
-        samples: |report, to| each(report, to, |it| it.staging.slots.into()),
+        samples: |report, to| each(report, to, |gpu| gpu.staging.slots.into()),
     },
     Family {
         name: "kvrail_gpu_staging_slots_taken",
@@ -104,7 +104,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::None,
         labels: &["gpu"],
         help: "Slots that are taken now.",
-        samples: |report, to| each(report, to, |it| it.staging.taken.into()),
+        samples: |report, to| each(report, to, |gpu| gpu.staging.taken.into()),
     },
     Family {
         name: "kvrail_gpu_staging_slot_bytes",
@@ -112,7 +112,7 @@ pub(super) const FAMILIES: [Family; 13] = [
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes of a slot.",
-        samples: |report, to| each(report, to, |it| it.staging.slot_bytes.into()),
+        samples: |report, to| each(report, to, |gpu| gpu.staging.slot_bytes.into()),
     },
 ];
 

@@ -14,7 +14,7 @@ pub(super) const FAMILIES: [Family; 3] = [
         unit: Unit::Seconds,
         labels: &["poller"],
         help: "Time since its last tick; grows while it sleeps, up to pollers.heartbeat.",
-        samples: |report, to| each(report, to, |it| seconds(it.heartbeat_age_ns)),
+        samples: |report, to| each(report, to, |poller| seconds(poller.heartbeat_age_ns)),
     },
     Family {
         name: "kvrail_poller_stalled",
@@ -22,7 +22,9 @@ pub(super) const FAMILIES: [Family; 3] = [
         unit: Unit::None,
         labels: &["poller"],
         help: "1 while it does not turn, because a device keeps it in the kernel.",
-        samples: |report, to| each(report, to, |it| u8::from(it.stalled.is_some()).to_string()),
+        samples: |report, to| {
+            each(report, to, |poller| u8::from(poller.stalled.is_some()).to_string())
+        },
     },
     Family {
         name: "kvrail_poller_lanes",
@@ -30,7 +32,7 @@ pub(super) const FAMILIES: [Family; 3] = [
         unit: Unit::None,
         labels: &["poller"],
         help: "Lanes it serves.",
-        samples: |report, to| each(report, to, |it| it.lanes.to_string()),
+        samples: |report, to| each(report, to, |poller| poller.lanes.to_string()),
     },
 ];
 

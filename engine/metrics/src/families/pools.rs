@@ -16,7 +16,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes that are kept for the pool.",
-        samples: |report, to| each(report, to, |it| it.minimum_bytes),
+        samples: |report, to| each(report, to, |pool| pool.minimum_bytes),
     },
     Family {
         name: "kvrail_store_pool_maximum_bytes",
@@ -24,7 +24,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes that the pool has at most.",
-        samples: |report, to| each(report, to, |it| it.maximum_bytes),
+        samples: |report, to| each(report, to, |pool| pool.maximum_bytes),
     },
     Family {
         name: "kvrail_store_pool_segment_bytes",
@@ -32,7 +32,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes of the pool's segments, with what is ready for the next blocks.",
-        samples: |report, to| each(report, to, |it| it.segment_bytes),
+        samples: |report, to| each(report, to, |pool| pool.segment_bytes),
     },
     Family {
         name: "kvrail_store_pool_blocks",
@@ -40,7 +40,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         unit: Unit::None,
         labels: LABELS,
         help: "Blocks in the pool.",
-        samples: |report, to| each(report, to, |it| it.blocks),
+        samples: |report, to| each(report, to, |pool| pool.blocks),
     },
 ];
 

@@ -26,7 +26,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["session"],
         help: "Bytes of its arenas.",
-        samples: |report, to| each(report, to, |it| it.arena_bytes),
+        samples: |report, to| each(report, to, |session| session.arena_bytes),
     },
     Family {
         name: "kvrail_session_gpu_bytes",
@@ -34,7 +34,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["session"],
         help: "Bytes of its regions of GPU memory.",
-        samples: |report, to| each(report, to, |it| it.gpu_bytes),
+        samples: |report, to| each(report, to, |session| session.gpu_bytes),
     },
     Family {
         name: "kvrail_session_queues",
@@ -42,7 +42,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["session"],
         help: "Its queues.",
-        samples: |report, to| each(report, to, |it| it.queues.into()),
+        samples: |report, to| each(report, to, |session| session.queues.into()),
     },
     Family {
         name: "kvrail_session_requests_accepted",
@@ -50,7 +50,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["session"],
         help: "Requests accepted.",
-        samples: |report, to| each(report, to, |it| it.accepted),
+        samples: |report, to| each(report, to, |session| session.accepted),
     },
     Family {
         name: "kvrail_session_requests_completed",
@@ -58,7 +58,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["session"],
         help: "Requests completed.",
-        samples: |report, to| each(report, to, |it| it.completed),
+        samples: |report, to| each(report, to, |session| session.completed),
     },
     Family {
         name: "kvrail_session_requests_failed",
@@ -66,7 +66,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["session"],
         help: "Requests that failed: misses and declined puts did not.",
-        samples: |report, to| each(report, to, |it| it.failed),
+        samples: |report, to| each(report, to, |session| session.failed),
     },
     Family {
         name: "kvrail_session_transferred_bytes",
@@ -74,7 +74,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["session"],
         help: "Bytes moved.",
-        samples: |report, to| each(report, to, |it| it.bytes),
+        samples: |report, to| each(report, to, |session| session.bytes),
     },
 ];
 

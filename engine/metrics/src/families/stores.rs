@@ -41,7 +41,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes that blocks can take.",
-        samples: |report, to| each(report, to, |it| it.capacity_bytes),
+        samples: |report, to| each(report, to, |store| store.capacity_bytes),
     },
     Family {
         name: "kvrail_store_bytes",
@@ -49,7 +49,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes of all blocks there are. Fill is this divided by the capacity.",
-        samples: |report, to| each(report, to, |it| it.bytes),
+        samples: |report, to| each(report, to, |store| store.bytes),
     },
     Family {
         name: "kvrail_store_memory_bytes",
@@ -57,7 +57,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes of RAM of its tables and its pool.",
-        samples: |report, to| each(report, to, |it| it.memory_bytes),
+        samples: |report, to| each(report, to, |store| store.memory_bytes),
     },
     Family {
         name: "kvrail_store_blocks",
@@ -65,7 +65,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Blocks there are.",
-        samples: |report, to| each(report, to, |it| it.blocks),
+        samples: |report, to| each(report, to, |store| store.blocks),
     },
     Family {
         name: "kvrail_store_blocks_max",
@@ -73,7 +73,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Blocks the index is made for. The fill of the index is blocks divided by this.",
-        samples: |report, to| each(report, to, |it| it.blocks_max),
+        samples: |report, to| each(report, to, |store| store.blocks_max),
     },
     Family {
         name: "kvrail_store_holds",
@@ -81,7 +81,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Holds in force.",
-        samples: |report, to| each(report, to, |it| it.holds.into()),
+        samples: |report, to| each(report, to, |store| store.holds.into()),
     },
     Family {
         name: "kvrail_store_oldest_timestamp_seconds",

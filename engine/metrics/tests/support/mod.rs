@@ -60,7 +60,8 @@ fn device(index: u64) -> Value {
     let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
     let counts = json!({"operations": 5_000, "bytes": 1_234_567});
     let kinds = ["read", "write", "other"].into_iter();
-    let apart = kinds.flat_map(|kind| ["demand", "prefetch", "background"].map(|it| (kind, it)));
+    let apart =
+        kinds.flat_map(|kind| ["demand", "prefetch", "background"].map(|class| (kind, class)));
     let latencies = apart.map(|(operation, class)| {
         let device = if (operation, class) == ("read", "demand") { &demand } else { &histogram };
         json!({"operation": operation, "class": class, "device": device, "queue": histogram})
@@ -86,7 +87,7 @@ fn device(index: u64) -> Value {
 fn shard(device: u64) -> Value {
     let table = StoreCounters::TABLE.iter().chain(&ServingCounters::TABLE);
     let mut counters: serde_json::Map<String, Value> =
-        table.map(|it| (it.name.to_owned(), Value::from(1000))).collect();
+        table.map(|counter| (counter.name.to_owned(), Value::from(1000))).collect();
     counters.insert("declined_budget".into(), 30.into());
     json!({
         "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,

@@ -184,7 +184,7 @@ impl Job {
         let Wish::Open { name, identity, create, .. } = &self.wish else {
             unreachable!("asked of an open only")
         };
-        for space in seen.iter().filter_map(|it| it.space) {
+        for space in seen.iter().filter_map(|seen| seen.space) {
             if let Some(what) = difference(&stored(&space.document), identity) {
                 return Err(invalid(format!(
                     "namespace {name:?} has another identity: {what}; open another name, or remove \
@@ -192,7 +192,7 @@ impl Job {
                 )));
             }
         }
-        self.created = seen.iter().all(|it| it.space.is_none());
+        self.created = seen.iter().all(|seen| seen.space.is_none());
         if self.created && *create == Create::Forbidden {
             return Err(unknown(name));
         }
@@ -223,7 +223,7 @@ impl Job {
 
     /// The namespace with the highest uid.
     fn highest<'a>(&self, seen: &[Seen<'a>]) -> Result<&'a SpaceRecord, Failure> {
-        let spaces = seen.iter().filter_map(|it| it.space);
+        let spaces = seen.iter().filter_map(|seen| seen.space);
         let highest = spaces.max_by_key(|space| space.uid);
         highest.ok_or_else(|| unknown(self.name().unwrap_or_default()))
     }
@@ -252,7 +252,7 @@ impl Job {
     /// Brings all members to one uid: the highest there is, where those that lack it may still
     /// have it, else a new one for all.
     fn agree(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
-        let highest = seen.iter().filter_map(|it| it.space).max_by_key(|space| space.uid);
+        let highest = seen.iter().filter_map(|seen| seen.space).max_by_key(|space| space.uid);
         let uid = match highest {
             Some(space) => space.uid,
             None => self.new_uid(seen)?,
@@ -288,7 +288,7 @@ impl Job {
     /// A uid that no member ever had: above all of them, by a random step, so that members which
     /// did not see each other do not give out the same one.
     fn new_uid(&mut self, seen: &[Seen<'_>]) -> Result<u64, Failure> {
-        let mark = seen.iter().map(|it| it.mark).max().unwrap_or(0);
+        let mark = seen.iter().map(|seen| seen.mark).max().unwrap_or(0);
         if let Some(uid) = self.uid.filter(|uid| *uid > mark) {
             return Ok(uid);
         }

@@ -92,7 +92,7 @@ impl Listings {
     pub(super) fn of(&self, session: u64) -> usize {
         let asked = self.asked.iter().map(|(listing, _)| listing);
         let all = asked.chain(&self.waiting);
-        all.filter(|it| it.asker.is_some_and(|asker| asker.session == session)).count()
+        all.filter(|listing| listing.asker.is_some_and(|asker| asker.session == session)).count()
     }
 
     /// The next one, if no member is at work.
@@ -140,6 +140,9 @@ impl Listings {
     /// Gives up all listings without a request in flight: returns their clients.
     pub(super) fn give_up(&mut self) -> Vec<Asker> {
         let asked = self.asked.as_mut().and_then(|(listing, _)| listing.asker.take());
-        asked.into_iter().chain(self.waiting.drain(..).filter_map(|it| it.asker)).collect()
+        asked
+            .into_iter()
+            .chain(self.waiting.drain(..).filter_map(|listing| listing.asker))
+            .collect()
     }
 }

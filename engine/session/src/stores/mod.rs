@@ -361,17 +361,17 @@ impl Stores {
         }
         if let Wish::List { rights } = &job.wish {
             let mut all = list(&store.shards);
-            all.retain(|it| rights.of(&it.name).is_some());
+            all.retain(|space| rights.of(&space.name).is_some());
             return Some(Ok(Outcome::ControlReply(ControlReply::Namespaces(all))));
         }
         if let Err(failure) = may_go_on(job, (store.volume, &store.shards), &self.makers) {
             return Some(Err(failure));
         }
         let name = job.wish.name()?;
-        let seen = |it| Seen { space: Shard::find(it, name), mark: it.mark };
+        let seen = |shard| Seen { space: Shard::find(shard, name), mark: shard.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
         let first = store.shards.first();
-        let members = first.map_or(Members::NONE, |it| it.served.restart.members());
+        let members = first.map_or(Members::NONE, |shard| shard.served.restart.members());
         match job.next(&seen, members) {
             Next::ControlRequest(asks) => {
                 self.send(at, asks, pollers);
@@ -385,7 +385,7 @@ impl Stores {
             }
             Next::List { name, from } => {
                 let listing = job.asker.map(|asker| Listing::new(asker, name, from));
-                Some(listing.map(|it| Outcome::Listing(Box::new(it))).ok_or_else(nobody))
+                Some(listing.map(|listing| Outcome::Listing(Box::new(listing))).ok_or_else(nobody))
             }
             Next::Explained { member, uid, key } => {
                 let device = store.shards[member].served.device.0;
@@ -393,7 +393,9 @@ impl Stores {
                 let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
                 let report = explain::report(place, &job.found, event);
                 let report = report.ok_or_else(|| (Status::Internal, "no explanation".into()));
-                Some(report.map(|it| Outcome::ControlReply(ControlReply::Key(Box::new(it)))))
+                Some(
+                    report.map(|report| Outcome::ControlReply(ControlReply::Key(Box::new(report)))),
+                )
             }
             Next::Refuse(failure) => Some(Err(failure)),
         }
@@ -510,7 +512,7 @@ impl Stores {
     pub(crate) fn answer_past(&mut self, watch: &Watch) -> Vec<Reply> {
         let stalled = watch.stalled();
         let mut replies = Vec::new();
-        for store in self.stores.iter_mut().filter(|it| it.waits_for().is_some_of(stalled)) {
+        for store in self.stores.iter_mut().filter(|store| store.waits_for().is_some_of(stalled)) {
             let words = watch.words(store.waits_for());
             let mut askers = store.listings.give_up();
             let mut first = true;
@@ -582,7 +584,7 @@ fn may_go_on(
             job.stage = Stage::New; // it was counted, and nothing has changed
             let made = makers.get(&(volume, name.clone())).copied();
             let own = made.is_some() && made == job.asker.map(|asker| asker.uid);
-            let has_blocks = |shard: &Shard| shard.find(name).is_some_and(|it| it.blocks > 0);
+            let has_blocks = |shard: &Shard| shard.find(name).is_some_and(|space| space.blocks > 0);
             if own || !shards.iter().any(has_blocks) { Ok(()) } else { Err(failure) }
         }
         _ => Ok(()),
@@ -722,7 +724,7 @@ fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
 fn list(shards: &[Shard]) -> Vec<NamespaceInfo> {
     let mut all: Vec<NamespaceInfo> = Vec::new();
     for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
-        match all.iter_mut().find(|it| it.name == space.name) {
+        match all.iter_mut().find(|other| other.name == space.name) {
             Some(it) => {
                 it.uid = it.uid.max(space.uid);
                 it.blocks += space.blocks;

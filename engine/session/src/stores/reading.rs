@@ -45,7 +45,7 @@ impl Stores {
         match failure {
             None => {
                 let full = listings.answered(&call.found, shards.len());
-                replies.extend(full.and_then(|it| page(it, shards.len(), history)));
+                replies.extend(full.and_then(|listing| page(listing, shards.len(), history)));
             }
             Some(failure) => {
                 // Its old state may not hold.
@@ -74,7 +74,8 @@ impl Stores {
                 replies.extend(page(listing, shards.len(), history));
                 continue;
             };
-            let Some(space) = spaces.iter().find(|space| space.name == name).map(|it| it.id) else {
+            let Some(space) = spaces.iter().find(|space| space.name == name).map(|space| space.id)
+            else {
                 listing.end_member();
                 listings.push(listing);
                 continue;

@@ -14,7 +14,7 @@ impl Stores {
             for it in &store.shards {
                 let stats = &handles[it.poller].stats.devices[it.device].store;
                 let name = (store.name.as_str(), it.served.device.0);
-                let presence = it.served.presence.as_ref().map_or(0, |it| it.bytes() as u64);
+                let presence = it.served.presence.as_ref().map_or(0, |table| table.bytes() as u64);
                 reports.push(shard_report(name, (&it.sizing, presence), stats));
             }
         }
@@ -89,7 +89,7 @@ fn shard_report(
     (sizing, presence_bytes): (&Sizing, u64),
     stats: &StoreStats,
 ) -> ShardReport {
-    let mut counters = stats.counters.map(|it| Some(it.get()));
+    let mut counters = stats.counters.map(|counter| Some(counter.get()));
     let gone = [stats.counters.serving.misses_drive_gone.get(), stats.gone_keys.get()];
     let sums = [&mut counters.store.misses, &mut counters.store.lookup_misses];
     for (misses, gone) in sums.into_iter().zip(gone) {
@@ -107,7 +107,7 @@ fn shard_report(
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
         counters,
-        pools: stats.pools.iter().filter_map(|it| pool(sizing, it)).collect(),
+        pools: stats.pools.iter().filter_map(|gauges| pool(sizing, gauges)).collect(),
     }
 }
 
@@ -123,6 +123,6 @@ fn pool(sizing: &Sizing, it: &PoolStats) -> Option<PoolReport> {
         segment_bytes: it.segments.get() * segment,
         blocks: it.blocks.get(),
         bytes: it.bytes.get(),
-        counters: it.counters.map(|it| Some(it.get())),
+        counters: it.counters.map(|counter| Some(counter.get())),
     })
 }

@@ -41,7 +41,8 @@ fn blocks_come_back_into_other_indices_with_every_byte() {
     let moved = BLOCK * u64::from(BLOCKS);
     assert_eq!((gpu.gathered_bytes, gpu.scattered_bytes), (moved, moved), "{gpu:?}");
     assert_eq!((gpu.regions, gpu.region_bytes, gpu.failed), (1, moved, 0), "{gpu:?}");
-    let session = report.sessions.iter().find(|it| it.id == engine.client.session().0).unwrap();
+    let session =
+        report.sessions.iter().find(|session| session.id == engine.client.session().0).unwrap();
     assert_eq!((session.gpu_regions, session.gpu_bytes), (1, moved));
     assert_eq!((session.arenas, report.regions.arenas), (0, 0), "it is no arena");
     engine.region.detach().unwrap();

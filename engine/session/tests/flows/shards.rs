@@ -94,7 +94,8 @@ impl Shard {
 
     fn perform(&mut self, task: &Task) {
         let Memory::Pool { buffer, at } = task.memory else { return };
-        let [length, place] = [task.length, task.offset].map(|it| usize::try_from(it).unwrap());
+        let [length, place] =
+            [task.length, task.offset].map(|number| usize::try_from(number).unwrap());
         let mut medium = self.medium.lock().unwrap_or_else(PoisonError::into_inner);
         let (bytes, on) = (
             &mut self.pool.0[usize::from(buffer)][at as usize..][..length],

@@ -230,7 +230,7 @@ impl Sidecar {
         };
         config.stores = vec![ServedStore { volume: 1, shards: vec![served(0), served(1)] }];
         let members = (0..).zip(media).map(|(member, medium)| Shard::start(medium, member));
-        let shards: Vec<_> = members.map(|it| Arc::new(Mutex::new(it))).collect();
+        let shards: Vec<_> = members.map(|member| Arc::new(Mutex::new(member))).collect();
         let switches = Arc::new(Switches::default());
         let to_control = Arc::new(Doorbell::eventfd().unwrap());
         let handles = pollers(&switches, &to_control, &shards);

@@ -72,8 +72,8 @@ fn a_namespace_is_made_on_all_members_and_opened_before_the_answer() {
     let (handle, uid, created) = opened(&mut one, "a");
     assert!(created && uid > 0);
     for member in [0, 1] {
-        assert_eq!(shard(&sidecar, member, |it| it.uid_of("a")), Some(uid));
-        assert_eq!(shard(&sidecar, member, |it| it.meaning(handle)), Some(uid));
+        assert_eq!(shard(&sidecar, member, |shard| shard.uid_of("a")), Some(uid));
+        assert_eq!(shard(&sidecar, member, |shard| shard.meaning(handle)), Some(uid));
     }
     assert_eq!(opened(&mut one, "a"), (handle, uid, false), "the same handle each time");
     let (second, other_uid, _) = opened(&mut one, "b");
@@ -86,7 +86,7 @@ fn a_namespace_is_made_on_all_members_and_opened_before_the_answer() {
     assert_eq!(opened(&mut again, "a"), (0, uid, false));
     match answer(&mut again, ControlRequest::ListNamespaces { volume: 1 }) {
         ControlReply::Namespaces(all) => {
-            let names: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.uid)).collect();
+            let names: Vec<_> = all.iter().map(|space| (space.name.as_str(), space.uid)).collect();
             assert_eq!(names, [("a", uid), ("b", other_uid)]);
             assert_eq!(all[0].identity, IDENTITY);
         }
@@ -120,14 +120,14 @@ fn what_was_cleared_is_stale_until_it_is_opened_again() {
     };
     assert!(next > uid);
     for member in [0, 1] {
-        assert_eq!(shard(&sidecar, member, |it| it.uid_of("a")), Some(next));
-        assert_eq!(shard(&sidecar, member, |it| it.meaning(handle)), None, "stale");
+        assert_eq!(shard(&sidecar, member, |shard| shard.uid_of("a")), Some(next));
+        assert_eq!(shard(&sidecar, member, |shard| shard.meaning(handle)), None, "stale");
     }
     assert_eq!(opened(&mut one, "a"), (handle, next, false));
-    assert_eq!(shard(&sidecar, 1, |it| it.meaning(handle)), Some(next));
+    assert_eq!(shard(&sidecar, 1, |shard| shard.meaning(handle)), Some(next));
     let remove = || ControlRequest::RemoveNamespace { volume: 1, name: "a".into() };
     assert_eq!(answer(&mut other, remove()), ControlReply::NamespaceRemoved);
-    assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
+    assert_eq!(shard(&sidecar, 0, |shard| shard.uid_of("a")), None);
     assert_eq!(denied(answer(&mut other, remove())).0, Status::Miss);
     assert_eq!(denied(answer(&mut other, clear_ask("a"))).0, Status::Miss);
     let absent = ControlRequest::OpenNamespace {
@@ -156,8 +156,8 @@ fn what_a_crash_left_half_done_is_finished_by_the_next_open() {
     assert!(half > 30 && !created);
     let (_, apart, _) = opened(&mut rude, "apart");
     for member in [0, 1] {
-        assert_eq!(shard(&sidecar, member, |it| it.uid_of("half")), Some(half));
-        assert_eq!(shard(&sidecar, member, |it| it.uid_of("apart")), Some(apart));
+        assert_eq!(shard(&sidecar, member, |shard| shard.uid_of("half")), Some(half));
+        assert_eq!(shard(&sidecar, member, |shard| shard.uid_of("apart")), Some(apart));
     }
 }
 
@@ -210,7 +210,7 @@ fn an_asker_that_dies_takes_nothing_with_it() {
     sidecar.switches.stall[1].off();
     eventually("it turns again", || client.status().unwrap().pollers[1].stalled.is_none());
     let (_, uid, _) = opened(&mut patient, "b");
-    assert_eq!(shard(&sidecar, 1, |it| it.uid_of("b")), Some(uid));
+    assert_eq!(shard(&sidecar, 1, |shard| shard.uid_of("b")), Some(uid));
     // Those that died were granted nothing, and what they had is back.
     eventually("the dead are gone", || client.status().unwrap().sessions.len() == 2);
 }
@@ -316,7 +316,7 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
     refused(explain("theirs"), "may not ask");
     match answer(&mut rude, ControlRequest::ListNamespaces { volume: 1 }) {
         ControlReply::Namespaces(all) => {
-            let names: Vec<_> = all.iter().map(|it| it.name.as_str()).collect();
+            let names: Vec<_> = all.iter().map(|space| space.name.as_str()).collect();
             assert_eq!(names, ["mine", "shared"], "theirs is not shown");
         }
         other => panic!("{other:?}"),
@@ -325,9 +325,9 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
     for (name, permit) in names {
         let (handle, _, created) = opened(&mut rude, name);
         assert_eq!(created, name == "new one");
-        let granted = shard(&sidecar, 1, |it| {
-            let at = it.grants.iter().position(|(_, granted, ..)| *granted == handle);
-            it.permits[at.expect("it was granted")]
+        let granted = shard(&sidecar, 1, |shard| {
+            let at = shard.grants.iter().position(|(_, granted, ..)| *granted == handle);
+            shard.permits[at.expect("it was granted")]
         });
         assert_eq!(granted, permit, "{name}");
     }
@@ -341,7 +341,7 @@ fn who_may_only_read_makes_nothing() {
     let mut rude = Rude::attach(&sidecar);
     let (status, said) = denied(answer(&mut rude, open_ask("a", IDENTITY)));
     assert_eq!(status, Status::Miss, "{said}");
-    assert_eq!(shard(&sidecar, 0, |it| it.uid_of("a")), None);
+    assert_eq!(shard(&sidecar, 0, |shard| shard.uid_of("a")), None);
 }
 
 #[test]

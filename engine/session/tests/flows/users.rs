@@ -75,7 +75,8 @@ fn session_slots_and_connections_of_one_user_are_limited() {
     assert_eq!(clients.len(), 2 + 16, "sessions and visitors");
     let key = "limits.sessions_per_uid = 2";
     assert!(refusal.contains(key) && refusal.contains("18 connections"), "{refusal}");
-    let mut queues: Vec<_> = clients[..2].iter().map(|it| it.open_queue(2).unwrap()).collect();
+    let mut queues: Vec<_> =
+        clients[..2].iter().map(|client| client.open_queue(2).unwrap()).collect();
     match clients[2].open_queue(2) {
         Err(ClientError::Denied { status: Status::Quota, message, .. }) => {
             assert!(message.contains("limits.sessions_per_uid"), "{message}");

@@ -161,6 +161,6 @@ fn reap_all<F: Fault>(
         }));
         assert!(start.elapsed() < PATIENCE, "{} reads have completed", all.len());
     }
-    all.sort_unstable_by_key(|it| it.tag);
+    all.sort_unstable_by_key(|completion| completion.tag);
     all
 }

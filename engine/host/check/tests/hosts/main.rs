@@ -33,7 +33,7 @@ fn on_a_good_host_nothing_is_wrong_but_what_excludes_each_other() {
     for purpose in PURPOSES {
         let report = host.report(Some(purpose), works());
         let bad: Vec<&Finding> =
-            report.findings.iter().filter(|it| it.verdict != Verdict::Ok).collect();
+            report.findings.iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
         // Native multipath and P2PDMA exclude each other: a host is for one of them.
         let expected: &[&str] = if purpose == Purpose::Gpu { &["gpu-p2pdma"] } else { &[] };
         let names: Vec<&str> = bad.iter().map(|finding| finding.check).collect();
@@ -49,7 +49,9 @@ fn each_thing_that_is_wrong_is_found_with_cost_and_remedy() {
         // Only a try shows whether a filter lets io_uring pass: here nothing was tried.
         let report = host.report(Some(*purpose), Live::default());
         let found = find(&report, check);
-        let hit = found.iter().find(|it| it.verdict == *verdict && it.seen.contains(words));
+        let hit = found
+            .iter()
+            .find(|finding| finding.verdict == *verdict && finding.seen.contains(words));
         let hit = hit.unwrap_or_else(|| panic!("{check} {verdict:?} `{words}`: {found:?}"));
         if *verdict > Unseen {
             assert!(hit.cost.is_some_and(|cost| cost.len() > 10), "{hit:?}");

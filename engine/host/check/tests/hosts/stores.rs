@@ -94,7 +94,11 @@ fn what_a_drive_bears_and_has_left_is_told() {
     let fine = of(|_| {});
     expect(&fine, Verdict::Ok, "14 % of its life used, 2.0 PB written; bears 14.0 PB (1.00 drive");
     expect(&fine, Verdict::Ok, "12.0 PB of them left");
-    expect(&of(|it| it.endurance = None), Verdict::Ok, "does not say how much it bears");
+    expect(
+        &of(|endurance| endurance.endurance = None),
+        Verdict::Ok,
+        "does not say how much it bears",
+    );
     let worn = |percent: u8| {
         let mut drive = drive();
         drive.health.as_mut().unwrap().used_percent = percent;
@@ -104,10 +108,10 @@ fn what_a_drive_bears_and_has_left_is_told() {
         use Verdict::{Failure, Ok, Warning};
         [Ok, Warning, Warning, Failure, Failure]
     });
-    let silent = of(|it| {
-        it.health = None;
+    let silent = of(|endurance| {
+        endurance.health = None;
         let what = "identity, formats and health";
-        it.unseen.push(Unseen { what, why: "run as root".into() });
+        endurance.unseen.push(Unseen { what, why: "run as root".into() });
     });
     expect(&silent, Verdict::Unseen, "run as root");
 }
@@ -120,9 +124,13 @@ fn a_drive_without_spare_blocks_fails() {
         says("store-spare", drive, member(MemberBudget::Rated))
     };
     expect(&of(|_| {}), Verdict::Ok, "100 % of its spare blocks left, it warns below 10 %");
-    expect(&of(|it| it.spare_percent = 9), Verdict::Failure, "9 %");
-    expect(&of(|it| it.warnings.push("media read-only")), Verdict::Failure, "media read-only");
-    expect(&of(|it| it.media_errors = 3), Verdict::Warning, "3 media errors");
+    expect(&of(|endurance| endurance.spare_percent = 9), Verdict::Failure, "9 %");
+    expect(
+        &of(|endurance| endurance.warnings.push("media read-only")),
+        Verdict::Failure,
+        "media read-only",
+    );
+    expect(&of(|endurance| endurance.media_errors = 3), Verdict::Warning, "3 media errors");
 }
 
 #[test]

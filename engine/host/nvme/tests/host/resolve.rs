@@ -88,7 +88,8 @@ fn a_shared_namespace_is_its_head_through_either_controller() {
         assert_eq!(named(&fake, selector), "nvme0n1", "{selector}");
     }
     let found = select(&fake, "serial:S6A").unwrap();
-    let through: Vec<&str> = found.controllers.iter().map(|it| it.name.as_str()).collect();
+    let through: Vec<&str> =
+        found.controllers.iter().map(|controller| controller.name.as_str()).collect();
     assert_eq!(through, ["nvme0", "nvme1"]);
     assert_eq!(found.char_node, Some(fake.root().path("/dev/ng0n1")));
     fake.put("dev/nvme0c1n1", "");
@@ -158,7 +159,7 @@ fn names_are_sorted_by_number() {
         fake.namespace(Slot { name, ..A }, &format!("{name}n1"), 1, name);
     }
     let host = Host::read(&fake.root()).unwrap();
-    let names: Vec<_> = host.namespaces.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<_> = host.namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
     assert_eq!(names, ["nvme9n1", "nvme10n1"]);
 }
 

@@ -60,7 +60,7 @@ fn a_plan_says_which_modules_apply_loads() {
     assert_eq!(steps[..2], ["modprobe nvmet", "modprobe nvme_loop"]);
     assert!(steps.last().unwrap().starts_with("link ports/1/subsystems/"), "{steps:?}");
     let note = "not loaded, apply loads them first: nvmet, nvme_loop";
-    assert!(notes.iter().any(|it| it == note), "{notes:?}");
+    assert!(notes.iter().any(|other| other == note), "{notes:?}");
     assert!(host.tree.state().modules.is_empty() && host.tree.text() == before);
     assert_eq!(
         host.plan(&TargetSpec::default()).unwrap().0,
@@ -73,7 +73,7 @@ fn a_plan_says_which_modules_apply_loads() {
     assert!(host.tree.state().modules.contains("nvmet"));
     assert_eq!(host.tree.access().len(), 1);
     let (steps, notes) = host.plan(&wish).unwrap();
-    assert!(steps.is_empty() && !notes.iter().any(|it| it.contains("not loaded")), "{notes:?}");
+    assert!(steps.is_empty() && !notes.iter().any(|note| note.contains("not loaded")), "{notes:?}");
 }
 
 type Spoil = fn(&Host);
@@ -89,12 +89,12 @@ fn what_a_host_lacks_is_refused_before_anything_is_done() {
         ),
         (
             "no nvmet",
-            |host| host.tree.state().loadable.retain(|it| it != "nvmet"),
+            |host| host.tree.state().loadable.retain(|module| module != "nvmet"),
             &["target.configfs", "needs the module nvmet", "package", "modprobe nvmet"],
         ),
         (
             "no transport",
-            |host| host.tree.state().loadable.retain(|it| it != "nvme_loop"),
+            |host| host.tree.state().loadable.retain(|module| module != "nvme_loop"),
             &["target.port.0.transport = loop", "needs the module nvme_loop", "package"],
         ),
         (

@@ -71,7 +71,11 @@ fn the_upstream_kernel_serves_what_is_preferred_and_refuses_what_is_required() {
         let preferred = wish(&OFFLOADED.replace("required", "preferred"));
         for has_memory in [false, true] {
             let mut facts = facts(&preferred, flavor);
-            facts.devices.values_mut().flatten().for_each(|it| it.has_p2p_memory = has_memory);
+            facts
+                .devices
+                .values_mut()
+                .flatten()
+                .for_each(|device| device.has_p2p_memory = has_memory);
             let plan = plan(&preferred, &facts).unwrap();
             let outcome = &plan.outcomes[0];
             assert_eq!(outcome.asked, Offload::Preferred);
@@ -84,7 +88,7 @@ fn the_upstream_kernel_serves_what_is_preferred_and_refuses_what_is_required() {
             apply(&tree, &store, &plan.desired);
             let text = tree.text();
             let path = "subsystems/nqn.2026-01.org.example:fast/namespaces/1/p2pmem";
-            assert_eq!(text.get(path).is_some_and(|it| it == "file 1"), through_peer);
+            assert_eq!(text.get(path).is_some_and(|text| text == "file 1"), through_peer);
         }
     }
 }
@@ -102,47 +106,53 @@ fn what_is_not_known_is_said() {
 
 type Spoil = fn(&mut Facts);
 
+/// A violated rule, and the words of its refusal.
+const RULES: [(&str, Spoil, &[&str]); 9] = [
+    (
+        "no parameter",
+        |facts| facts.parameters.p2p_queues = None,
+        &["num_p2p_queues = none", "vendor"],
+    ),
+    (
+        "no queue",
+        |facts| facts.parameters.p2p_queues = Some(0),
+        &["num_p2p_queues = 0", "1 needed"],
+    ),
+    (
+        "no queue left",
+        |facts| facts.devices.values_mut().flatten().for_each(|device| device.p2p_queues = Some(0)),
+        &["/dev/nvme0n1/num_p2p_queues = 0"],
+    ),
+    (
+        "a fabrics drive",
+        |facts| facts.devices.values_mut().flatten().for_each(|device| device.pci = None),
+        &["not on this host's PCIe"],
+    ),
+    (
+        "no size",
+        |facts| facts.parameters.staging_start = Some(0xf_0000_0000),
+        &["nvmet_rdma.offload_mem_size = 0"],
+    ),
+    ("no buffers", |facts| staging(facts, 2048, 0), &["nvmet_rdma.offload_buffer_size = 0 KiB"]),
+    ("odd buffers", |facts| staging(facts, 1, 768), &["offload_buffer_size = 768 KiB", "multiple"]),
+    (
+        "used memory",
+        |facts| {
+            staging(facts, 2048, 512);
+            facts.memory = vec![0x1000..0x9_f000, 0xe_0000_0000..0xf_0000_1000];
+        },
+        &["offload_mem_start = 0xf00000000", "does not use", "0xe00000000"],
+    ),
+    (
+        "the kernel lacks it",
+        |facts| facts.features.as_mut().unwrap().subsystem.clear(),
+        &["no attr_offload"],
+    ),
+];
+
 #[test]
 fn every_rule_of_offload_has_its_sentence() {
-    let cases: [(&str, Spoil, &[&str]); 9] = [
-        (
-            "no parameter",
-            |it| it.parameters.p2p_queues = None,
-            &["num_p2p_queues = none", "vendor"],
-        ),
-        ("no queue", |it| it.parameters.p2p_queues = Some(0), &["num_p2p_queues = 0", "1 needed"]),
-        (
-            "no queue left",
-            |it| it.devices.values_mut().flatten().for_each(|it| it.p2p_queues = Some(0)),
-            &["/dev/nvme0n1/num_p2p_queues = 0"],
-        ),
-        (
-            "a fabrics drive",
-            |it| it.devices.values_mut().flatten().for_each(|it| it.pci = None),
-            &["not on this host's PCIe"],
-        ),
-        (
-            "no size",
-            |it| it.parameters.staging_start = Some(0xf_0000_0000),
-            &["nvmet_rdma.offload_mem_size = 0"],
-        ),
-        ("no buffers", |it| staging(it, 2048, 0), &["nvmet_rdma.offload_buffer_size = 0 KiB"]),
-        ("odd buffers", |it| staging(it, 1, 768), &["offload_buffer_size = 768 KiB", "multiple"]),
-        (
-            "used memory",
-            |it| {
-                staging(it, 2048, 512);
-                it.memory = vec![0x1000..0x9_f000, 0xe_0000_0000..0xf_0000_1000];
-            },
-            &["offload_mem_start = 0xf00000000", "does not use", "0xe00000000"],
-        ),
-        (
-            "the kernel lacks it",
-            |it| it.features.as_mut().unwrap().subsystem.clear(),
-            &["no attr_offload"],
-        ),
-    ];
-    for (what, spoil, parts) in cases {
+    for (what, spoil, parts) in RULES {
         let wished = wish(OFFLOADED);
         let mut spoilt = facts(&wished, Flavor::Vendor);
         spoil(&mut spoilt);

@@ -203,7 +203,7 @@ pub(crate) fn assert_never_wider(tree: &FakeTree, allowed: &[&Access], what: &st
     let mut wider = BTreeSet::new();
     for access in &tree.state().history {
         wider.extend(
-            access.iter().filter(|it| !allowed.iter().any(|set| set.contains(*it))).cloned(),
+            access.iter().filter(|entry| !allowed.iter().any(|set| set.contains(*entry))).cloned(),
         );
     }
     assert!(wider.is_empty(), "{what}: {wider:?}");

@@ -210,8 +210,10 @@ impl State {
         let linked = self.ports().iter().any(|port| {
             self.links(&format!("{port}/subsystems")).iter().any(|(_, target)| target == object)
         });
-        let enabled =
-            self.namespaces(object).iter().any(|it| self.text(&format!("{it}/enable")) == "1");
+        let enabled = self
+            .namespaces(object)
+            .iter()
+            .any(|namespace| self.text(&format!("{namespace}/enable")) == "1");
         let listed = !self.links(&format!("{object}/allowed_hosts")).is_empty();
         match name {
             "attr_allow_any_host" if value == "1" && listed => Err(Errno::INVAL),
@@ -304,7 +306,10 @@ impl State {
         let place = self.place(port);
         let open = |other: &String| !self.links(&format!("{other}/subsystems")).is_empty();
         self.listening.contains(&place)
-            || self.ports().iter().any(|it| it != port && open(it) && self.place(it) == place)
+            || self
+                .ports()
+                .iter()
+                .any(|other| other != port && open(other) && self.place(other) == place)
     }
 
     /// Each pair of port and offloaded subsystem takes a queue of the drive.
