@@ -141,7 +141,7 @@ fn a_user_without_access_to_the_drive_gets_the_missing_right() {
     outcome.expect(0, &["health not seen: the kernel refuses the command", "CAP_SYS_ADMIN"]);
     assert!(!outcome.stderr.contains("identity"), "{}", outcome.stderr);
     let refused = as_unprivileged(&["volume", "create", "kv", "serial:kvr-main/1"]);
-    refused.expect(1, &[&node, "Permission denied", "run as a user who may"]);
+    refused.expect(1, &[&node, "Permission denied", "run as a user with read and write"]);
 }
 
 #[test]

@@ -73,7 +73,7 @@ counters! {
     /// What the poller that serves a store counts for it.
     ServingCounters {
         misses_drive_gone: Part("drive_gone"), "kvrail_store_misses",
-            "Gets of a member whose drive is gone: the store was not asked.";
+            "Gets of a member whose drive is gone: they did not reach the store.";
         verified_good: Counter, "kvrail_store_suspects_verified_good",
             "Reported blocks that the sidecar read again and found right.";
         ignored: Counter, "kvrail_store_suspects_ignored",

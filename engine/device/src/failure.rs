@@ -23,7 +23,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Errno(errno) => write!(f, "{errno}"),
             Self::Nvme(status) => write!(f, "NVMe: {status}"),
-            Self::Short => f.write_str("fewer bytes than asked for"),
+            Self::Short => f.write_str("fewer bytes than requested"),
         }
     }
 }

@@ -70,7 +70,7 @@ impl Namespace {
         let (file, path) = open_generic(&generic).map_err(refuse)?;
         let limits = queue.logical_block.zip(queue.hardware_bytes_max);
         let Some((block_bytes, request_bytes_max)) = limits else {
-            let what = format!("sysfs does not tell the limits of {}", queue.disk);
+            let what = format!("sysfs does not have the limits of {}", queue.disk);
             return Err(DeviceError::unfit(&target.path, &what, INSTEAD));
         };
         let (paged_bytes_max, cache) = (target.paged_bytes_max(), queue.cache);
@@ -108,7 +108,7 @@ fn facts(sys: &Path, queue: &Queue) -> Result<Facts, (String, String)> {
         ));
     }
     let Some(id) = read_number(home.join("nsid")) else {
-        return no(format!("sysfs does not tell the namespace number of {disk}"));
+        return no(format!("sysfs does not have the namespace number of {disk}"));
     };
     let generic = format!("ng{numbers}");
     let sibling = sys.join("class/nvme-generic").join(&generic);

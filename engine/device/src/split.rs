@@ -381,7 +381,7 @@ fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
 
 #[cold]
 fn continue_short(piece: &mut Piece, bytes: u32, granule: u32) -> Progress {
-    assert!(bytes <= piece.rest.length, "the device moved more than it was asked: {piece:?}");
+    assert!(bytes <= piece.rest.length, "the device moved more than requested: {piece:?}");
     // A part of a logical block cannot be continued behind; it is moved again.
     let whole_blocks = bytes - bytes % granule;
     if whole_blocks == 0 {

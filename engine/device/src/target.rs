@@ -254,7 +254,7 @@ fn choose_io(path: &str, fd: &OwnedFd, stat: &Statx, direct: DirectIo) -> Result
     let hopeless = has_alignment(stat) && stat.stx_dio_offset_align == 0;
     let wanted = direct != DirectIo::Off && !(hopeless && direct == DirectIo::Optional);
     if hopeless && wanted {
-        let what = "cannot be read with O_DIRECT (its file system says so)";
+        let what = "cannot be read with O_DIRECT (statx reports this of its file system)";
         return Err(DeviceError::unfit(path, what, "move it, or set direct = \"optional\""));
     }
     if wanted {

@@ -9,7 +9,7 @@ use crate::page::PageSize;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MemoryError {
     /// Zero bytes were requested.
-    #[error("0 bytes of memory were asked for; ask for at least one")]
+    #[error("0 bytes of memory were requested; request at least one")]
     Empty,
     /// More bytes than this machine can address.
     #[error("{bytes} bytes do not fit into this machine's address space")]

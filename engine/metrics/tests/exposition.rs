@@ -265,8 +265,8 @@ fn the_documentation_has_the_table() {
     if std::env::var_os("KVRAIL_UPDATE").is_some() {
         std::fs::write(&path, right).unwrap();
     } else {
-        let remedy = "KVRAIL_UPDATE=1 cargo test -p kvrail-metrics writes docs/metrics.md anew";
-        assert!(page == right, "docs/metrics.md is not what the code says: {remedy}");
+        let remedy = "KVRAIL_UPDATE=1 cargo test -p kvrail-metrics writes docs/metrics.md again";
+        assert!(page == right, "docs/metrics.md differs from the code: {remedy}");
     }
 }
 

@@ -206,7 +206,7 @@ impl Channel {
 
     /// Ends the connection for both sides. The socket comes back if descriptors lie in its queue,
     /// because the close of one of them may wait.
-    #[must_use = "a socket that comes back must be closed where nobody waits"]
+    #[must_use = "a socket that comes back must be closed where no client waits"]
     pub fn close(self) -> Option<OwnedFd> {
         // From here on nothing can be added to the queue.
         let _unconnected = shutdown(&self.fd, Shutdown::Both);

@@ -99,7 +99,7 @@ impl TroubleCode {
             Self::PollerStalled => "a device of it hangs: see dmesg, then reset or replace it",
             Self::Draining => "wait for its end, or send the signal again to stop at once",
             Self::StoreOutOfService | Self::MemberOutOfService => {
-                "the log says why; `kvrail store status` shows the members"
+                "the log has the cause; `kvrail store status` shows the members"
             }
             Self::MemberMissing => {
                 "put the drive back and restart the sidecar: the member begins empty; or take the \
@@ -108,8 +108,8 @@ impl TroubleCode {
             Self::DeviceGone => "put the same drive back: it is found again; see dmesg",
             Self::DeviceSilent => "see dmesg for timeouts and resets of the device",
             Self::IndexFull => {
-                "make the store anew with --block-mean of what its blocks have on average: older \
-                 ones are evicted early, and puts may be declined"
+                "make the store again with --block-mean set to the average length of its blocks: \
+                 older ones are evicted early, and puts may be declined"
             }
             Self::GpuFailed => "restart the sidecar once the GPU is well; see nvidia-smi and dmesg",
             Self::TargetNotAsPlanned => "`kvrail target status` shows what differs",

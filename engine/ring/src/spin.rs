@@ -70,7 +70,7 @@ mod tests {
         let mut adaptive = AdaptiveSpin::default();
         assert_eq!(bets(&mut adaptive, 100, |_, _| 2_000), 100);
         let waits = 100 * (SLEEPS + 1);
-        assert!(bets(&mut adaptive, waits, |_, _| 300_000) <= 102, "one in so many");
+        assert!(bets(&mut adaptive, waits, |_, _| 300_000) <= 102, "one of 128");
     }
 
     #[test]

@@ -37,7 +37,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    0 Ok "OK" "Every byte asked for was moved.";
+    0 Ok "OK" "Every requested byte was moved.";
     1 Miss "MISS" "The block is not there.";
     2 Corrupt "CORRUPT" "The data do not match the expected checksum; treat the block as absent.";
     3 IoError "IO_ERROR" "The device reported an error; a write may have happened in part.";

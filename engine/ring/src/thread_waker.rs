@@ -75,7 +75,7 @@ mod tests {
         let nudge = ThreadWaker::new().unwrap();
         let (mut sleeper, mut waker) = (Sleeper::default(), Waker::default());
         nudge.wake(&mut waker);
-        assert!(!rung(&nudge), "nobody sleeps");
+        assert!(!rung(&nudge), "no thread sleeps");
         nudge.announce(&mut sleeper);
         nudge.wake(&mut waker);
         assert!(rung(&nudge));

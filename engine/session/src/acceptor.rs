@@ -107,7 +107,7 @@ impl Acceptor {
                 self.trouble = None;
                 tracing::warn!(
                     socket,
-                    "somebody removed the session socket; it is bound again. Keep cleaners away \
+                    "the session socket was removed; it is bound again. Keep cleaners away \
                      from it (tmpfiles.d: a line \"x\" with its path), or have it in /run"
                 );
             }
@@ -116,7 +116,7 @@ impl Acceptor {
                 if self.trouble != trouble {
                     tracing::error!(
                         socket,
-                        "somebody removed the session socket, and it cannot be bound again: \
+                        "the session socket was removed, and it cannot be bound again: \
                          {error}. No client can attach until then; those that are attached go on"
                     );
                 }

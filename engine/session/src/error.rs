@@ -102,8 +102,8 @@ pub enum ServerError {
     },
     /// A poller thread ended by itself.
     #[error(
-        "poller {poller} ended without being told to, which is a bug in kvrail; all clients were \
-         told that their requests are lost"
+        "poller {poller} ended by itself, which is a bug in kvrail; all clients were notified \
+         that their requests are lost"
     )]
     PollerDied {
         /// Which.

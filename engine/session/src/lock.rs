@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_file_of_somebody_else_is_refused() {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: a lock file of somebody else: only root gives files away");
+            println!("skipped: a foreign lock file: only root can change a file's owner");
             return;
         }
         let root = tempfile::tempdir().unwrap();

@@ -248,7 +248,7 @@ impl Worker {
 
     fn report(&self, event: WorkerEvent) {
         // At the end, the receiver is gone.
-        let _heard = self.context.events.send(event);
+        let _sent = self.context.events.send(event);
         self.context.to_control.ring();
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct MemoryWorkers {
     gpus: Vec<MemoryWorker>,
     users: BTreeMap<u32, MemoryWorker>,
     /// For users without a session.
-    strangers: MemoryWorker,
+    unattached: MemoryWorker,
     events: Receiver<WorkerEvent>,
     /// Last: dropped when all that keeps a thread is.
     _ended: Ended,
@@ -44,7 +44,7 @@ impl Drop for Ended {
 }
 
 impl MemoryWorkers {
-    /// Starts those of GPUs and strangers. `to_control` is rung after each of their events.
+    /// Starts those of GPUs and unattached. `to_control` is rung after each of their events.
     pub(crate) fn start(
         numa: NumaPolicy,
         porter: Porter,
@@ -55,9 +55,9 @@ impl MemoryWorkers {
         let failed = |errno| ServerError::Thread { thread: "a memory thread", errno };
         let gpu = |at: usize| MemoryWorker::start(&format!("kvrail-import-{at}"), &context);
         let gpus = (0..gpus).map(gpu).collect::<Result<_, _>>().map_err(failed)?;
-        let strangers = MemoryWorker::start("kvrail-close", &context).map_err(failed)?;
+        let unattached = MemoryWorker::start("kvrail-close", &context).map_err(failed)?;
         let (users, ended) = (BTreeMap::new(), Ended(ended));
-        Ok(Self { context, gpus, users, strangers, events, _ended: ended })
+        Ok(Self { context, gpus, users, unattached, events, _ended: ended })
     }
 
     /// The thread of this user, from now until nothing is kept for it.
@@ -75,8 +75,8 @@ impl MemoryWorkers {
         self.users.retain(|uid, worker| has_session(*uid) || worker.is_closing());
     }
 
-    pub(crate) fn strangers(&self) -> &MemoryWorker {
-        &self.strangers
+    pub(crate) fn unattached(&self) -> &MemoryWorker {
+        &self.unattached
     }
 
     /// Ended connections of this user in the queue for closing.
@@ -86,7 +86,7 @@ impl MemoryWorkers {
 
     /// The same of all.
     pub(crate) fn waiting(&self) -> usize {
-        self.users.values().map(MemoryWorker::waiting).sum::<usize>() + self.strangers.waiting()
+        self.users.values().map(MemoryWorker::waiting).sum::<usize>() + self.unattached.waiting()
     }
 
     /// The thread of this GPU.

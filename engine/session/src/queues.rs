@@ -144,8 +144,8 @@ impl Queues {
         let most_depth = limits.queue_depth;
         if depth > most_depth {
             return Err(quota(format!(
-                "a queue of depth {depth} asked for, the most is {most_depth} \
-                 (limits.lane_depth); ask for less or raise the limit"
+                "a queue of depth {depth} requested, the most is {most_depth} \
+                 (limits.lane_depth); request less or raise the limit"
             )));
         }
         let most = limits.queues_per_session;

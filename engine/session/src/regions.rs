@@ -176,7 +176,7 @@ impl Regions {
             return Ok(());
         }
         Err(quota(format!(
-            "{bytes} bytes asked for, {left} of this client's {most} are left, of which its queues \
+            "{bytes} bytes requested, {left} of this client's {most} are left, of which its queues \
              have {queues} (limits.arena_bytes_per_session); detach an arena or raise the limit"
         )))
     }
@@ -648,7 +648,7 @@ fn shortage(shortage: Shortage, bytes: u64, total: u64) -> Failure {
             kvrail_device::BUFFERS_MAX
         ),
         Shortage::Bytes(left) => format!(
-            "{bytes} bytes asked for, {left} of the sidecar's {total} are left \
+            "{bytes} bytes requested, {left} of the sidecar's {total} are left \
              (limits.arena_bytes_total); detach arenas or raise the limit"
         ),
     };

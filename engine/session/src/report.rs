@@ -208,7 +208,7 @@ pub fn unregistered(handles: &[PollerHandle]) -> Option<String> {
     (addressed > 0).then(|| {
         format!(
             "memory: {addressed} of {all} bytes are not registered with the rings, because this \
-             user may pin {limit}: the kernel pins pages for each request anew, which is slower; \
+             user may pin {limit}: the kernel pins pages again for each request, which is slower; \
              {remedy}"
         )
     })

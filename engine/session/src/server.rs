@@ -248,7 +248,7 @@ impl Server {
         let sessions = &self.sessions;
         self.workers.retain(|uid| sessions.iter().any(|session| session.peer().uid == uid));
         while let Some(bell) = self.wakers.left_over() {
-            drop(Kept::new(bell, self.workers.strangers()));
+            drop(Kept::new(bell, self.workers.unattached()));
         }
         self.wakers.look_after(now);
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
@@ -282,7 +282,7 @@ impl Server {
                 Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
                 Step::StopPollers => {
                     // After an orderly end no session is left.
-                    let reason = "the sidecar was told to stop at once";
+                    let reason = "the sidecar stops at once by request";
                     self.dismiss_all(reason, Hardware::MayBeActive);
                     self.pollers.send_each(all, || Command::Stop);
                 }
@@ -294,7 +294,7 @@ impl Server {
     /// Takes waiting connections.
     fn accept(&mut self) {
         for _ in 0..TURN {
-            let refused = self.workers.strangers().discarded();
+            let refused = self.workers.unattached().discarded();
             let Some(fd) = self.acceptor.next(refused) else { return };
             let is_leaving = self.shutdown.is_leaving();
             self.sessions.greet(fd, &self.config.policy, is_leaving, &mut self.workers);
@@ -307,16 +307,16 @@ impl Server {
             let Some(session) = self.sessions.get(id) else { return };
             let Some(packet) = session.next(&mut self.buffer) else { return };
             let nothing = Kept::new(Vec::new(), session.worker());
-            let heard = match packet {
+            let message = match packet {
                 Ok(Incoming::Laden(message)) => return self.fetch(id, message),
                 Ok(Incoming::Bare(message)) => unspill_ask(Packet { message, fds: Vec::new() }),
                 Err(error) => Err(error),
             };
-            match heard {
-                Ok(packet) => self.hear(id, packet.message, nothing),
+            match message {
+                Ok(packet) => self.handle_message(id, packet.message, nothing),
                 Err(ChannelError::WouldBlock) => return,
                 Err(ChannelError::Closed) => return self.end(id, EndReason::HungUp),
-                Err(error) => return self.misunderstood(id, &error.to_string()),
+                Err(error) => return self.protocol_error(id, &error.to_string()),
             }
         }
     }
@@ -325,7 +325,7 @@ impl Server {
     fn fetch(&mut self, id: u64, message: ClientMessage) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.is_greeting() || !message.ask.takes_fds() {
-            return self.misunderstood(id, "a message that has no descriptors came with some");
+            return self.protocol_error(id, "a message that has no descriptors came with some");
         }
         match session.suspend(&self.events) {
             Ok(Some(socket)) => session.worker().fetch(id, socket, message),
@@ -345,7 +345,7 @@ impl Server {
         if let Err(FetchError::Delayed(seq, failure)) = fetched {
             return self.reply(Reply::failure(id, seq, failure));
         }
-        let worker = self.sessions.get(id).map_or(self.workers.strangers(), Session::worker);
+        let worker = self.sessions.get(id).map_or(self.workers.unattached(), Session::worker);
         let fetched = fetched.map(|Packet { message, fds }| (message, Kept::new(fds, worker)));
         let Some(session) = self.sessions.get_mut(id) else { return };
         match (session.resume(&self.events), fetched) {
@@ -354,7 +354,7 @@ impl Server {
                 let reason = format!("the sidecar cannot watch the connection: {errno}");
                 self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
             }
-            (_, Ok((message, fds))) => self.hear(id, message, fds),
+            (_, Ok((message, fds))) => self.handle_message(id, message, fds),
             (_, Err(FetchError::Discarded | FetchError::Delayed(..))) => {}
             (_, Err(FetchError::Broken(reason))) => self.end(id, EndReason::Violation(reason)),
             (_, Err(FetchError::Failed(seq, failure))) => {
@@ -370,7 +370,7 @@ impl Server {
     }
 
     /// Ends a session after a message that cannot be decoded.
-    fn misunderstood(&mut self, id: u64, error: &str) {
+    fn protocol_error(&mut self, id: u64, error: &str) {
         if self.sessions.get(id).is_some_and(Session::is_greeting) {
             let current = Version::CURRENT;
             let message = format!("{error}; this sidecar speaks protocol {current}");
@@ -379,7 +379,7 @@ impl Server {
         self.end(id, EndReason::Violation(error.to_owned()));
     }
 
-    fn hear(&mut self, id: u64, message: ClientMessage, fds: Kept<Vec<OwnedFd>>) {
+    fn handle_message(&mut self, id: u64, message: ClientMessage, fds: Kept<Vec<OwnedFd>>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.touch();
         let (seq, greeting) = (message.seq, session.is_greeting());
@@ -423,9 +423,8 @@ impl Server {
         };
         if let Some(store) = self.volumes.iter().find(too_new) {
             let message = format!(
-                "the client ({}) speaks protocol {theirs} and does not know which drive of store \
-                 {} has a key since one was retired; install the client of the sidecar's release \
-                 ({})",
+                "the client ({}) speaks protocol {theirs} and cannot tell which drive of store {} \
+                 has a key since one was retired; install the client of the sidecar's release ({})",
                 own_words(&hello.library),
                 store.name,
                 self.config.identity.version,
@@ -548,7 +547,7 @@ impl Server {
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
             }
-            _ => Err((Status::Internal, "heard before".into())),
+            _ => Err((Status::Internal, "handled before".into())),
         }
     }
 
@@ -730,7 +729,7 @@ impl Server {
     fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
         let queue = seat.queue;
         let session = self.sessions.at(slot);
-        let worker = session.map_or(self.workers.strangers(), Session::worker);
+        let worker = session.map_or(self.workers.unattached(), Session::worker);
         drop(Kept::new(seat, worker));
         let Some(id) = self.living(slot) else { return };
         match self.queues.lane_closed(poller, (id, queue)) {
@@ -876,7 +875,7 @@ impl Drop for Server {
     /// the kernel.
     fn drop(&mut self) {
         for fd in self.acceptor.shut() {
-            drop(Kept::new(Channel::from_fd(fd), self.workers.strangers()));
+            drop(Kept::new(Channel::from_fd(fd), self.workers.unattached()));
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) enum EndReason {
 impl EndReason {
     fn words(&self) -> &str {
         match self {
-            Self::Detached => "the client said bye",
+            Self::Detached => "the client detached",
             Self::HungUp => "the client closed its socket",
             Self::Died => "the client's process ended",
             Self::Evicted => {
@@ -103,7 +103,7 @@ pub(crate) struct Session {
     /// When this phase began.
     since: Instant,
     /// Time of the client's last message.
-    heard: Instant,
+    last_message: Instant,
     /// Its place in the pollers' tables, from the first arena or queue on.
     slot: Option<SessionSlot>,
     /// The share of devices' time that it belongs to.
@@ -135,7 +135,7 @@ impl Session {
             channel: Some(channel),
             phase: Phase::Greeting { deadline },
             since: now,
-            heard: now,
+            last_message: now,
             slot: None,
             tenant: None,
             counted_before: Counts::default(),
@@ -168,8 +168,8 @@ impl Session {
     }
 
     /// Time of the client's last message.
-    pub(crate) fn heard(&self) -> Instant {
-        self.heard
+    pub(crate) fn last_message(&self) -> Instant {
+        self.last_message
     }
 
     /// How long it has been in its phase.
@@ -217,7 +217,7 @@ impl Session {
 
     /// Enters the time of a message.
     pub(crate) fn touch(&mut self) {
-        self.heard = Instant::now();
+        self.last_message = Instant::now();
     }
 
     /// Duplicates its socket for the thread that receives the next packet. The socket is not
@@ -278,7 +278,7 @@ impl Session {
             Ok(()) => Ok(()),
             Err(ChannelError::Closed) => Err(EndReason::HungUp),
             Err(ChannelError::WouldBlock) => {
-                let reason = "the client does not read the answers to what it asks".into();
+                let reason = "the client does not read the answers to its requests".into();
                 Err(EndReason::Violation(reason))
             }
             Err(error) => Err(EndReason::Violation(format!("no answer possible: {error}"))),

@@ -118,7 +118,7 @@ impl Sessions {
         is_leaving: bool,
         workers: &mut MemoryWorkers,
     ) {
-        let connection = Kept::new(Channel::from_fd(fd), workers.strangers());
+        let connection = Kept::new(Channel::from_fd(fd), workers.unattached());
         let Ok(mut peer) = Peer::of(connection.as_fd()) else { return };
         if let Err(refusal) = self.admit(&mut peer, policy, is_leaving, workers) {
             return self.refuse(&connection, &peer, refusal);
@@ -216,10 +216,10 @@ impl Sessions {
     fn make_room(&mut self, policy: &Policy, of: impl Fn(u32) -> bool) -> bool {
         let idle =
             self.iter().filter(|session| session.is_idle_connection() && of(session.peer().uid));
-        let silent = idle.min_by_key(|session| session.heard());
+        let silent = idle.min_by_key(|session| session.last_message());
         let patience = policy.limits.handshake_timeout;
         let Some(id) =
-            silent.filter(|session| session.heard().elapsed() >= patience).map(Session::id)
+            silent.filter(|session| session.last_message().elapsed() >= patience).map(Session::id)
         else {
             return false;
         };

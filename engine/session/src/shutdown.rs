@@ -123,7 +123,9 @@ impl Shutdown {
     pub(crate) fn ask(&mut self, pollers: PollerSet, drain: Duration, now: Instant) {
         let first = *self.asked.get_or_insert(now);
         if !self.is_serving() && now.saturating_duration_since(first) < SAME_REQUEST {
-            tracing::info!("asked to stop twice at once: a later request does not wait");
+            tracing::info!(
+                "two stop requests at once count as one: a later one stops without waiting"
+            );
             return;
         }
         if self.is_serving() {

@@ -49,7 +49,7 @@ impl Trace {
             && (running.session, running.slow_ns) != (session, slow_ns)
         {
             let message = if running.session == session {
-                "a trace keeps the limit that it began with; attach anew for another one".into()
+                "a trace keeps the limit that it began with; attach again for another one".into()
             } else {
                 format!("session {} traces already; one at a time does", running.session)
             };

@@ -85,6 +85,6 @@ mod tests {
         assert!(users.banned(7, start + FORGIVEN).is_some(), "one each time");
         let later = start + FORGIVEN * (FAULTS + 2);
         users.blame(8, later);
-        assert_eq!(users.clean.len(), 1, "who is clean is forgotten");
+        assert_eq!(users.clean.len(), 1, "a user without faults is forgotten");
     }
 }

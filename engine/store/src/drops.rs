@@ -116,11 +116,11 @@ impl Drops {
     }
 
     /// The first gap without a record.
-    pub(crate) fn unsaid(&self) -> Option<(u64, u64)> {
+    pub(crate) fn unrecorded(&self) -> Option<(u64, u64)> {
         self.new.front().copied()
     }
 
-    pub(crate) fn said(&mut self) {
+    pub(crate) fn recorded(&mut self) {
         self.new.pop();
     }
 
@@ -147,7 +147,7 @@ mod tests {
         drops.heads_end();
         assert_eq!(drops.page(NONE, 5, 1), Hole::Harmless);
         assert_eq!(drops.page(NONE, 7, 2), Hole::Harmless);
-        assert_eq!(drops.unsaid(), Some((6, 7)));
+        assert_eq!(drops.unrecorded(), Some((6, 7)));
         assert_eq!(drops.segment_end(NONE), Hole::Harmless);
         assert_eq!(drops.last(), 9);
         // The older segment ends at 4; number 4 was not durable.
@@ -171,7 +171,7 @@ mod tests {
         drops.heads_end();
         drops.page(NONE, 0, 2);
         assert_eq!(drops.page(NONE, 3, 1), Hole::Harmless);
-        assert_eq!((drops.segment_end(NONE), drops.unsaid()), (Hole::Harmless, None));
+        assert_eq!((drops.segment_end(NONE), drops.unrecorded()), (Hole::Harmless, None));
     }
 
     #[test]

@@ -433,7 +433,7 @@ impl Log {
 
     /// Appends a mark if no page states the current number of durable drops: without it, recovery
     /// would not notice the loss of the last page with drops.
-    fn say_durable(&mut self, core: &mut Core, pool: u8) {
+    fn mark_durable(&mut self, core: &mut Core, pool: u8) {
         let LogHead { current, drops_durable, written_durable, .. } = *self.end(pool);
         if drops_durable <= written_durable || current.is_none() || core.is_held_up() {
             return;
@@ -448,7 +448,7 @@ impl Log {
     /// Closes pages that are due, and seals segments that are complete.
     pub(crate) fn step(&mut self, core: &mut Core) {
         for pool in bits(self.active) {
-            self.say_durable(core, pool);
+            self.mark_durable(core, pool);
             self.step_pool(core, pool);
         }
     }

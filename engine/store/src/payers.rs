@@ -67,11 +67,11 @@ mod tests {
         payers.given(0, 3_000);
         payers.given(1, 1_000);
         payers.given(2, 9_000);
-        assert_eq!(payers.pay(100), Urgency::Background, "nobody waits");
+        assert_eq!(payers.pay(100), Urgency::Background, "no session waits");
         let mut paid = [0; 3];
         for _ in 0..400 {
             payers.wait([0, 1].into_iter());
-            let Urgency::Space { owner } = payers.pay(10) else { panic!("somebody waits") };
+            let Urgency::Space { owner } = payers.pay(10) else { panic!("a session waits") };
             paid[usize::from(owner)] += 10;
         }
         assert_eq!(paid, [3_000, 1_000, 0]);

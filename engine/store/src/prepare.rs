@@ -79,7 +79,7 @@ impl Prepare {
     }
 
     pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
-        assert!(self.stage == Stage::Head, "a head ends that nobody wrote");
+        assert!(self.stage == Stage::Head, "a head ends that was not written");
         if copy == 0 {
             return self.write(core, segment, 1);
         }
@@ -97,7 +97,7 @@ impl Prepare {
     /// A discard that failed does no harm.
     pub(crate) fn discarded(&mut self, core: &mut Core) {
         let Stage::Discarding { segment } = self.stage else {
-            unreachable!("a discard ends that nobody began");
+            unreachable!("a discard ends that was not begun");
         };
         core.segments.prepared(segment);
         self.stage = Stage::Idle;

@@ -473,16 +473,16 @@ impl Recovery {
     /// Writes down which drops are missing without harm.
     fn say(&mut self, core: &mut Core, log: &mut Log, drops: &mut [Drops; POOLS_MAX]) {
         for (pool, drops) in (0..).zip(drops.iter_mut()) {
-            while let Some((from, to)) = drops.unsaid() {
+            while let Some((from, to)) = drops.unrecorded() {
                 let key = Key::of(to, from);
                 let record = Record::plain(RecordKind::Gap, key, 0, core.now().unix);
                 let serial = log.append_plain(core, pool, &record, true);
                 let Some(serial) = serial else { break };
                 self.gap_serial = self.gap_serial.max(Some(serial));
-                drops.said();
+                drops.recorded();
             }
         }
-        if drops.iter().all(|drops| drops.unsaid().is_none()) {
+        if drops.iter().all(|drops| drops.unrecorded().is_none()) {
             self.ending = self.gap_serial.map_or(Ending::Done, Ending::Unwritten);
         }
     }

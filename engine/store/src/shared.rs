@@ -40,7 +40,7 @@ impl<T> Shared<T> {
     /// # Panics
     /// When there is no free slot: check `has_room` first.
     pub(crate) fn insert(&mut self, user: u16, value: T) -> u32 {
-        let slot = self.slab.insert(value).expect("room was asked for");
+        let slot = self.slab.insert(value).expect("the caller checked for room");
         self.whose[slot as usize] = user;
         self.held[usize::from(user)] += 1;
         slot

@@ -387,7 +387,7 @@ impl Spaces {
     }
 
     fn open(&mut self, slot: u32) -> (u16, u64) {
-        let number = self.free_number().expect("was asked for before, or there are 4 x the slots");
+        let number = self.free_number().expect("checked before, or there are 4 x the slots");
         let it = &mut self.slots[slot as usize];
         (it.state, it.number) = (Some(SpaceState::Open), number);
         let named = &mut self.numbers[usize::from(number)];

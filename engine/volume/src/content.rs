@@ -51,7 +51,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
         match &self.surviving {
-            Some(label) => write!(f, " (the other copy says volume {})", label.volume_name),
+            Some(label) => write!(f, " (the other copy is of volume {})", label.volume_name),
             None => Ok(()),
         }
     }

@@ -130,7 +130,7 @@ pub enum Reason {
     #[error("its label and the first member's disagree in the {what}")]
     Disagree { what: &'static str },
     /// Two members carry the same index.
-    #[error("it says it is member {index}, and so does {}", other.display())]
+    #[error("its label has member number {index}, and so has the label of {}", other.display())]
     SameIndex { index: u16, other: PathBuf },
     /// Members are missing.
     #[error("of its {count} members these are missing{}", colon_list(missing))]
@@ -163,10 +163,10 @@ pub enum Reason {
     #[error("it takes blocks of {device_bytes} bytes, the volume has {volume_bytes}-byte ones")]
     Block { volume_bytes: u32, device_bytes: u32 },
     /// The label names another volume than the caller expects.
-    #[error("its label says volume {found:?}, {expected:?} is expected")]
+    #[error("its label has volume {found:?}, {expected:?} is expected")]
     OtherName { expected: String, found: String },
     /// The label is not that of the member that was there before.
-    #[error("its label says member {found}, {expected} was there before")]
+    #[error("its label has member {found}, {expected} was there before")]
     OtherMember { expected: Uuid, found: Uuid },
     /// A raw volume where a store is meant.
     #[error("it is a raw volume, which has no store")]
@@ -211,7 +211,7 @@ pub enum Reason {
     #[error("its store is of another volume, or of member {place} and not {index}")]
     ForeignStore { index: u16, place: u16 },
     /// A store of other sizes than in the label.
-    #[error("its store was made with other sizes than its label says")]
+    #[error("its store was made with other sizes than those in its label")]
     OtherStore,
     /// A new file needs a size.
     #[error("it is a new file without a size")]
@@ -316,8 +316,7 @@ impl Reason {
             Self::OtherVersion { .. } => {
                 return format!(
                     "use a kvrail that reads it (this one reads formats {LABEL_VERSION} to \
-                     {CHANGED_LABEL_VERSION}), or zero \
-                     its first MiB if nobody needs it"
+                     {CHANGED_LABEL_VERSION}), or zero its first MiB if it is not needed"
                 );
             }
             Self::Open { errno } => open_remedy(*errno),
@@ -331,7 +330,7 @@ impl Reason {
             }
             Self::UserSpace { .. } => "name a block device, or a file on a local disk (ext4, xfs)",
             Self::Partitioned { .. } => {
-                "remove the partition table if nobody needs it (wipefs --all), or name another"
+                "remove the partition table if it is not needed (wipefs --all), or name another"
             }
             Self::ReadOnly => "make it writable (blockdev --setrw)",
             Self::ReadOnlyMount => {
@@ -359,7 +358,7 @@ impl Reason {
             }
             Self::TooSmallForStore { .. } => "make it larger (--size): 2 MiB a member at least",
             Self::StoreBlock { .. } => "format the device with blocks of 512 or 4096 bytes",
-            Self::NoSize => "say how large the volume is to be with --size",
+            Self::NoSize => "give the volume's size with --size",
             Self::BadSize { bytes: 0 } => "give a size of at least one stripe for each member",
             Self::BadSize { .. } => "give a size that file offsets can reach: below 8 EiB in all",
             Self::TooSmall { .. } => "name a larger one, or make the volume smaller",
@@ -379,7 +378,7 @@ impl Reason {
             | Self::Remains { .. }
             | Self::Unknown { .. }
             | Self::Unreadable { .. }
-            | Self::Written => "name another one, or overwrite it with --force if nobody needs it",
+            | Self::Written => "name another one, or overwrite it with --force if it is not needed",
             Self::Labelled { .. } => "wipe that volume first with `kvrail volume wipe`",
             Self::Blank => {
                 "make a volume there with `kvrail volume create`, or let a store have it with \
@@ -439,7 +438,7 @@ impl Reason {
 
 fn busy_remedy(holders: &[Holder]) -> String {
     if holders.is_empty() {
-        return "whoever has it cannot be seen from here (another namespace, a kernel user); \
+        return "its holder cannot be seen from here (another namespace, a kernel user); \
                 see lsblk and lsof, as root"
             .into();
     }
@@ -451,7 +450,7 @@ fn open_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::NOENT | Errno::NAMETOOLONG | Errno::LOOP | Errno::NOTDIR => "check the path",
         Errno::ACCESS | Errno::PERM => {
-            "run as a user who may read and write it (group disk, or chown)"
+            "run as a user with read and write permission on it (group disk, or chown)"
         }
         Errno::NXIO | Errno::NODEV => "the device is gone; check that it is attached",
         Errno::MFILE | Errno::NFILE => descriptor_remedy(errno),

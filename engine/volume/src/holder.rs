@@ -77,7 +77,7 @@ impl fmt::Display for Holder {
             Self::Beneath { file, pid: Some(pid), command } => {
                 write!(f, "it rests on {file}, which process {pid} ({command}) has")
             }
-            Self::Beneath { file, .. } => write!(f, "it rests on {file}, which somebody has"),
+            Self::Beneath { file, .. } => write!(f, "it rests on {file}, which is in use"),
             Self::Unseen { what } => {
                 write!(f, "it rests on {what}, which cannot be looked at from here")
             }

@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(area(&sample())[1176..1192], [0; 16]);
         stored[1176] = 2;
         reseal(&mut stored[..]);
-        assert_eq!(read_copy(&stored, 0), Copy::Impossible, "a purpose that nobody knows");
+        assert_eq!(read_copy(&stored, 0), Copy::Impossible, "an unknown purpose");
         for (segment_bytes, block_mean) in [(3 << 20, 1 << 20), (256 << 20, 0), (64 << 10, 1 << 20)]
         {
             let purpose = Purpose::Store(StoreShape { segment_bytes, block_mean });

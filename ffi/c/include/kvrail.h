@@ -30,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Every byte asked for was moved.
+// Every requested byte was moved.
 #define KVRAIL_OK (0)
 // The block is not there.
 #define KVRAIL_MISS (1)

@@ -87,8 +87,8 @@ fn more_blocks_than_the_index_takes() {
     let found = verify(&mut seat, 0..6000, 1500);
     println!("full, index: {declined} declined, {found} of 6000 there");
     assert!(found > 100 && found < 6000, "{found}");
-    let words = "made for 65536; older ones are evicted early, and puts may be declined. A store \
-                 made anew with --block-mean 1";
+    let words = "made for 65536; older ones are evicted early, and puts may be declined. A new \
+                 store with --block-mean 1";
     eventually("the log has the reason", || sidecar.stderr().contains(words));
     sidecar.stop();
 }

@@ -89,7 +89,7 @@ pub(super) mod tests {
             assert_eq!(admit(mode, || 3).is_err(), mode.has_kernel_thread());
             assert!(admit(mode, || 4).is_ok());
         }
-        assert!(admit(ModeName::Iopoll, || panic!("not asked for")).is_ok());
+        assert!(admit(ModeName::Iopoll, || panic!("not requested")).is_ok());
         assert!(admit(ModeName::Sqpoll, || 2).unwrap_err().contains("there are 2"));
     }
 

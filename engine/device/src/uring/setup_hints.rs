@@ -38,7 +38,7 @@ pub(super) fn setup(errno: Errno, mode: ModeName, thread: KernelThread, bytes: u
         Errno::INVAL if mode == ModeName::Hybrid => {
             "hybrid polling needs kernel 6.13 or later: use mode iopoll".into()
         }
-        Errno::INVAL => format!("this kernel does not know the flags of mode {mode}"),
+        Errno::INVAL => format!("this kernel does not support the flags of mode {mode}"),
         _ => "see io_uring_setup(2)".into(),
     }
 }

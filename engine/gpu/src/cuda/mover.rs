@@ -198,7 +198,7 @@ impl Mover for CudaMover {
     fn progress(&mut self, id: LaunchId) -> Result<Progress, Fault> {
         let index = usize::from(id.0);
         let launch = &mut self.launches[index];
-        let (way, stream) = launch.running.expect("a launch is asked about while it runs");
+        let (way, stream) = launch.running.expect("the state of a launch is read while it runs");
         if self.flags.word(index) == launch.ticket {
             launch.running = None;
             if let Some(started) = launch.kernel {

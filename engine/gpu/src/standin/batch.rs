@@ -95,7 +95,7 @@ impl BatchIo for HostBatch {
         let fault = self.control.take(&faults);
         if fault == Some(GpuFault::Submit) {
             self.state = State::Retired;
-            return Err(Fault("the stand-in was told to refuse a batch".to_owned()));
+            return Err(Fault("the stand-in refuses a batch by order".to_owned()));
         }
         self.entries.clear();
         for (index, it) in entries.iter().enumerate() {
@@ -123,7 +123,7 @@ impl BatchIo for HostBatch {
         }
         if self.control.take(&[GpuFault::Status]).is_some() {
             self.state = State::Retired;
-            return Err(Fault("the stand-in was told to hide a batch's status".to_owned()));
+            return Err(Fault("the stand-in hides a batch's status by order".to_owned()));
         }
         // Last first: nothing promises an order.
         for (index, place) in self.entries.iter_mut().enumerate().rev() {

@@ -112,7 +112,7 @@ impl DirectGpu for EmulatedGpu {
         files.push(Arc::new(again.into()));
         let file = FileIndex(u16::try_from(files.len() - 1).expect("few devices"));
         let reason = match self.path {
-            DirectPath::Direct => "a stand-in is told to go directly",
+            DirectPath::Direct => "a stand-in is set to direct I/O",
             DirectPath::Compat => "a stand-in bounces through host memory",
         };
         Ok(Registered { file, path: self.path, reason: reason.to_owned() })

@@ -95,7 +95,7 @@ impl Mover for HostMover {
         let Some(index) = self.launches.iter().position(Option::is_none) else { return Ok(None) };
         let fault = self.control.take(&[GpuFault::Launch, GpuFault::Running, GpuFault::Hang]);
         if fault == Some(GpuFault::Launch) {
-            return Err(Fault("the stand-in was told to fail at a launch".to_owned()));
+            return Err(Fault("the stand-in fails at a launch by order".to_owned()));
         }
         let copies = moves.iter().flat_map(copies).collect();
         self.launches[index] = Some(Launch { way, copies, looks: 0, fault });
@@ -104,14 +104,14 @@ impl Mover for HostMover {
 
     fn progress(&mut self, launch: LaunchId) -> Result<Progress, Fault> {
         let place = &mut self.launches[usize::from(launch.0)];
-        let running = place.as_mut().expect("a launch is asked about while it runs");
+        let running = place.as_mut().expect("the state of a launch is read while it runs");
         running.looks += 1;
         let hung = running.fault == Some(GpuFault::Hang) && !self.control.is_released();
         if running.looks < LOOKS || hung {
             return Ok(Progress::Running);
         }
         if running.fault == Some(GpuFault::Running) {
-            return Err(Fault("the stand-in was told to fail during a launch".to_owned()));
+            return Err(Fault("the stand-in fails during a launch by order".to_owned()));
         }
         running.run(self.staging.region());
         *place = None;

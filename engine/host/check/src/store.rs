@@ -23,7 +23,7 @@ pub(crate) fn endurance(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
                 let (life, left) = (amount(it.life_bytes), amount(it.left_bytes()));
                 seen += &format!("; bears {life} ({daily} for five years), {left} of them left");
             }
-            None => seen += "; it does not say how much it bears",
+            None => seen += "; it reports no endurance",
         }
         match health.used_percent {
             100.. => Outcome::failure(seen),
@@ -66,7 +66,8 @@ pub(crate) fn format(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
                 let (index, bytes) = (best.index, best.block_bytes);
                 Outcome::warning(format!("{seen}; it calls {bytes} bytes faster")).with_remedy(
                     format!(
-                        "nvme format /dev/{name} --lbaf={index} erases it; make the store anew"
+                        "nvme format /dev/{name} --lbaf={index} erases it; then make the store \
+                         again"
                     ),
                 )
             }
@@ -86,14 +87,14 @@ fn budget_of(machine: &Machine, member: &StoreMember) -> Outcome {
     let Some(name) = &member.drive else {
         return Outcome::ok(match member.budget {
             MemberBudget::BytesPerDay(bytes) => format!("{} a day", amount(bytes.into())),
-            _ => "unlimited: no NVMe drive says what it bears".to_owned(),
+            _ => "unlimited: no NVMe drive reports its endurance".to_owned(),
         });
     };
     let drive = machine.live.drives.iter().find(|drive| drive.namespace.name == *name);
     let Some(drive) = drive else { return Outcome::unseen(format!("{name} is not seen")) };
     match (member.budget, &drive.endurance) {
         (MemberBudget::Rated, None) => {
-            Outcome::warning(format!("auto, and {name} does not say what it bears: unlimited"))
+            Outcome::warning(format!("auto, and {name} reports no endurance: unlimited"))
         }
         (MemberBudget::Unlimited, _) => Outcome::warning("unlimited".to_owned()),
         (MemberBudget::Rated, Some(it)) => {
@@ -102,7 +103,7 @@ fn budget_of(machine: &Machine, member: &StoreMember) -> Outcome {
         }
         (MemberBudget::BytesPerDay(bytes), None) => {
             let bytes = amount(bytes.into());
-            Outcome::ok(format!("{bytes} a day; {name} does not say what it bears"))
+            Outcome::ok(format!("{bytes} a day; {name} reports no endurance"))
         }
         (MemberBudget::BytesPerDay(bytes), Some(it)) => {
             let days = it.left_bytes() / u128::from(bytes.max(1));
@@ -150,7 +151,7 @@ fn each_drive(machine: &Machine, look: impl Fn(&Drive) -> Outcome) -> Vec<Outcom
 
 fn unseen(drive: &Drive, what: &str) -> Outcome {
     let why = drive.unseen.iter().find(|value| value.what.contains(what));
-    Outcome::unseen(why.map_or("the drive does not say", |value| value.why.as_str()))
+    Outcome::unseen(why.map_or("the drive does not report it", |value| value.why.as_str()))
 }
 
 fn daily(thousandths: u32) -> String {

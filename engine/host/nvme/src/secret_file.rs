@@ -29,7 +29,7 @@ impl SecretFileError {
         match self {
             Self::Unreadable(_) => format!("make {path} a file of mode 0600, and run as its owner"),
             Self::Open(_) => {
-                format!("chmod 0600 {path}; make a new key if somebody may have read this one")
+                format!("chmod 0600 {path}; make a new key if this one may have been read")
             }
         }
     }

@@ -126,7 +126,8 @@ impl Findings {
         self.unique(&key, "", subsystem.hosts.iter().map(|host| &**host));
         match (subsystem.allow_any_host, subsystem.hosts.is_empty()) {
             (false, true) => {
-                let rule = "nobody could connect: the host list is empty and allow_any_host is off";
+                let rule =
+                    "no host could connect: the host list is empty and allow_any_host is off";
                 let remedy = "list the hosts' names (each host's /etc/nvme/hostnqn)";
                 self.add(&key, "[]", rule, remedy);
             }
@@ -373,7 +374,7 @@ fn shown(port: &Port) -> String {
 fn unfit(address: IpAddr) -> Option<&'static str> {
     let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if address.is_unspecified() {
-        Some("it stands for all networks of this host; hosts are told one address")
+        Some("it stands for all networks of this host; hosts need one address")
     } else if address.is_multicast() {
         Some("it is a multicast address")
     } else if link_local {

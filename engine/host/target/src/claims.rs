@@ -73,8 +73,8 @@ fn fitting(export: &Export) -> Result<(), Problem> {
         (_, Found::Damaged(damage)) => format!("its kvrail label is damaged: {damage}"),
         (_, Found::OtherVersion { found }) => format!("its kvrail label has format {found}"),
     };
-    let remedy = "name another device; or wipe it if nobody needs it; or set content = \"any\" for \
-                  the namespace to export what is there";
+    let remedy = "name another device; or wipe it if it is not needed; or set content = \"any\" \
+                  for the namespace to export what is there";
     Err(Problem::refused(&export.key, export.node.display(), what, remedy))
 }
 

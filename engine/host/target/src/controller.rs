@@ -131,7 +131,7 @@ fn unloadable(wish: &TargetSpec, module: &str) -> Problem {
     let rule = format!("it needs the module {module}, which this kernel does not have");
     let remedy = format!(
         "install the kernel's module package, or boot a kernel that has it; `modprobe {module}` \
-         says why it cannot be loaded"
+         shows why it cannot be loaded"
     );
     let port = wish.port.iter().position(|port| port.transport.target_module() == module);
     let (key, value) = match port {

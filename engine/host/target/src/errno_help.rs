@@ -19,14 +19,14 @@ pub(crate) fn explain(step: &Step, errno: Errno) -> (String, String) {
         (Step::Link { path, .. }, errno) if place(path) == Some(Place::Opening) => opening(errno),
         (Step::Write { path, .. }, errno) => write(path, errno),
         (Step::MakeDir { .. }, Errno::EXIST) => (
-            "somebody else made it meanwhile",
+            "another program made it meanwhile",
             "look at it with `kvrail target status`, and try again",
         ),
         (Step::RemoveDir { .. }, Errno::BUSY | Errno::NOTEMPTY) => {
-            ("somebody else's link or object holds it", "have its owner remove that, and try again")
+            ("a foreign link or object holds it", "have its owner remove that, and try again")
         }
         (_, Errno::NOENT) => (
-            "it, or what it belongs to, is not there any more: somebody else changed the tree",
+            "it, or what it belongs to, is not there any more: another program changed the tree",
             "try again; no other program should manage these objects",
         ),
         (_, Errno::NOMEM | Errno::NOSPC) => ("the kernel has no room for it", "free memory"),
@@ -67,11 +67,11 @@ fn write(path: &str, errno: Errno) -> (&'static str, &'static str) {
     match (name, errno) {
         ("enable", Errno::NOENT | Errno::NODEV | Errno::NXIO | Errno::NOTBLK) => (
             "the device behind the namespace is gone",
-            "check the drive (`kvrail target plan` resolves it anew)",
+            "check the drive (`kvrail target plan` resolves it again)",
         ),
         ("enable", Errno::INVAL) => (
             "the kernel does not take the device: not set, not a block device, or without the \
-             peer-to-peer memory that was asked for",
+             requested peer-to-peer memory",
             "see the kernel's log (`dmesg`); set p2pmem = \"off\"",
         ),
         ("enable", Errno::BUSY) => (
@@ -90,7 +90,7 @@ fn write(path: &str, errno: Errno) -> (&'static str, &'static str) {
             "leave the key away, or use a kernel that has it",
         ),
         (_, Errno::BUSY) => (
-            "it cannot change while its object is enabled: somebody else enabled it",
+            "it cannot change while its object is enabled: another program enabled it",
             "try again; no other program should manage these objects",
         ),
         (_, Errno::INVAL) => ("the kernel does not take the value", "see `dmesg` for its reason"),

@@ -122,7 +122,7 @@ fn address(
         Transport::Tcp if !is_open => match TcpListener::bind((address, service)) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let rule = format!("something else listens at its service {service}");
-                let remedy = "choose another service, or stop it (`ss -ltnp` tells what it is)";
+                let remedy = "choose another service, or stop it (`ss -ltnp` shows it)";
                 Err(Unusable::new(rule, remedy))
             }
             _ => Ok(()),

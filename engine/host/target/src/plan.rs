@@ -157,12 +157,12 @@ impl<'a> Planner<'a> {
         if !claimed.is_empty() {
             let names = claimed.join(", ");
             self.plan.notes.push(format!(
-                "hosts without a key are let in by their name alone, which anybody can claim: \
+                "hosts without a key are admitted by their name alone, which any host can claim: \
                  {names}"
             ));
         }
         if self.wish.subsystem.iter().any(|subsystem| subsystem.allow_any_host) {
-            self.plan.notes.push("allow_any_host lets in everybody who reaches a port".into());
+            self.plan.notes.push("allow_any_host admits any host that reaches a port".into());
         }
     }
 

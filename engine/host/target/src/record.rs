@@ -128,7 +128,7 @@ impl Store for FileStore {
         let record: Record = serde_json::from_str(&text)
             .map_err(|error| failed(&path, "understanding", error.to_string()))?;
         if record.version != VERSION {
-            let cause = format!("it has format {}, this kvrail knows {VERSION}", record.version);
+            let cause = format!("it has format {}, this kvrail supports {VERSION}", record.version);
             return Err(failed(&path, "understanding", cause));
         }
         Ok(Some(record))

@@ -9,7 +9,7 @@ use crate::item::is_secret;
 /// One change. Paths are relative to the tree's root.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the fields are what the variants say")]
+#[expect(missing_docs, reason = "the variants describe the fields")]
 pub enum Step {
     /// Load a kernel module that is not there.
     Load { module: String },

@@ -66,7 +66,7 @@ impl PathKind {
             Self::Bridges => "through two host bridges of one NUMA node",
             Self::Nodes => "across NUMA nodes of one socket",
             Self::Sockets => "across sockets",
-            Self::Unknown => "unknown: the kernel does not say where one of them sits",
+            Self::Unknown => "unknown: the kernel does not report the place of one of them",
         }
     }
 

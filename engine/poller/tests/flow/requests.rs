@@ -244,7 +244,7 @@ fn the_reason_of_a_failure_is_told_and_a_storm_of_them_is_not() {
         told.extend(rig.mailbox.next_failure());
     }
     let text: Vec<String> = told.iter().map(|one| one.failure.to_string()).collect();
-    let expected = "Read of 4096 bytes at 1052672 ended with IO_ERROR: fewer bytes than asked for";
+    let expected = "Read of 4096 bytes at 1052672 ended with IO_ERROR: fewer bytes than requested";
     assert_eq!(text, [expected; 5]);
     assert_eq!(
         told.iter().map(|one| (one.device, one.errors)).collect::<Vec<_>>(),

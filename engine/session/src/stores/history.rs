@@ -74,8 +74,8 @@ impl History {
         let since = position.unwrap_or(self.next);
         if since > self.next {
             return Err(invalid(format!(
-                "since: position {since} is still to come, the next one is {}; ask for the one \
-                 that the page before said",
+                "since: position {since} is still to come, the next one is {}; use the one in the \
+                 page before",
                 self.next
             )));
         }

@@ -182,13 +182,13 @@ impl Job {
 
     fn open(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
         let Wish::Open { name, identity, create, .. } = &self.wish else {
-            unreachable!("asked of an open only")
+            unreachable!("opens only")
         };
         for space in seen.iter().filter_map(|seen| seen.space) {
             if let Some(what) = difference(&stored(&space.document), identity) {
                 return Err(invalid(format!(
-                    "namespace {name:?} has another identity: {what}; open another name, or remove \
-                     this one if nobody needs it (kvrail store remove)"
+                    "namespace {name:?} has another identity: {what}; open another name, or \
+                     remove this one if it is not needed (kvrail store remove)"
                 )));
             }
         }

@@ -38,7 +38,7 @@ use history::History;
 use identity::parse;
 use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
 use listings::{Listing, Listings};
-use refusals::SaidRefused;
+use refusals::RefusalLog;
 pub use served::{ServedShard, ServedStore, presence_table};
 
 use crate::failure::{Failure, invalid, quota};
@@ -69,8 +69,8 @@ struct Shard {
     spaces: Option<Vec<SpaceRecord>>,
     mark: u64,
     /// A log line about blocks too small for its index was written.
-    said_small: bool,
-    said_refused: SaidRefused,
+    logged_small: bool,
+    refusals: RefusalLog,
 }
 
 impl Shard {
@@ -210,8 +210,7 @@ impl Stores {
         let store = &self.stores[self.position(volume)?];
         // They show fingerprints of all keys. The open of a namespace checked the rights.
         if !self.handles.has_any(session, volume) {
-            let message = "presence tables are for who has a namespace of the store open; open \
-                           one first";
+            let message = "presence tables need an open namespace of the store; open one first";
             return Err((Status::Denied, message.into()));
         }
         let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
@@ -266,7 +265,7 @@ impl Stores {
         mut call: Box<StoreCall>,
         pollers: &mut Pollers,
     ) -> Vec<Reply> {
-        self.hear_gone(poller, &pollers.handles()[poller]);
+        self.take_evictions(poller, &pollers.handles()[poller]);
         let Some((at, place)) = self.calls.ended(poller, call.number, pollers) else {
             return Vec::new();
         };
@@ -282,7 +281,7 @@ impl Stores {
                 shard.spaces = None;
                 store.history.began_anew(place);
                 match failure {
-                    None => tracing::warn!("store {}: member {place} begins anew", store.name),
+                    None => tracing::warn!("store {}: member {place} starts again", store.name),
                     Some((_, why)) => tracing::error!("{why}"),
                 }
                 return Vec::new();
@@ -385,7 +384,11 @@ impl Stores {
             }
             Next::List { name, from } => {
                 let listing = job.asker.map(|asker| Listing::new(asker, name, from));
-                Some(listing.map(|listing| Outcome::Listing(Box::new(listing))).ok_or_else(nobody))
+                Some(
+                    listing
+                        .map(|listing| Outcome::Listing(Box::new(listing)))
+                        .ok_or_else(session_gone),
+                )
             }
             Next::Explained { member, uid, key } => {
                 let device = store.shards[member].served.device.0;
@@ -426,7 +429,7 @@ impl Stores {
         };
         // The session that it would be opened for is gone.
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
-            return Some(Err(nobody()));
+            return Some(Err(session_gone()));
         };
         let handle = match self.handles.of(session, (store.volume, &name), uid) {
             Ok(handle) => handle,
@@ -560,7 +563,7 @@ impl Stores {
                 let refused = handle.stats.devices[shard.device].store.refused.get();
                 let status = u16::try_from(refused).ok().filter(|code| *code != 0);
                 let device = &handle.devices[shard.device].1.name;
-                shard.said_refused.say(&store.name, device, status, now);
+                shard.refusals.log(&store.name, device, status, now);
             }
         }
     }
@@ -592,7 +595,7 @@ fn may_go_on(
 }
 
 /// The session of the request is gone.
-fn nobody() -> Failure {
+fn session_gone() -> Failure {
     (Status::Internal, "its asker is gone".into())
 }
 
@@ -604,7 +607,7 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
     let (poller, device, _) =
         found.ok_or_else(|| format!("store {store}: no poller drives {}", served.device))?;
     let sizing = Sizing::of(&served.config).map_err(|error| format!("store {store}: {error}"))?;
-    let said_refused = SaidRefused::default();
+    let refusals = RefusalLog::default();
     Ok(Shard {
         served,
         sizing,
@@ -612,8 +615,8 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
         device,
         spaces: None,
         mark: 0,
-        said_small: false,
-        said_refused,
+        logged_small: false,
+        refusals,
     })
 }
 

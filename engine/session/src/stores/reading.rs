@@ -14,7 +14,7 @@ use crate::reply::Reply;
 
 impl Stores {
     /// Enters a poller's report of evicted blocks.
-    pub(super) fn hear_gone(&mut self, poller: usize, handle: &PollerHandle) {
+    pub(super) fn take_evictions(&mut self, poller: usize, handle: &PollerHandle) {
         while let Some(batch) = handle.mailbox.next_gone() {
             let GoneRows { device, .. } = *batch;
             let here = |it: &Shard| (it.poller, it.device) == (poller, device);
@@ -29,7 +29,7 @@ impl Stores {
 
     /// The same for all pollers.
     pub(crate) fn hear_all_gone(&mut self, handles: &[PollerHandle]) {
-        handles.iter().enumerate().for_each(|(poller, handle)| self.hear_gone(poller, handle));
+        handles.iter().enumerate().for_each(|(poller, handle)| self.take_evictions(poller, handle));
     }
 
     /// A member has ended a page of a listing.

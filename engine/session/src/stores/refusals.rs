@@ -9,48 +9,48 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// The logged state of a member's drive.
 #[derive(Debug, Default)]
-pub(super) struct SaidRefused {
+pub(super) struct RefusalLog {
     refuses: bool,
     ended: Option<Instant>,
 }
 
 /// The log line that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Say {
+enum Line {
     Nothing,
     Begins,
     Ends,
 }
 
-impl SaidRefused {
-    fn look(&mut self, refuses: bool, now: Instant) -> Say {
+impl RefusalLog {
+    fn look(&mut self, refuses: bool, now: Instant) -> Line {
         let quiet = self.ended.is_some_and(|ended| now.duration_since(ended) < QUIET);
         if refuses == self.refuses || refuses && quiet {
-            return Say::Nothing;
+            return Line::Nothing;
         }
         self.refuses = refuses;
         if refuses {
-            return Say::Begins;
+            return Line::Begins;
         }
         self.ended = Some(now);
-        Say::Ends
+        Line::Ends
     }
 }
 
-impl SaidRefused {
+impl RefusalLog {
     /// Logs when a member's drive begins to refuse writes, with `status`, and when it takes them
     /// again.
-    pub(super) fn say(&mut self, store: &str, device: &str, status: Option<u16>, now: Instant) {
+    pub(super) fn log(&mut self, store: &str, device: &str, status: Option<u16>, now: Instant) {
         match self.look(status.is_some(), now) {
-            Say::Nothing => {}
-            Say::Begins => tracing::error!(
+            Line::Nothing => {}
+            Line::Begins => tracing::error!(
                 device,
                 status = status.and_then(Status::from_number).map(Status::name),
                 "store {store}: the drive refuses writes: puts and drops are declined, and blocks \
                  that are there are served; writes are tried again every second. See dmesg, \
                  whether its file system is read-only, and its free space (df)"
             ),
-            Say::Ends => tracing::warn!(device, "store {store}: the drive takes writes again"),
+            Line::Ends => tracing::warn!(device, "store {store}: the drive takes writes again"),
         }
     }
 }
@@ -59,19 +59,19 @@ impl SaidRefused {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{QUIET, SaidRefused, Say};
+    use super::{Line, QUIET, RefusalLog};
 
     #[test]
     fn beginning_and_end_are_said_once_and_not_often() {
-        let (mut said, start) = (SaidRefused::default(), Instant::now());
-        let mut at = |seconds, refuses| said.look(refuses, start + Duration::from_secs(seconds));
+        let (mut log, start) = (RefusalLog::default(), Instant::now());
+        let mut at = |seconds, refuses| log.look(refuses, start + Duration::from_secs(seconds));
         assert_eq!(
             [at(0, false), at(1, true), at(2, true)],
-            [Say::Nothing, Say::Begins, Say::Nothing]
+            [Line::Nothing, Line::Begins, Line::Nothing]
         );
-        assert_eq!([at(3, false), at(4, false)], [Say::Ends, Say::Nothing]);
-        assert_eq!([at(5, true), at(6, false)], [Say::Nothing; 2], "again and again");
-        assert_eq!(at(3 + QUIET.as_secs(), true), Say::Begins);
-        assert_eq!(at(1000, false), Say::Ends);
+        assert_eq!([at(3, false), at(4, false)], [Line::Ends, Line::Nothing]);
+        assert_eq!([at(5, true), at(6, false)], [Line::Nothing; 2], "again and again");
+        assert_eq!(at(3 + QUIET.as_secs(), true), Line::Begins);
+        assert_eq!(at(1000, false), Line::Ends);
     }
 }

@@ -49,13 +49,13 @@ impl Stores {
                 let (blocks, bytes) = (stats.entries.get(), stats.bytes.get());
                 let capacity = shard.sizing.capacity_bytes;
                 let small = blocks >= shard.sizing.blocks && bytes < capacity / 2;
-                if small && !shard.said_small {
+                if small && !shard.logged_small {
                     let mean = bytes / blocks;
                     tracing::warn!(
                         device,
                         "store {}: the index is full with {} % of the bytes in use: blocks have {} \
                          bytes on average, and it was made for {}; older ones are evicted early, \
-                         and puts may be declined. A store made anew with --block-mean {} holds \
+                         and puts may be declined. A new store with --block-mean {} holds \
                          more",
                         store.name,
                         bytes * 100 / capacity,
@@ -63,7 +63,7 @@ impl Stores {
                         shard.served.config.block_mean,
                         mean.max(UNIT_BYTES.into()), // the least that a store is made for
                     );
-                    shard.said_small = true;
+                    shard.logged_small = true;
                 }
             }
         }

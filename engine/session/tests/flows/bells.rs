@@ -108,7 +108,7 @@ fn nobody_can_punch_holes_into_lanes_that_are_served() {
     let (queue, memory, bytes) = offered(&mut rude);
     let copy = || memory.try_clone().unwrap();
     let mapping = Region::import_with(copy(), bytes, Sealing::Size).unwrap();
-    punch(&memory, bytes).expect("nobody serves it yet");
+    punch(&memory, bytes).expect("no poller serves it yet");
     assert_eq!(
         answer(rude.ask(ControlRequest::QueueMapped { queue }, &[])),
         ControlReply::QueueServed { queue }

@@ -113,7 +113,7 @@ const MISTAKES: &[(&str, Spoil, Status, &[&str])] = &[
         &["limits.gpu_bytes_per_session"],
     ),
     (
-        "a handle of nobody",
+        "a handle without an owner",
         |info, fds| {
             info.memories[0] = legacy("999999999/3");
             drop(fds.remove(0));

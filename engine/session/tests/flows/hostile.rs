@@ -260,7 +260,7 @@ fn silent_visitors_make_room_and_others_do_not() {
     let operator = Client::attach(sidecar.socket()).expect("the operator may look");
     assert_eq!(operator.status().unwrap().sessions.len(), 41);
     let error = forgotten[1].status().unwrap_err().to_string();
-    assert!(error.contains("silent"), "told why: {error}");
+    assert!(error.contains("silent"), "the error names the cause: {error}");
     forgotten[0].status().expect("not the one that speaks");
     owner.status().expect("not the one that has a queue");
 }

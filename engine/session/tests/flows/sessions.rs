@@ -229,7 +229,7 @@ fn a_poller_that_dies_ends_the_sidecar_and_is_reported() {
     let client = Client::attach(sidecar.socket()).unwrap();
     sidecar.switches.die.on();
     let error = sidecar.join().unwrap_err();
-    assert!(error.to_string().contains("ended without being told"), "{error}");
+    assert!(error.to_string().contains("ended by itself"), "{error}");
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
     assert!(client.ended().unwrap().contains("a poller of the sidecar failed"));
 }

@@ -117,7 +117,7 @@ fn a_poller_that_turns_again_and_cannot_ends_the_session_with_the_reason() {
     let _arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     turn_again(&sidecar, 1);
     let mut queue = None;
-    eventually("the client hears of it", || match client.open_queue(8) {
+    eventually("the client is notified", || match client.open_queue(8) {
         Ok(opened) => {
             queue = Some(opened);
             false

@@ -362,7 +362,7 @@ fn a_tenant_makes_so_many_namespaces_and_removes_what_it_made() {
     assert!(said.contains("2 is the most (volume.tenant.namespaces_max)"), "{said}");
     opened(&mut rude, "few 1"); // what is there is opened all the same
     let (status, said) = denied(answer(&mut rude, remove("few 0")));
-    assert_eq!(status, Status::Denied, "somebody else made it, and it has blocks: {said}");
+    assert_eq!(status, Status::Denied, "another program made it, and it has blocks: {said}");
     assert_eq!(answer(&mut rude, remove("few 1")), ControlReply::NamespaceRemoved);
     let (status, _) = denied(answer(&mut rude, remove("few 1")));
     assert_eq!(status, Status::Miss);

@@ -87,7 +87,7 @@ fn session_slots_and_connections_of_one_user_are_limited() {
     assert_eq!((report.sidecar.sessions_max, report.sidecar.sessions_per_uid), (64, 2));
     as_nobody("another user's share", &sidecar, |socket| {
         let (clients, _) = all_there_can_be(&socket);
-        assert_eq!(clients.len(), 18, "the same for everybody");
+        assert_eq!(clients.len(), 18, "the same for all users");
         clients[0].open_queue(2).unwrap();
     });
     queues.clear();

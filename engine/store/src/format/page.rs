@@ -192,7 +192,7 @@ impl Page {
             reserved: [0; 2],
             until: record.hint.until.into(),
         };
-        assert!(self.fits(metadata.len()), "the caller asked whether it fits");
+        assert!(self.fits(metadata.len()), "the caller checked that it fits");
         let begin = HEADER_BYTES + usize::from(self.used);
         let body = begin + RECORD_BYTES;
         let end = begin + record_bytes(metadata.len());

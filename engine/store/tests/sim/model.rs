@@ -216,7 +216,7 @@ impl Model {
     pub(crate) fn present(&mut self, space: u16, key: u64) {
         let state = self.at(space, key);
         let gone = matches!(state.now, Now::Nothing | Now::Absent);
-        assert!(!gone, "key {key} is said to be there: {state:?}");
+        assert!(!gone, "key {key} is reported as present: {state:?}");
         state.doubtful = false;
     }
 

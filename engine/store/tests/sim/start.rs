@@ -253,7 +253,7 @@ fn damaged_pages_in_a_row_hide_none_behind_them() {
     let (all, found) = after(7);
     assert!(found + 7 >= all && found < all, "{found} of {all}");
     let (all, found) = after(8);
-    assert!(found < all / 2, "a segment goes on behind 8 pages of nobody: {found} of {all}");
+    assert!(found < all / 2, "a segment goes on behind 8 foreign pages: {found} of {all}");
 }
 
 #[test]

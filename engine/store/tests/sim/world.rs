@@ -334,7 +334,7 @@ impl World {
         let mut bytes = vec![0; exact.next_multiple_of(unit)];
         self.drive.read(&mut self.rng, reading.offset, &mut bytes);
         let Some(Asked::Get { memory, .. }) = self.asked.get_mut(&user) else {
-            panic!("a read for nobody");
+            panic!("a read without a waiter");
         };
         memory.resize(exact + GUARDS, GUARD);
         memory[..exact].copy_from_slice(&bytes[..exact]);
@@ -373,7 +373,7 @@ impl World {
         match task.memory {
             Memory::Client { user, exact } => {
                 let Some(Asked::Put { bytes, .. }) = self.asked.get(&user) else {
-                    panic!("a write for nobody");
+                    panic!("a write without a waiter");
                 };
                 assert_eq!(bytes.len(), exact as usize);
                 let mut all = bytes.clone();

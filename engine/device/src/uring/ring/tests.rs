@@ -274,7 +274,7 @@ fn a_region_that_is_registered_half_way_is_named_by_address() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !ring.let_go(at) {
         Interrupt::collect(&mut ring, 1);
-        assert_eq!(ring.pop(), None, "nobody is told of it");
+        assert_eq!(ring.pop(), None, "it sends no notice");
         assert!(Instant::now() < deadline, "the tag does not come");
     }
     assert_eq!(Arc::strong_count(&region), 1);

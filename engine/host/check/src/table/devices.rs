@@ -15,7 +15,7 @@ pub(super) const NVME: &[Check] = &[
         purposes: LOCAL,
         probe: Look(nvme::drives),
         cost: "nothing to serve or to export",
-        remedy: "`dmesg | grep nvme` says why a drive is not live",
+        remedy: "`dmesg | grep nvme` has the reason why a drive is not live",
     },
     Check {
         id: "firmware",
@@ -98,7 +98,7 @@ pub(super) const STORES: &[Check] = &[
         purposes: STORE,
         probe: Look(store::budget),
         cost: "puts may wear the drive out before its time",
-        remedy: "write_budget = \"1dwpd\" in the volume's table, or what the data sheet says",
+        remedy: "write_budget = \"1dwpd\" in the volume's table, or the data sheet's value",
     },
     Check {
         id: "store-memory",
@@ -114,7 +114,7 @@ pub(super) const STORES: &[Check] = &[
         purposes: STORE,
         probe: Look(store::format),
         cost: "the drive does more for each request",
-        remedy: "nvme format with the faster format, which erases; then make the store anew",
+        remedy: "nvme format with the faster format, which erases; then make the store again",
     },
 ];
 

@@ -77,7 +77,7 @@ pub(super) const KERNEL: &[Check] = &[
         group: Kernel,
         purposes: TARGET,
         probe: Option("NVME_TARGET_AUTH", Warning),
-        cost: "no authentication: whoever knows a host's NQN gets its namespaces",
+        cost: "no authentication: anyone with a host's NQN gets its namespaces",
         remedy: "boot a kernel with CONFIG_NVME_TARGET_AUTH=y",
     },
     Check {

@@ -94,11 +94,7 @@ fn what_a_drive_bears_and_has_left_is_told() {
     let fine = of(|_| {});
     expect(&fine, Verdict::Ok, "14 % of its life used, 2.0 PB written; bears 14.0 PB (1.00 drive");
     expect(&fine, Verdict::Ok, "12.0 PB of them left");
-    expect(
-        &of(|endurance| endurance.endurance = None),
-        Verdict::Ok,
-        "does not say how much it bears",
-    );
+    expect(&of(|endurance| endurance.endurance = None), Verdict::Ok, "reports no endurance");
     let worn = |percent: u8| {
         let mut drive = drive();
         drive.health.as_mut().unwrap().used_percent = percent;
@@ -143,9 +139,9 @@ fn a_budget_is_held_against_what_is_left() {
     expect(&daily(8), Verdict::Warning, "last 4.1 years");
     let silent =
         |budget| says("store-budget", Drive { endurance: None, ..drive() }, member(budget));
-    expect(&silent(MemberBudget::Rated), Verdict::Warning, "does not say what it bears");
+    expect(&silent(MemberBudget::Rated), Verdict::Warning, "reports no endurance");
     let named = MemberBudget::BytesPerDay(3 * TERABYTE);
-    expect(&silent(named), Verdict::Ok, "3.0 TB a day; nvme0n1 does not say");
+    expect(&silent(named), Verdict::Ok, "3.0 TB a day; nvme0n1 reports no endurance");
     let file = |budget| StoreMember { drive: None, ..member(budget) };
     let of = |budget| says("store-budget", drive(), file(budget));
     expect(&of(MemberBudget::Rated), Verdict::Ok, "unlimited");

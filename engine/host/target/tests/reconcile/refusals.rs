@@ -82,7 +82,7 @@ const HOSTS: &[(&str, Spoil, &[&str])] = &[
         &["target.subsystem.0.qid_max = 8", "no attribute attr_qid_max"],
     ),
     (
-        "an address of nobody",
+        "an address without an owner",
         |facts, _| address_is(facts, "no network interface of this host has it"),
         &["target.port.0.address = 192.0.2.1", "no network interface"],
     ),
