@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Definition, Figure};
 
 counters! {
-    /// What a store counts from its start on.
+    /// Counters of a store since its start.
     StoreCounters {
         hits: Counter, "kvrail_store_hits", "Gets that found their block.";
         misses: Sum, "kvrail_store_misses",
@@ -70,7 +70,7 @@ counters! {
 }
 
 counters! {
-    /// What the poller that serves a store counts for it.
+    /// Counters that the poller of a store keeps for it.
     ServingCounters {
         misses_drive_gone: Part("drive_gone"), "kvrail_store_misses",
             "Gets of a member whose drive is gone: they did not reach the store.";

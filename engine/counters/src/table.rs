@@ -24,7 +24,7 @@ pub struct Definition {
     pub metric: &'static str,
     /// How it becomes a metric.
     pub kind: Kind,
-    /// What it counts.
+    /// Its meaning.
     pub help: &'static str,
 }
 

@@ -23,7 +23,7 @@ use crate::uring::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub enum ModeChoice {
-    /// What is fastest on this device and machine, found by trying.
+    /// The fastest mode on this device and machine, found by trying.
     #[default]
     Auto,
     /// This one, or an error.

@@ -12,7 +12,7 @@ use kvrail_ring::limits::ENTRY_BYTES;
 use crate::contract::{AttachedBytes, BUFFERS_MAX, BufferIndex};
 use crate::error::DeviceError;
 
-/// What a detach has to wait for.
+/// When a detach can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
     /// No operation uses the region: the hardware can unregister it.

@@ -55,7 +55,7 @@ pub enum Durability {
 pub struct Operation {
     /// The caller's name for it; comes back in `Finished`.
     pub tag: u64,
-    /// What to do.
+    /// The kind of operation.
     pub opcode: Opcode,
     /// For writes.
     pub durability: Durability,
@@ -93,7 +93,7 @@ pub struct Finished {
     pub bytes: u32,
 }
 
-/// What `reap` brings back.
+/// An event of `reap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An operation ended.
@@ -131,7 +131,7 @@ pub enum DirectIo {
     Off,
 }
 
-/// What a device is and how it is driven. Printed at start, in `kvrail status` and by benchmarks
+/// A device and the way it is driven. Printed at start, in `kvrail status` and by benchmarks
 /// (invariant 3: the mode really used).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -157,8 +157,7 @@ pub struct Description {
     pub transfer_bytes_max: u32,
     /// Operations the device takes at once.
     pub depth: u32,
-    /// What it moved in a second when it was tried: reads of 256 KiB, eight at once. `None` where
-    /// nothing was timed.
+    /// Bytes a second in its trial: reads of 256 KiB, eight at once. `None` without a trial.
     #[serde(default)]
     pub bytes_per_second: Option<u64>,
 }
@@ -182,9 +181,9 @@ pub struct AttachedBytes {
     pub addressed: u64,
 }
 
-/// What drives devices, of whatever type.
+/// A driver of devices of any type.
 pub trait Driver {
-    /// What comes of it.
+    /// Its result.
     type End;
 
     /// Drives them to the end.
@@ -193,7 +192,7 @@ pub trait Driver {
 
 /// A device, driven by one thread. See the module for what it promises.
 pub trait Device: fmt::Debug {
-    /// What it is.
+    /// Its description.
     fn description(&self) -> &Description;
 
     /// Begins to make a region usable by operations as the entries from `at` on: registers the
@@ -250,7 +249,7 @@ pub trait Device: fmt::Debug {
         Err(DeviceError::NoRemote { device: self.description().name.clone() })
     }
 
-    /// What regions the device has, those whose detach has not ended included.
+    /// Bytes of the attached regions, with those whose detach has not ended.
     fn attached(&self) -> AttachedBytes;
 
     /// Queues an operation.
@@ -259,8 +258,7 @@ pub trait Device: fmt::Debug {
     /// Gives the operation back when the device takes no more now.
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation>;
 
-    /// Hands everything queued to the hardware. What could not be handed over stays queued and is
-    /// tried again by the next call.
+    /// Hands everything queued to the hardware. The rest stays queued for the next call.
     fn submit(&mut self);
 
     /// Brings back what ended, up to the room in `events`.

@@ -25,7 +25,7 @@ const ENTRIES_BYTES: usize = 1024;
 /// Longer than the name of a path's file with its size.
 const NAME_BYTES: usize = 64;
 
-/// What is kept open to know it.
+/// The open files that show its state.
 #[derive(Debug)]
 pub(crate) enum Controllers {
     /// The state of the only one. It changes before commands in flight are cancelled, and cannot

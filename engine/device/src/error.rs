@@ -1,4 +1,4 @@
-//! What can go wrong with a device outside the data path, each with its remedy.
+//! Errors of a device outside the data path, each with its remedy.
 
 use rustix::io::Errno;
 use thiserror::Error;
@@ -15,7 +15,7 @@ pub enum DeviceError {
         path: String,
         /// The kernel's error.
         errno: Errno,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// The device lacks what the configuration demands.
@@ -23,9 +23,9 @@ pub enum DeviceError {
     Unfit {
         /// The path as configured.
         path: String,
-        /// What is wrong.
+        /// The fault.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// The ring could not be set up.
@@ -47,7 +47,7 @@ pub enum DeviceError {
     Table {
         /// The entry.
         at: BufferIndex,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// The device moves bytes of host memory only.
@@ -65,7 +65,7 @@ pub enum DeviceError {
         bytes: u64,
         /// The kernel's error.
         errno: Errno,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a failed operation was and why, in words for logs. A completion carries only a status.
+//! A failed operation and its cause, in words for logs. A completion carries only a status.
 
 use std::fmt;
 

@@ -15,7 +15,7 @@ use crate::queue::{Cache, Part, Queue};
 use crate::system::read_number;
 use crate::target::{Kind, Target, open_path};
 
-/// What cannot be passed through goes through the block layer.
+/// The remedy where commands cannot be passed through: the block layer.
 const INSTEAD: &str = "use mode iopoll or interrupt";
 
 /// A namespace to send commands to.

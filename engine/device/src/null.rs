@@ -12,7 +12,7 @@ use crate::contract::{
 };
 use crate::error::DeviceError;
 
-/// What a null device pretends to be.
+/// Pretended properties of a null device.
 #[derive(Clone, Copy, Debug)]
 pub struct NullOptions {
     /// Bytes it claims to have.

@@ -74,7 +74,7 @@ impl NvmeStatus {
         TABLE.iter().find(|(code, _, _)| *code == self.0 & CODE)
     }
 
-    /// What it means to a client. What the table does not have is an I/O error.
+    /// The status for a client. Any status outside of the table is an I/O error.
     #[must_use]
     pub fn status(self) -> Status {
         self.known().map_or(IoError, |(_, _, status)| *status)

@@ -22,7 +22,7 @@ const READ: u32 = 32 << 10;
 /// Name in messages.
 const NAME: &str = "memory probe";
 
-/// What the probe found.
+/// The result of the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Pages that regions of this host get.

@@ -110,7 +110,7 @@ fn cache(queue: &Path) -> Cache {
 }
 
 impl Cache {
-    /// What durable writes need here, for people.
+    /// The requirements of durable writes, for people.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::None => "no volatile write cache: writes are durable when they end",

@@ -33,19 +33,19 @@ const DOUBT: Duration = Duration::from_secs(5);
 /// The end of every request from then on.
 const GONE: Outcome = Outcome::Failed(Status::DeviceGone);
 
-/// What a drive that has the namespace never refuses.
+/// Operations that a drive with the namespace never refuses.
 const READ_AND_WRITE: &[Opcode] = &[Opcode::Read, Opcode::Write];
 
 /// The same of a drive that discards.
 const READ_WRITE_DISCARD: &[Opcode] = &[Opcode::Read, Opcode::Write, Opcode::Discard];
 
-/// What is watched to know it.
+/// State for the detection of a removal.
 #[derive(Debug)]
 pub(crate) struct Removal {
     gone: Gone,
     /// For NVMe namespaces.
     controllers: Option<Controllers>,
-    /// What is not refused as long as the device is there.
+    /// Operations that are never refused while the device is there.
     commands: &'static [Opcode],
     /// The first and the last answer of a series in doubt.
     doubted: Option<(Instant, Instant)>,
@@ -273,7 +273,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What it grows to later is not what it was.
+    /// Bytes that it grows by later are not its earlier content.
     #[test]
     fn a_file_that_was_truncated_is_gone_for_good() {
         let (target, (mut removal, _file)) = (target(), plain());

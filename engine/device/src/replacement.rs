@@ -1,4 +1,4 @@
-//! What takes the place of a device that was taken away, as the contract sees it.
+//! A replacement for a device that was taken away, in the contract's terms.
 
 use std::any::Any;
 use std::fmt;
@@ -13,7 +13,7 @@ impl Replacement {
         Self(Box::new(of))
     }
 
-    /// What a mechanism put in, for that mechanism.
+    /// The value that a mechanism put in, for that mechanism.
     pub(crate) fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.downcast_mut()
     }

@@ -35,7 +35,7 @@ impl SlotId {
         (self.generation as u64) << 32 | self.index as u64
     }
 
-    /// What `to_u64` packed. Any number is accepted here; `Slots` checks it.
+    /// The inverse of `to_u64`. Any number is accepted here; `Slots` checks it.
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "takes the two halves apart")]

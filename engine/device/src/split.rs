@@ -27,7 +27,7 @@ const PIECE_BYTES: u32 = WINDOW_BYTES / 2;
 /// kernel's NVMe driver gives block requests (nvme_core.max_retries).
 const TRANSIENT_MAX: u8 = 5;
 
-/// What one device takes.
+/// Limits of one device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Largest piece in bytes, a multiple of `granule`.
@@ -58,7 +58,7 @@ pub enum Outcome {
     Failed(Status),
 }
 
-/// What follows from it.
+/// The consequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// The piece, or what is left of it, must be handed to the device again under the same id.
@@ -69,7 +69,7 @@ pub(crate) enum Settled {
     Ended(Finished, Option<BufferIndex>),
 }
 
-/// What was made of a new operation.
+/// The pieces of a new operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// It is one piece: issue it.
@@ -80,7 +80,7 @@ pub(crate) enum Taken {
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// What the device has not done yet; begins further on after each short transfer.
+    /// The rest of the operation; begins further on after each short transfer.
     rest: Operation,
     done: u32,
     retries: u32,
@@ -234,7 +234,7 @@ impl Flights {
         Some(piece)
     }
 
-    /// What the piece still has to do.
+    /// The rest of the piece.
     ///
     /// # Panics
     /// If the id names no piece in flight.

@@ -1,4 +1,4 @@
-//! What this machine allows: kernel version, io_uring's switch, limits, cores.
+//! Limits of this machine: kernel version, io_uring's switch, limits, cores.
 
 use std::fs;
 

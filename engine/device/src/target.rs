@@ -27,7 +27,7 @@ const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
 /// Largest piece in any case: the kernel takes no more than 2 GiB less a page in one call.
 const TRANSFER_BYTES_CEILING: u32 = 1 << 30;
 
-/// What kind of thing it is.
+/// The kind of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -212,7 +212,7 @@ impl Target {
         }
     }
 
-    /// What a write needs to be durable here.
+    /// The requirements of a durable write here.
     pub(crate) fn cache(&self) -> Cache {
         let known = self.queue.as_ref().map(|queue| queue.cache);
         known.unwrap_or(Cache::Volatile { fua: Fua::No })

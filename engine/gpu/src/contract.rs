@@ -29,7 +29,7 @@ pub struct GpuIdentity {
     pub index: u32,
     /// The same everywhere.
     pub uuid: GpuUuid,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its PCIe address, lower case.
     pub pci_address: String,
@@ -113,7 +113,7 @@ pub trait Gpu: Debug + Send + Sync {
 
 /// The GPU's copies, seen from its poller.
 pub trait Mover: Debug + Send {
-    /// What moves the bytes, and why, for people.
+    /// The means of copying, and the reason for them, for people.
     fn description(&self) -> String;
 
     /// Called once on the thread that makes all other calls.
@@ -224,7 +224,7 @@ pub trait DirectGpu: Debug + Send + Sync {
     fn batch(&self, entries: u32) -> Result<Box<dyn BatchIo>, GpuError>;
 }
 
-/// What registering a file found.
+/// The result of registering a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// The file's name in entries.

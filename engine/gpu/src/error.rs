@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU, each with its remedy.
+//! Errors of a GPU, each with its remedy.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub enum GpuError {
     NoSuchGpu {
         /// The requested index or UUID.
         wanted: String,
-        /// What there is.
+        /// The GPUs present.
         present: String,
     },
     /// Memory of another GPU than was named.
@@ -57,7 +57,7 @@ pub enum GpuError {
     Handle {
         /// Which of the region's memories.
         index: usize,
-        /// What is wrong, and the remedy.
+        /// The fault, and the remedy.
         reason: String,
     },
     /// The layout is wrong.
@@ -94,7 +94,7 @@ pub enum GpuError {
         device: String,
         /// The GPU.
         gpu: GpuUuid,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
     /// The GPU failed before.

@@ -14,7 +14,7 @@ pub struct Health {
     counters: Counters,
 }
 
-/// What the poller of a GPU has done; one writer, read by reports.
+/// Counters of a GPU's poller; one writer, read by reports.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     launches: AtomicU64,
@@ -115,7 +115,7 @@ impl Health {
         &self.counters
     }
 
-    /// What was done so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> GpuCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -75,7 +75,7 @@ pub struct Member {
     pub file: OwnedFd,
 }
 
-/// What was chosen.
+/// The choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The way.

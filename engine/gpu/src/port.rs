@@ -80,7 +80,7 @@ pub struct Port {
     pub(crate) reason: String,
 }
 
-/// What a port connects.
+/// The two sides of a port.
 #[derive(Debug)]
 pub struct PortOptions {
     /// The GPU.
@@ -132,7 +132,7 @@ impl Port {
         self.coming.load(Ordering::Relaxed) > 0
     }
 
-    /// What is used and why, as status and benchmarks print it.
+    /// The mechanism and the reason for it, as status and benchmarks print it.
     #[must_use]
     pub fn description(&self) -> String {
         let route = match self.route {

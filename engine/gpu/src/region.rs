@@ -31,7 +31,7 @@ pub enum Backing {
     Host(Arc<Region>),
 }
 
-/// What keeps a region's memory open; dropped on the control thread.
+/// Keeps a region's memory open; dropped on the control thread.
 pub type Keep = Box<dyn Any + Send + Sync>;
 
 /// A region: memories, layout, and the table kernels read.

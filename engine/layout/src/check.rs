@@ -1,4 +1,4 @@
-//! What a layout must satisfy, before any address is made of it.
+//! The rules of a layout, checked before any address is made of it.
 
 use crate::{
     BLOCK_UNIT_BYTES, FRAGMENT_BYTES_MIN, FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX,

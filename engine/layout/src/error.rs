@@ -1,8 +1,8 @@
-//! What is wrong with a layout, by fragment and limit.
+//! Faults of a layout, by fragment and limit.
 
 use thiserror::Error;
 
-/// What is wrong with a layout.
+/// The fault of a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// None, or too many of something.

@@ -26,7 +26,7 @@ pub enum AffinityError {
         cpu: u32,
         /// CPUs in a mask.
         max: usize,
-        /// What could be chosen.
+        /// The permitted CPUs.
         allowed: CpuList,
     },
     /// No such CPU runs.
@@ -34,7 +34,7 @@ pub enum AffinityError {
     Offline {
         /// The requested CPU.
         cpu: u32,
-        /// What could be chosen.
+        /// The permitted CPUs.
         allowed: CpuList,
     },
     /// The cpuset or the mask this process was started with excludes it.
@@ -45,7 +45,7 @@ pub enum AffinityError {
     NotAllowed {
         /// The requested CPU.
         cpu: u32,
-        /// What could be chosen.
+        /// The permitted CPUs.
         allowed: CpuList,
     },
     /// The kernel refused.

@@ -1,10 +1,10 @@
 //! Copies to and from memory that a peer may write at any moment: a hostile client, another
 //! process, hardware.
 //!
-//! A reference or a `memcpy` would be a data race there. These copies use relaxed atomics: words
-//! in the middle, bytes at the edges. What arrives may be torn between words when a peer writes
-//! at the same time; it is never undefined. Ordering is not made here: the index of a lane or a
-//! completion that was read with acquire before is what makes a peer's bytes visible.
+//! A reference or a `memcpy` would be a data race there. These copies use relaxed atomics: words in
+//! the middle, bytes at the edges. The result may be torn between words when a peer writes at the
+//! same time; it is never undefined. Ordering is not made here: the index of a lane or a completion
+//! that was read with acquire before makes a peer's bytes visible.
 //!
 //! The bytes of a [`crate::Lease`] may be copied here while an operation owns the lease, as a
 //! device does it; while the program holds the lease, the lease itself is the way to its bytes.

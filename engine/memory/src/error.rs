@@ -1,4 +1,4 @@
-//! What can go wrong with memory, each with its remedy.
+//! Errors of memory, each with its remedy.
 
 use rustix::io::Errno;
 use thiserror::Error;
@@ -20,7 +20,7 @@ pub enum MemoryError {
     /// The memory file could not be made at all.
     #[error("a memory file named `{name}` could not be made ({errno}); {}", file_remedy(*errno))]
     File {
-        /// What it was to be called.
+        /// The requested name.
         name: String,
         /// The kernel's error.
         errno: Errno,
@@ -71,7 +71,7 @@ pub enum MemoryError {
     WrongSize {
         /// The size in the message.
         announced: u64,
-        /// What the file is.
+        /// The file's size.
         actual: u64,
     },
     /// A peer sent a memfd whose pages are not all there; the first touch could fail or take memory

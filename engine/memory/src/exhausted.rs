@@ -1,4 +1,4 @@
-//! What to do where the kernel refuses a descriptor or a thread: the limit that was met.
+//! Remedies where the kernel refuses a descriptor or a thread, by the limit that was met.
 
 use rustix::io::Errno;
 

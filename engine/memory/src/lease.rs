@@ -6,10 +6,10 @@
 //! an operation takes the lease; reading the completion returns it. In between no reference can be
 //! formed, because no code has the lease.
 //!
-//! What types cannot enforce is the other process. A program leases only memory whose other user
-//! it trusts to keep that rule: a client trusts its sidecar, as it trusts its kernel. The sidecar
-//! trusts no client: it reads and writes their arenas by [`crate::load`] and [`crate::store`] or
-//! by hardware, never through a lease.
+//! Types cannot constrain the other process. A program leases only memory whose other user it
+//! trusts to keep that rule: a client trusts its sidecar, as it trusts its kernel. The sidecar
+//! trusts no client: it reads and writes their arenas by [`crate::load`] and [`crate::store`] or by
+//! hardware, never through a lease.
 #![expect(unsafe_code, reason = "turns leased addresses into slices")]
 // UNSAFETY: a lease owns its bytes alone and keeps the memory alive; see the module docs.
 
@@ -32,7 +32,7 @@ pub struct LeasePool {
     shared: Arc<Shared>,
 }
 
-/// What the pool and its leases keep alive together.
+/// The state that the pool and its leases keep alive together.
 struct Shared {
     /// Keeps a second pool from giving out the same bytes. First, so that it ends before the
     /// memory: once that is unmapped, another thread's memory may come to lie at its addresses.

@@ -12,7 +12,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// What the kernel gathers into one page, and maps by one entry where its address is a multiple.
+/// Bytes that the kernel gathers into one page, and maps by one entry where the address is a
+/// multiple.
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Bytes gathered by one call. On a host without room for such pages the first call fails, and the
@@ -78,8 +79,8 @@ impl Mapping {
     /// half the time that those take one by one (bench/NOTES.md).
     ///
     /// # Errors
-    /// `EINVAL` before Linux 6.1; `ENOMEM` or `EAGAIN` where memory is short or in pieces. What was
-    /// gathered until then stays so; of the rest any page may be there or not.
+    /// `EINVAL` before Linux 6.1; `ENOMEM` or `EAGAIN` where memory is short or in pieces. Gathered
+    /// pages stay so; of the rest any page may be there or not.
     pub(crate) fn gather(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         for start in (0..self.bytes).step_by(PIECE_BYTES) {
             let piece = start..self.bytes.min(start + PIECE_BYTES);
@@ -109,7 +110,7 @@ impl Mapping {
     }
 }
 
-/// What the last call of libc left.
+/// The errno of the last call of libc.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

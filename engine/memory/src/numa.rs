@@ -20,7 +20,7 @@ const MPOL_MF_STRICT: libc::c_long = 1;
 /// As above.
 const MPOL_MF_MOVE: libc::c_long = 2;
 
-/// What placing a region came to.
+/// The result of placing a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The machine has one node, or the kernel reports none; there is nothing to choose.

@@ -221,8 +221,8 @@ impl Region {
         self.mapping.bytes()
     }
 
-    /// Address of the first byte in this process, as a number. What hardware writes there may
-    /// change at any time; reading it through a reference needs a `Lease`.
+    /// Address of the first byte in this process, as a number. Hardware may write there at any
+    /// time; reading it through a reference needs a `Lease`.
     #[must_use]
     pub fn address(&self) -> usize {
         self.mapping.base().as_ptr() as usize

@@ -6,7 +6,7 @@ use std::ptr::{from_mut, from_ref};
 
 use rustix::io::Errno;
 
-/// What a short slice is: the least that kernels take.
+/// A short slice: the least that kernels take.
 const SLICE_NS: u64 = 100_000;
 
 /// Requests short slices for the calling thread: it keeps its share of the CPU, and has its turns

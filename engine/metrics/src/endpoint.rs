@@ -74,7 +74,7 @@ struct Entrance {
     place: Place,
     listen: Listen,
     listening: Listening,
-    /// What `Listening` got last.
+    /// The last value of `Listening`.
     last: Option<String>,
 }
 
@@ -160,7 +160,7 @@ impl Entrance {
     }
 }
 
-/// The whole life of the thread. What is still open at its end is cut off.
+/// The whole life of the thread. Connections that are open at its end are cut off.
 fn serve(
     runtime: &Runtime,
     (entrance, first): (Entrance, Option<Door>),

@@ -27,7 +27,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// What HTTP calls it.
+    /// Its type in HTTP.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Dialect {
     }
 }
 
-/// What a family's numbers do.
+/// The behaviour of a family's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Only grow, until a restart.
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What a number is counted in.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Things.
@@ -104,7 +104,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// What its samples are called, where that is one name.
+    /// The name of its samples, where that is one name.
     pub(crate) fn sample_name(&self) -> String {
         let total = if self.kind == Kind::Counter { "_total" } else { "" };
         format!("{}{total}", self.name)

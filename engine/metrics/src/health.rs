@@ -2,8 +2,8 @@
 
 use kvrail_protocol::{Severity, StatusReport};
 
-/// What is wrong with the process: nothing while every poller turns. What a restart would not
-/// mend, such as a drive that is gone, is not here.
+/// Faults of the process: none while every poller turns. A fault that a restart would not mend,
+/// such as a drive that is gone, is not here.
 pub(crate) fn health(report: &StatusReport) -> Vec<&str> {
     words(report, Severity::Unhealthy)
 }

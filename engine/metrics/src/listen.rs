@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a path begins with.
+/// Prefix of a path.
 const UNIX: &str = "unix:";
 
 /// Where the endpoint listens.

@@ -1,4 +1,4 @@
-//! What is answered to which request.
+//! The answer to each request.
 
 use http_body_util::Full;
 use hyper::body::Bytes;

@@ -23,7 +23,7 @@ pub type Tell = Box<dyn FnOnce(StatusReport) + Send>;
 /// Requests a report from the sidecar, and returns at once.
 pub type ReportSource = Box<dyn Fn(Tell) + Send + Sync>;
 
-/// What a sidecar is at, as far as the endpoint must know. Cheap to clone.
+/// The stage of a sidecar's life, for the endpoint. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Life(Arc<Mutex<Stage>>);
 

@@ -25,7 +25,7 @@ pub fn table() -> String {
     text
 }
 
-/// What queries name it by.
+/// Its name in queries.
 fn shown(family: &Family) -> String {
     match family.kind {
         Kind::Histogram => format!("{}_bucket", family.name),

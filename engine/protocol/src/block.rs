@@ -34,7 +34,7 @@ pub struct BlockInfo {
     pub member: u16,
     /// Its first byte on the member's area.
     pub offset: u64,
-    /// What was put with it, as hexadecimal digits.
+    /// Its metadata, as hexadecimal digits.
     #[serde(with = "hex")]
     pub metadata: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub struct EventInfo {
     pub length: u32,
     /// Why.
     pub kind: EventKind,
-    /// What was put with it, as hexadecimal digits.
+    /// Its metadata, as hexadecimal digits.
     #[serde(with = "hex")]
     pub metadata: Vec<u8>,
 }
@@ -96,20 +96,20 @@ pub struct EventPage {
     pub more: bool,
 }
 
-/// What is known of a key.
+/// The explanation of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyReport {
     /// Place of its member in the store, whether it is there or not.
     pub member: u16,
     /// The member's device.
     pub device: u16,
-    /// What is known.
+    /// Its state.
     pub state: KeyState,
     /// The latest event about it among those the sidecar remembers, and the seconds since.
     pub event: Option<(EventInfo, u64)>,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyState {
@@ -155,7 +155,7 @@ pub struct KeyBlock {
     pub held_ms: Option<u64>,
     /// A reader reported it as corrupt, and it is not verified yet.
     pub suspect: bool,
-    /// What reclaim would do with it now.
+    /// Reclaim's treatment of it now.
     pub next: KeyFate,
 }
 
@@ -173,7 +173,7 @@ pub enum KeyWorth {
     Over,
 }
 
-/// What reclaim does with a block.
+/// Reclaim's treatment of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyFate {

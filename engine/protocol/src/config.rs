@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is in force, and what is in the file by now.
+/// The configuration in force, and the one in the file by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigReport {
@@ -25,7 +25,7 @@ pub struct ConfigReport {
 }
 
 impl ConfigReport {
-    /// What waits for a reload or for a restart, a line each.
+    /// Changes that wait for a reload or for a restart, a line each.
     #[must_use]
     pub fn pending(&self) -> Vec<String> {
         let waits = |what: &str, keys: &[String]| {
@@ -37,7 +37,7 @@ impl ConfigReport {
     }
 }
 
-/// What a reload has changed.
+/// Changes by a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Keys that are in force from now on.

@@ -1,4 +1,4 @@
-//! What can go wrong on the session socket.
+//! Errors of the session socket.
 
 use rustix::io::Errno;
 use thiserror::Error;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::channel::{decode, encode};
 use crate::message::{ClientMessage, ControlRequest, Pages, SidecarMessage};
 
-/// What a client sends: what is accepted is the same when it is sent again.
+/// A client's message: what decodes encodes to the same message.
 ///
 /// # Panics
 /// If it is not.
@@ -17,7 +17,7 @@ pub fn client_message(bytes: &[u8]) {
     again::<ControlRequest>(bytes);
 }
 
-/// What the sidecar sends: the same.
+/// The sidecar's message: the same.
 ///
 /// # Panics
 /// If it is not.

@@ -23,7 +23,7 @@ pub struct GpuRegionInfo {
     pub gpu: String,
     /// Blocks of the cache, at least 1. Requests name one by its index.
     pub blocks: u32,
-    /// What the fragments lie in.
+    /// The memories of the fragments.
     pub memories: Vec<GpuMemory>,
     /// The fragments of every block. A block's bytes are numbered fragment after fragment, in this
     /// order.
@@ -125,7 +125,7 @@ pub struct GpuInfo {
     pub index: u32,
     /// The same everywhere, as `nvidia-smi -L` prints it.
     pub uuid: String,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its PCIe address, lower case.
     pub pci_address: String,
@@ -147,12 +147,12 @@ pub enum GpuMechanism {
     Mixed,
 }
 
-/// What was chosen for one volume and one GPU.
+/// The choice for one volume and one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRoute {
     /// The volume's id.
     pub volume: u16,
-    /// What is used.
+    /// The mechanism in use.
     pub mechanism: GpuMechanism,
     /// Why.
     pub reason: String,
@@ -192,7 +192,7 @@ pub struct GpuReport {
     pub failure: Option<String>,
     /// The configured mechanism.
     pub configured: String,
-    /// What is used, for each volume.
+    /// The mechanism in use, for each volume.
     pub routes: Vec<GpuRoute>,
     /// Regions of all clients.
     pub regions: u32,

@@ -33,7 +33,7 @@ impl Version {
         self.minor >= 2
     }
 
-    /// What two sides of one major speak with each other.
+    /// The version that two sides of one major use with each other.
     #[must_use]
     pub fn lower_minor(self, other: Self) -> Self {
         Self { minor: self.minor.min(other.minor), ..self }
@@ -95,7 +95,7 @@ pub struct SpinHints {
     pub spinning_pollers: u32,
 }
 
-/// What a session may have.
+/// Limits of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsInfo {
     /// Arenas at once.
@@ -134,6 +134,6 @@ pub struct Welcome {
     /// The GPUs that are served.
     #[serde(default)]
     pub gpus: Vec<GpuInfo>,
-    /// What this session may have.
+    /// Limits of this session.
     pub limits: LimitsInfo,
 }

@@ -5,9 +5,9 @@
 //! descriptors, and the rules of identity documents. Never on a data path; has no notion of
 //! sessions or pollers.
 //!
-//! What the sidecar receives is hostile: unknown fields and variants are errors, surplus
-//! descriptors are closed, nothing is read twice. What a client receives may come from a newer
-//! sidecar of the same protocol major: unknown fields are passed over.
+//! The sidecar's input is hostile: unknown fields and variants are errors, surplus descriptors are
+//! closed, nothing is read twice. A client's input may come from a newer sidecar of the same
+//! protocol major: unknown fields are passed over.
 #![forbid(unsafe_code)]
 
 mod block;

@@ -91,7 +91,7 @@ pub enum ControlRequest {
         volume: u16,
         /// 1 to 64 bytes.
         name: String,
-        /// What makes its bytes what they are: canonical JSON, at most 4 KiB.
+        /// Identity of its bytes: canonical JSON, at most 4 KiB.
         identity: String,
         /// Whether it may be made.
         create: bool,
@@ -125,14 +125,14 @@ pub enum ControlRequest {
         /// Where to go on; the default is the begin.
         from: ListCursor,
     },
-    /// What is gone, of all namespaces? Reply: `Events`.
+    /// Read the evictions of all namespaces. Reply: `Events`.
     Events {
         /// The store.
         volume: u16,
         /// The position in the page before; `None`: from now on.
         since: Option<u64>,
     },
-    /// What is known of a key? Reply: `Key`.
+    /// Explain a key. Reply: `Key`.
     ExplainKey {
         /// The store.
         volume: u16,
@@ -239,7 +239,7 @@ pub enum SidecarMessage {
     },
 }
 
-/// What is known about the hardware when a session ends.
+/// State of the hardware at the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hardware {
     /// Everything accepted was completed before: nothing moves any more.
@@ -248,16 +248,16 @@ pub enum Hardware {
     MayBeActive,
 }
 
-/// What the sidecar answers.
+/// The sidecar's answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ControlReply {
     /// You are in.
     Welcome(Box<Welcome>),
     /// You may not attach.
     Refused {
-        /// What for.
+        /// The reason.
         code: RefusalCode,
-        /// What for and what to do.
+        /// The reason and the remedy.
         message: String,
     },
     /// An arena is attached. Comes with its memory file if the sidecar made it.
@@ -308,9 +308,9 @@ pub enum ControlReply {
     },
     /// A namespace is open in this session.
     Namespace {
-        /// What requests name it by, on every member.
+        /// Its number in requests, on every member.
         handle: u16,
-        /// What the checks of its blocks are folded with.
+        /// The uid in the checks of its blocks.
         uid: u64,
         /// Whether it was made just now.
         created: bool,
@@ -323,7 +323,7 @@ pub enum ControlReply {
     Blocks(BlockPage),
     /// Some of what is gone.
     Events(EventPage),
-    /// What is known of a key.
+    /// The explanation of a key.
     Key(Box<KeyReport>),
     /// Presence tables, to be mapped for reading. Comes with a memory file for each that is there.
     Presence {
@@ -332,7 +332,7 @@ pub enum ControlReply {
     },
     /// How everything is.
     Status(Box<StatusReport>),
-    /// What was slow.
+    /// Slow requests.
     Trace(TracePage),
     /// The configuration was read again.
     Reloaded(Reloaded),
@@ -341,7 +341,7 @@ pub enum ControlReply {
         /// Which kind.
         #[serde(with = "status_name")]
         status: Status,
-        /// What, which limit, and what to do.
+        /// The failure, the limit, and the remedy.
         message: String,
     },
 }

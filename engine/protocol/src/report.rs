@@ -1,4 +1,4 @@
-//! What `kvrail status` shows.
+//! The report of `kvrail status`.
 
 use kvrail_counters::PollerCounters;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct StatusReport {
     /// Its NVMe-oF target, if it keeps one.
     #[serde(default)]
     pub target: Option<TargetReport>,
-    /// What it has taken away from itself.
+    /// Rights that it has given up.
     #[serde(default)]
     pub sandbox: SandboxReport,
     /// Its configuration.
@@ -44,15 +44,15 @@ pub struct StatusReport {
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
     pub regions: RegionsReport,
-    /// What an operator should know: fallbacks with their remedies.
+    /// Remarks for the operator: fallbacks with their remedies.
     pub notes: Vec<String>,
-    /// What keeps the sidecar from doing all that it is configured for, the gravest first.
+    /// Reasons why the sidecar does not do all that it is configured for, the gravest first.
     #[serde(default)]
     pub troubles: Vec<Trouble>,
 }
 
 impl StatusReport {
-    /// What a device is called: as the configuration names it, because a kernel name is another
+    /// The name of a device: its name in the configuration, because a kernel name is another
     /// drive's after the next boot; with its number where others have the same name.
     #[must_use]
     pub fn device_label(&self, index: u16) -> String {
@@ -108,7 +108,7 @@ pub struct TargetReport {
     pub ana_states: Vec<(u16, u32, String)>,
 }
 
-/// What a sidecar has taken away from itself.
+/// Rights that a sidecar has given up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxReport {
     /// `on`, `strict` or `off`.
@@ -169,7 +169,7 @@ pub struct SidecarReport {
     pub started_unix_s: u64,
     /// Path of its socket.
     pub socket: String,
-    /// What it does.
+    /// Its state.
     pub state: SidecarState,
     /// Connections refused since start.
     pub refused: u64,

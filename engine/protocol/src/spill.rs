@@ -35,7 +35,7 @@ fn spill(text: &[u8], most: u64) -> Result<(u64, OwnedFd), ChannelError> {
     Ok((bytes, file.into()))
 }
 
-/// What a file holds.
+/// Content of a file.
 fn read(file: OwnedFd, bytes: u64, most: u64) -> Result<Vec<u8>, ChannelError> {
     if bytes > most {
         return Err(ChannelError::Oversize);

@@ -3,7 +3,7 @@
 use kvrail_counters::{MemberCounters, PoolCounters};
 use serde::{Deserialize, Serialize};
 
-/// What a volume is for.
+/// The content of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VolumeContent {
@@ -13,7 +13,7 @@ pub enum VolumeContent {
     Store(StoreInfo),
 }
 
-/// What clients must know of a store.
+/// Facts of a store for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreInfo {
     /// Most bytes of a block.
@@ -42,7 +42,7 @@ pub struct NamespaceInfo {
     pub name: String,
     /// Its identity document.
     pub identity: String,
-    /// What the checks of its blocks are folded with.
+    /// The uid in the checks of its blocks.
     pub uid: u64,
     /// Blocks of it, on all members.
     pub blocks: u64,

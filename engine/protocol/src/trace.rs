@@ -1,4 +1,4 @@
-//! What `kvrail trace` shows: requests that took long, and where their time went.
+//! The trace of `kvrail trace`: slow requests, and where their time went.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::block::key_text;
 /// Events since the last read, oldest first for each poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracePage {
-    /// What took long.
+    /// The slow requests and turns.
     pub events: Vec<TraceInfo>,
     /// Events that were dropped since the trace began: there was no room for them.
     pub lost: u64,
 }
 
-/// What it was.
+/// The kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceKind {
@@ -31,7 +31,7 @@ pub enum TraceKind {
 /// Something that took long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceInfo {
-    /// What.
+    /// The kind.
     pub kind: TraceKind,
     /// Which poller.
     pub poller: u16,

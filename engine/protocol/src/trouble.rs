@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a trouble keeps from working.
+/// The effect of a trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -26,7 +26,7 @@ impl Severity {
     }
 }
 
-/// What kind of trouble. The names are stable: alerts and scripts rely on them.
+/// The kind of trouble. The names are stable: alerts and scripts rely on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TroubleCode {
@@ -127,15 +127,15 @@ impl TroubleCode {
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// What kind.
+    /// The kind.
     pub code: TroubleCode,
-    /// What it keeps from working.
+    /// The effect.
     pub severity: Severity,
-    /// What has it: a device, a poller, a store, a GPU.
+    /// Its owner: a device, a poller, a store, a GPU.
     pub subject: String,
     /// A sentence, without the remedy.
     pub words: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     use super::{Severity, TroubleCode};
 
-    /// What scripts read in JSON is what alerts read in labels.
+    /// Scripts read in JSON the same names that alerts read in labels.
     #[test]
     fn a_code_has_one_name() {
         for code in [

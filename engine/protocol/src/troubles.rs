@@ -1,4 +1,4 @@
-//! What keeps a sidecar from doing all that it is configured for: one list, for status, page,
+//! Reasons why a sidecar does not do all that it is configured for: one list, for status, page,
 //! readiness, metrics and `kvrail top`.
 //!
 //! A trouble is added here and to its code, and nowhere else: a function finds it in a report.

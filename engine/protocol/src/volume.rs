@@ -86,7 +86,7 @@ pub struct VolumeInfo {
     pub pollers: Vec<u16>,
     /// Path of each member, for status.
     pub members: Vec<String>,
-    /// What it is for.
+    /// Its content.
     pub content: VolumeContent,
 }
 

@@ -1,5 +1,4 @@
-//! What arrives on a session socket from a peer that does not keep to the protocol: every packet
-//! has one clear error.
+//! Packets of a peer that does not keep to the protocol: every packet has one clear error.
 
 use std::os::fd::{AsFd, OwnedFd};
 

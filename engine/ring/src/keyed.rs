@@ -28,7 +28,7 @@ pub const CHAIN_DEPTH_MAX: u16 = CHAIN_BEGINS - 1;
 /// Bit of a place in a chain: the store has less than half of that chain.
 pub const CHAIN_BEGINS: u16 = 1 << 15;
 
-/// What a put has beside its slot: parts of larger blocks, and metadata.
+/// Fields of a put beside its slot: parts of larger blocks, and metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Side<'a> {
     /// Bytes of the whole block.

@@ -95,8 +95,8 @@ impl ServerLane {
     }
 
     /// As `take`, up to `max` times. A request for which `sink` returns a completion is answered
-    /// with that; any other has its completion slot reserved. Returns how many were taken, and
-    /// what the client did wrong then. What was taken before a fault is taken.
+    /// with that; any other has its completion slot reserved. Returns the number of taken requests,
+    /// and the client's fault, if any. Requests before a fault are taken.
     ///
     /// A side area is to be copied within `sink`: the client may overwrite it once the slot is
     /// released.

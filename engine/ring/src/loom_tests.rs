@@ -29,7 +29,7 @@ struct Shared(Arc<Heap>);
 impl Shared {
     fn new(start: u32) -> Self {
         let slots = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        // What a ring looks like whose counters have come so far: each slot of its lap before.
+        // A ring whose counters have come this far: each slot has the lap before.
         let signals = std::array::from_fn(|slot| {
             let ahead = u32::try_from(slot).unwrap().wrapping_sub(start) % 2;
             let before = (start.wrapping_add(ahead) >> 1) & 0xff;

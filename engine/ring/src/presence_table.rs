@@ -69,7 +69,7 @@ impl Drop for PresenceWriter {
     }
 }
 
-/// What a client reads.
+/// The client's end of the table.
 #[derive(Debug)]
 pub struct PresenceReader(Reader<View>);
 

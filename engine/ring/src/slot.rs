@@ -118,7 +118,7 @@ impl Class {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -249,7 +249,7 @@ impl Completion {
     }
 }
 
-/// What travels through shared memory as whole 64-bit words.
+/// A value that travels through shared memory as whole 64-bit words.
 ///
 /// Packing works on values, with shifts. Going through memory instead (fields stored narrow, words
 /// loaded wide) defeats store forwarding: the load waits until every older store has left the

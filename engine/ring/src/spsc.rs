@@ -66,7 +66,7 @@ fn lap_in(signal: u64) -> u8 {
     (signal >> LAP_SHIFT) as u8
 }
 
-/// What a slot is fetched for: to write it, its line must be this core's alone.
+/// Purpose of fetching a slot: to write it, its line must be this core's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To be read.
@@ -78,7 +78,7 @@ pub enum Purpose {
 /// Where the counter and the slots of one ring live. Slots are named by free-running counters; the
 /// store masks them.
 pub trait Store {
-    /// What a slot holds.
+    /// The slot's type.
     type Slot: Copy;
     /// Where a slot is. Found once for each use: what is behind an atomic load is not known to be
     /// what it was before it, and would be looked up again.

@@ -8,7 +8,7 @@ use crate::doorbell::Doorbell;
 use crate::sync::AtomicU32;
 use crate::wake::{Sleeper, Waker};
 
-/// What a sleeping thread watches and other threads ring. The sleeper announces its sleep, calls
+/// The word and the bell of a sleeping thread. The sleeper announces its sleep, calls
 /// `wake::settle`, looks at its queues once more, and then blocks on the descriptor.
 #[derive(Debug)]
 pub struct ThreadWaker {

@@ -20,7 +20,7 @@ pub struct Entered {
     sockets: Sockets,
 }
 
-/// What holds from now on.
+/// The restrictions in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandboxed {
     /// The requested mode.
@@ -29,9 +29,9 @@ pub struct Sandboxed {
     pub files: Files,
     /// Whether system calls are filtered.
     pub calls_filtered: bool,
-    /// What is left of them.
+    /// The remaining ones.
     pub capabilities: Vec<String>,
-    /// What the kernel lacks, in words.
+    /// Restrictions that the kernel lacks, in words.
     pub lacks: Vec<String>,
 }
 

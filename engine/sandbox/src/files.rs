@@ -16,7 +16,7 @@ use crate::needs::{Needs, Threads};
 /// The requested rules: those of Linux 6.12.
 const ASKED: ABI = ABI::V6;
 
-/// What the kernel keeps of the rules.
+/// The kernel's part of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Files {

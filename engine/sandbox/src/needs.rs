@@ -1,4 +1,4 @@
-//! What a process will need.
+//! The rights that a process will need.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(crate) enum Sockets {
 }
 
 impl Default for Needs {
-    /// What every process needs that starts itself once more, looks at its host and pins memory.
+    /// Rights of every process that starts itself once more, looks at its host and pins memory.
     fn default() -> Self {
         Self {
             read: ["/proc", "/sys", "/run/udev"].map(Into::into).into(),

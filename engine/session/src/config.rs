@@ -10,7 +10,7 @@ use crate::policy::{NumaPolicy, Policy};
 use crate::porter::Porter;
 use crate::stores::ServedStore;
 
-/// What this sidecar is.
+/// Identity of this sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Number of this run.
@@ -26,15 +26,15 @@ pub struct ServerConfig {
     pub socket: PathBuf,
     /// Mode of the socket file, such as 0o660.
     pub socket_mode: u32,
-    /// What holds for clients.
+    /// Rules for clients.
     pub policy: Policy,
     /// Where arenas lie.
     pub numa: NumaPolicy,
-    /// What this sidecar is.
+    /// Identity of this sidecar.
     pub identity: Identity,
     /// Settings of clients' waits.
     pub spin: SpinHints,
-    /// What the operator should know from the start; more is added while serving.
+    /// Remarks for the operator from the start; more are added while serving.
     pub notes: Vec<String>,
     /// The GPUs, none where there is nothing to do with them.
     pub gpus: Vec<ServedGpu>,

@@ -1,4 +1,4 @@
-//! What keeps the control thread from serving.
+//! Errors that keep the control thread from serving.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub enum ServerError {
         /// The process that listens.
         pid: Pid,
     },
-    /// What lies where the lock file should be is none.
+    /// The file at the lock's path is no lock file.
     #[error(
         "{}: it is {what} and no lock file of kvrail, so it is not written; move it away, or name \
          another socket (sidecar.socket)", lock.display()
@@ -53,7 +53,7 @@ pub enum ServerError {
     NotALock {
         /// The path of the lock file.
         lock: PathBuf,
-        /// What it is.
+        /// Its kind.
         what: String,
     },
     /// Something that is no socket lies where the socket should be.
@@ -95,7 +95,7 @@ pub enum ServerError {
     /// The kernel refused a thread of the control loop.
     #[error("the control loop: {thread} could not be started ({errno}); {}", thread_remedy(*errno))]
     Thread {
-        /// What the thread does.
+        /// The thread's task.
         thread: &'static str,
         /// The kernel's error.
         errno: Errno,

@@ -1,4 +1,4 @@
-//! What the control thread waits for.
+//! Events of the control thread.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;

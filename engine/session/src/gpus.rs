@@ -25,7 +25,7 @@ pub struct ServedGpu {
     pub cpu: Option<u32>,
     /// The configured mechanism.
     pub configured: MechanismChoice,
-    /// What is used, for each volume.
+    /// The mechanism in use, for each volume.
     pub routes: Vec<GpuRoute>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client can make slow to close: it is closed by a thread of that client's user.
+//! Resources that a client can make slow to close: a thread of that client's user closes them.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;

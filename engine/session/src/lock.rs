@@ -83,7 +83,7 @@ fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What it is, unless it may be a lock file of ours.
+/// The kind of the file, unless it may be a lock file of ours.
 fn stranger(stat: &Stat) -> Option<String> {
     let what = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,

@@ -21,7 +21,7 @@ use crate::region_spec::{Built, Memory, RegionKey, RegionSpec, build};
 /// How often processes that close are looked after when nothing else is to do.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the threads need.
+/// The context of the threads.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerContext {
     numa: NumaPolicy,
@@ -33,7 +33,7 @@ pub(crate) struct WorkerContext {
     _alive: Sender<()>,
 }
 
-/// What threads report, and an end that closes with the last thread.
+/// The threads' reports, and an end that closes with the last thread.
 pub(crate) type WorkerEnds = (Receiver<WorkerEvent>, Receiver<()>);
 
 impl WorkerContext {
@@ -63,21 +63,21 @@ pub(crate) enum FetchError {
     Broken(String),
 }
 
-/// What a worker has done.
+/// A worker's report.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
     /// It is there, or not.
     Built(RegionKey, Built),
     /// This process no longer has it.
     Closed(RegionKey),
-    /// What a session sent with descriptors.
+    /// A session's request with descriptors.
     Fetched(u64, Fetched),
 }
 
 /// Resources that are no longer needed, and that a client can make slow to close.
 #[derive(Debug)]
 pub(crate) enum Waste {
-    /// A connection. What lies in its queue goes with it.
+    /// A connection. The packets in its queue go with it.
     Connection(Channel),
     /// Memory files that were looked at, but may be large.
     Files(Vec<OwnedFd>),

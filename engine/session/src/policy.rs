@@ -12,8 +12,8 @@ use crate::access::Access;
 use crate::pools::PoolSize;
 use crate::tenants::Tenancy;
 
-/// What clients may have. Every field names its key in the configuration; messages about a limit
-/// name it too.
+/// Limits of clients. Every field names its key in the configuration; messages about a limit name
+/// it too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// `limits.sessions`: clients with arenas or queues at once, at most `SESSIONS_MAX`.
@@ -107,7 +107,7 @@ pub enum NumaPolicy {
     On(u32, Topology),
 }
 
-/// What a store's members may write.
+/// Write budget of a store's members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBudget {
     /// The rated five-year endurance of each member's drive; `Unlimited` where the drive does not
@@ -143,11 +143,12 @@ impl WriteBudget {
 pub struct Policy {
     /// Users that may attach.
     pub access: Access,
-    /// What clients may have.
+    /// Limits of clients.
     pub limits: Limits,
-    /// What each store's members may write, by its volume's id; the rest what its drives bear.
+    /// Write budget of each store's members, by its volume's id; the others have the endurance of
+    /// their drives.
     pub write_budgets: Vec<WriteBudget>,
-    /// What the pools of each store may have, by its volume's id, in the order of their rules.
+    /// Sizes of the pools of each store, by its volume's id, in the order of their rules.
     pub pools: Vec<Vec<PoolSize>>,
     /// Permissions on the namespaces of each store, by its volume's id. Without rules every user
     /// has every permission; with rules, unnamed users have none. Applies to later opens.

@@ -48,7 +48,7 @@ impl PollerSet {
     }
 }
 
-/// What the requests of a session slot came to.
+/// Results of the requests of a session slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
@@ -139,7 +139,7 @@ impl Pollers {
         self.handles.iter().for_each(|handle| handle.mailbox.set_overdue(age_ns));
     }
 
-    /// What all of them counted in a slot since they started.
+    /// Sum of all counts in a slot since the pollers' start.
     pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
         let handles = self.handles.iter();
         let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));

@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-/// What a pool may have of a store.
+/// The size of a pool within a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
     /// Kept for it.

@@ -148,8 +148,8 @@ fn not_started(error: &dyn Display) -> String {
     )
 }
 
-/// What the process does that the sidecar starts for descriptors: `job` is its last argument.
-/// Standard input is a client's socket, or ends when it is time; standard error is the sidecar's.
+/// The process that the sidecar starts for descriptors: `job` is its last argument. Standard input
+/// is a client's socket, or ends when it is time; standard error is the sidecar's.
 #[must_use]
 pub fn porter(job: &str) -> ExitCode {
     let done = match job {
@@ -175,7 +175,7 @@ fn fetch() -> Result<(), ChannelError> {
     link.send(&verdict, &fds)
 }
 
-/// What a descriptor is, if it is neither a file in memory nor a handle of GPU memory.
+/// The kind of a descriptor that is neither a file in memory nor a handle of GPU memory.
 fn unfit(fd: &OwnedFd) -> Option<String> {
     // Files of tmpfs and hugetlbfs have seals, and no others. No other file system is called.
     if fcntl_get_seals(fd).is_ok() || is_gpu_handle(fd) {

@@ -323,7 +323,7 @@ fn opened((session, queue): QueueKey, entry: &mut Queue) -> Option<Reply> {
     Some(Reply::new(session, seq, ControlReply::QueueServed { queue }))
 }
 
-/// What the client gets: the memory, its wake fd, the doorbells.
+/// The client's part: the memory, its wake fd, the doorbells.
 type Offer = (Arc<Region>, Vec<OwnedFd>);
 
 /// Makes both ends of a queue.

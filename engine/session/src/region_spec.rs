@@ -1,4 +1,4 @@
-//! What an arena or a region of GPU memory is made of, and how it is made. May take long.
+//! Specifications of arenas and regions of GPU memory, and their creation, which may take long.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::failure::Failure;
 use crate::policy::{NumaPolicy, PagePolicy};
 
-/// What an arena or a region is made of.
+/// Specification of an arena or a region.
 #[derive(Debug)]
 pub(crate) enum RegionSpec {
     /// New memory.
@@ -100,7 +100,7 @@ fn create(
 
 fn failure(error: MemoryError) -> Failure {
     let status = match error {
-        // What was imported cannot be written.
+        // The imported memory cannot be written.
         MemoryError::Map { errno: Errno::ACCESS | Errno::PERM } => Status::Invalid,
         MemoryError::NoPages { .. } | MemoryError::Map { .. } | MemoryError::Place { .. } => {
             Status::NoSpace
@@ -110,7 +110,7 @@ fn failure(error: MemoryError) -> Failure {
     (status, error.to_string())
 }
 
-/// What a request fails with when a GPU refuses.
+/// The failure of a request that a GPU refuses.
 pub(crate) fn refusal(error: &GpuError) -> Failure {
     let status = match error {
         GpuError::WrongGpu { .. } | GpuError::Handle { .. } | GpuError::Layout(_) => {

@@ -12,7 +12,7 @@ use range_alloc::RangeAllocator;
 // A region of GPU memory has the entry of its place, behind those of host memory.
 const _: () = assert!(REGIONS_MAX <= REMOTES_MAX as usize);
 
-/// What an arena, or a region of GPU memory, takes of the table.
+/// The entries of an arena, or a region of GPU memory, in the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) id: RegionId,

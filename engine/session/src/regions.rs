@@ -120,7 +120,7 @@ enum Material {
     Gpu { info: GpuRegionInfo, fds: Kept<Vec<OwnedFd>> },
 }
 
-/// What a session has of memory.
+/// Memory of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RegionUse {
     pub(crate) arenas: usize,
@@ -148,7 +148,7 @@ impl Regions {
         Self { table, arenas, gpus, queues: BTreeMap::new(), notes: BTreeMap::new() }
     }
 
-    /// What queues have now.
+    /// Enters the present queue memory of all sessions.
     pub(crate) fn note_queues(&mut self, queues: BTreeMap<u64, u64>) {
         self.table.set_beside(queues.values().sum());
         self.queues = queues;
@@ -198,7 +198,7 @@ impl Regions {
         self.arenas.range((session, RegionId(0))..=(session, RegionId(u32::MAX)))
     }
 
-    /// What a session has.
+    /// Memory of a session.
     pub(crate) fn used_by(&self, session: u64) -> RegionUse {
         self.of(session).fold(RegionUse::default(), |mut used, (_, arena)| {
             let (count, bytes) = match arena.gpu() {

@@ -1,4 +1,4 @@
-//! What `kvrail status` shows of pollers, devices, volumes and regions.
+//! Pollers, devices, volumes and regions in the report of `kvrail status`.
 
 use std::time::{Duration, Instant};
 

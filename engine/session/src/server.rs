@@ -219,7 +219,7 @@ impl Server {
         }
     }
 
-    /// Holds from now on. What clients have already stays theirs.
+    /// Applies a policy from now on. Clients keep what they have.
     fn renew(&mut self, mut policy: Policy) {
         policy.limits = policy.limits.clamped();
         self.regions.limit(policy.limits.arena_bytes_total);
@@ -239,7 +239,7 @@ impl Server {
         soon.min(HOUSEKEEPING).min(look).min(self.shutdown.timeout(now))
     }
 
-    /// What is due by the clock.
+    /// Work that is due by the clock.
     fn housekeep(&mut self) {
         let now = Instant::now();
         self.sessions.turn_away_late(&self.config.policy, now);
@@ -900,8 +900,8 @@ fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerE
     Ok(())
 }
 
-/// What a request fails with when a device does not take its memory. What may be pinned is a limit
-/// of the user, and no fault of the device.
+/// The failure of a request whose memory a device does not take. The limit of pinned memory is the
+/// user's, and no fault of the device.
 fn attach_failure(error: &DeviceError) -> Failure {
     let status = match error {
         DeviceError::Register { errno: Errno::NOMEM, .. } => Status::Quota,

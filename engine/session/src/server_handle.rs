@@ -31,7 +31,7 @@ struct Shared {
 /// A reload request, and its result.
 type Verdict = (ReloadAsk, Result<Reloaded, String>);
 
-/// What is called with a report.
+/// The receiver of a report.
 struct Asker(Box<dyn FnOnce(StatusReport) + Send>);
 
 impl fmt::Debug for Asker {
@@ -72,15 +72,14 @@ impl ServerHandle {
         self.0.bell.ring();
     }
 
-    /// Gives the server a new policy. What clients have already is left to them, also where it is
-    /// more than the new limits allow.
+    /// Gives the server a new policy. Clients keep their resources, even above the new limits.
     pub fn renew(&self, policy: Policy) {
         *lock(&self.0.policy) = Some(policy);
         self.0.bell.ring();
     }
 
-    /// Answers a client that had the configuration read again. What was renewed before holds when
-    /// the client has its answer.
+    /// Answers a client that had the configuration read again. Policies that were renewed before
+    /// are in force when the client has its answer.
     pub fn reloaded(&self, ask: ReloadAsk, verdict: Result<Reloaded, String>) {
         lock(&self.0.verdicts).push((ask, verdict));
         self.0.bell.ring();

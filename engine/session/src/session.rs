@@ -79,7 +79,7 @@ enum Phase {
     },
 }
 
-/// What a session has of everything that is kept elsewhere.
+/// Resources of a session in other tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Holdings {
     pub(crate) regions: RegionUse,
@@ -108,7 +108,7 @@ pub(crate) struct Session {
     slot: Option<SessionSlot>,
     /// The share of devices' time that it belongs to.
     tenant: Option<TenantSlot>,
-    /// What earlier sessions in that place had counted.
+    /// Counts of earlier sessions in that place.
     counted_before: Counts,
 }
 

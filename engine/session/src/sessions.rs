@@ -149,7 +149,7 @@ impl Sessions {
         }
     }
 
-    /// Whether there is a place for this peer. What is cheap to know is looked at first.
+    /// Whether there is a place for this peer. Cheap checks come first.
     fn admit(
         &mut self,
         peer: &mut Peer,

@@ -53,7 +53,7 @@ pub struct Stopped {
     pub sessions_left: usize,
 }
 
-/// What the server has to do for a stop to go on.
+/// The server's next step of a stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     /// Command all pollers to finish what they accepted.

@@ -1,4 +1,4 @@
-//! What users may do with the namespaces of a store.
+//! Users' permissions on the namespaces of a store.
 
 use kvrail_poller::Permit;
 use kvrail_protocol::NamespaceInfo;
@@ -7,7 +7,7 @@ use kvrail_ring::Status;
 use crate::access::{Access, Peer};
 use crate::failure::{Failure, quota};
 
-/// What a user may do with a namespace; each is more than the one before.
+/// A permission on a namespace; each includes the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
     /// Open it, get, look up, list.
@@ -27,7 +27,7 @@ pub struct Tenancy {
     pub uids: Vec<u32>,
     /// Groups, primary or supplementary.
     pub gids: Vec<u32>,
-    /// What they may do.
+    /// Their permission.
     pub right: Right,
     /// Namespaces of such names there may be for these users to make one more. `None`: an equal
     /// part of the store's room for each rule that lets users make some, but 4 at least.
@@ -60,7 +60,7 @@ pub(crate) struct User {
     gids: Vec<u32>,
 }
 
-/// What one user may do with the namespaces of one store.
+/// The permissions of one user on the namespaces of one store.
 #[derive(Clone, Debug)]
 pub(crate) enum Rights {
     /// Everything: the store has no tenants, or the user is an operator.
@@ -78,7 +78,7 @@ impl Rights {
         Self::Some(Box::new((user, tenants.to_vec())))
     }
 
-    /// What may be done with a namespace, if anything.
+    /// The permission on a namespace, if any.
     pub(crate) fn of(&self, name: &str) -> Option<Right> {
         let Self::Some(some) = self else { return Some(Right::Own) };
         let (user, tenants) = &**some;
@@ -118,7 +118,7 @@ impl Rights {
         }
     }
 
-    /// What requests under a handle may do.
+    /// The permission of requests under a handle.
     pub(crate) fn permit(&self, name: &str) -> Permit {
         if self.of(name) >= Some(Right::Write) { Permit::Write } else { Permit::Read }
     }

@@ -128,7 +128,7 @@ impl Now {
     }
 }
 
-/// What events name by number.
+/// Names of the numbers in events.
 struct Names<'a> {
     sessions: &'a Sessions,
     now: Now,

@@ -1,5 +1,5 @@
-//! What is remembered of users beyond their sessions: how often they broke the rules of late, and
-//! how much was logged of them.
+//! State of users beyond their sessions: recent violations of the rules, and the rate of log lines
+//! about them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const FORGIVEN: Duration = Duration::from_millis(500);
 /// Lines of one kind about a user's sessions that are logged at once.
 const LINES: u32 = 64;
 
-/// What is logged of a user's sessions.
+/// Log lines about a user's sessions.
 #[derive(Debug)]
 struct Logs {
     attached: RateLimit,

@@ -46,7 +46,7 @@ impl Stall {
     }
 }
 
-/// What is known of one poller.
+/// State of one poller.
 #[derive(Debug)]
 struct Pulse {
     ticks: u64,
@@ -98,7 +98,7 @@ impl Watch {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// What these pollers do not give back yet, and why.
+    /// The failure while these pollers do not give a resource back, with the reason.
     pub(crate) fn kept(&self, what: &str, by: PollerSet) -> Failure {
         let words = self.words(by);
         let message = format!(

@@ -69,12 +69,12 @@ pub(crate) fn seen_bytes(blocks: u64) -> u64 {
     rows(blocks) * size_of::<Row>() as u64
 }
 
-/// What may be written into one pool.
+/// Write tokens of one pool.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     /// Tokens in the bucket, in bytes; negative after writes that could not wait.
     tokens: i64,
-    /// What was earned and was less than a byte.
+    /// Income below a whole byte.
     rest: u128,
     /// Its part of what is earned, of `WHOLE`.
     part: u64,
@@ -87,7 +87,7 @@ struct Bucket {
     filling: bool,
 }
 
-/// What may be written: a bucket for each pool, so that none uses up what is another's.
+/// Write tokens: a bucket for each pool, so that no pool uses up another's tokens.
 #[derive(Debug)]
 pub(crate) struct Admission {
     budget: Budget,
@@ -125,7 +125,7 @@ impl Admission {
         self.earned_ns = now_ns;
     }
 
-    /// From now on another budget holds. What the buckets have stays.
+    /// Replaces the budget. The buckets keep their tokens.
     pub(crate) fn set_budget(&mut self, budget: Budget, now_ns: u64) {
         self.earn(now_ns);
         self.budget = budget;
@@ -145,6 +145,8 @@ impl Admission {
             bucket.burst = if *share == 0 { 0 } else { burst.max(self.least) };
             bucket.scarcity = bucket.scarcity.min(bucket.burst);
         }
+        let parts = self.buckets.iter().map(|bucket| bucket.part).sum::<u64>();
+        debug_assert!(parts <= WHOLE, "the pools earn more than the budget: {parts}");
     }
 
     fn bucket(&self, pool: u8) -> &Bucket {
@@ -182,7 +184,7 @@ impl Admission {
         }
     }
 
-    /// Fills the buckets with what up to a day allows. What one has too much is the others'.
+    /// Fills the buckets with the income of up to a day. The excess of one goes to the others.
     fn deal(&mut self, bytes: u64, since: u64) {
         let day = u128::from(DAY_NS) * u128::from(WHOLE);
         let mut beyond: i64 = 0;
@@ -207,6 +209,8 @@ impl Admission {
             bucket.tokens += given;
             beyond -= given;
         }
+        let full = |bucket: &Bucket| bucket.scarcity <= bucket.burst && bucket.scarcity >= 0;
+        debug_assert!(self.buckets.iter().all(full), "{:?}", self.buckets);
     }
 
     /// Whether a block may be put into a pool; `spend` pays for it.

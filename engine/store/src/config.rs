@@ -1,4 +1,4 @@
-//! What a store is made for: fixed at its start, checked once.
+//! Configuration of a store: fixed at its start, checked once.
 
 use thiserror::Error;
 
@@ -57,11 +57,11 @@ pub struct Config {
     pub times: Times,
     /// Whether whole segments are discarded before they are written again.
     pub discard: Discard,
-    /// What may be written; `Store::set_budget` changes it.
+    /// The write budget; `Store::set_budget` changes it.
     pub budget: Budget,
 }
 
-/// What a store may write, moves and its own pages counted.
+/// Limit of a store's writes, moves and its own pages included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// No limit.

@@ -1,4 +1,4 @@
-//! What all stages of a store share: tables, the queue of tasks, replies.
+//! State that all stages of a store share: tables, the queue of tasks, replies.
 
 mod images;
 mod uses;
@@ -94,7 +94,7 @@ pub(crate) enum Knowledge {
     Whole,
 }
 
-/// What recovery has seen so far.
+/// Progress of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
     pub(crate) knowledge: Knowledge,
@@ -158,7 +158,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// What readers of the feed have not seen yet.
+    /// Evictions that readers of the feed have not seen yet.
     pub(crate) fn feed(&self) -> &Feed {
         &self.feed
     }
@@ -245,7 +245,7 @@ impl Core {
         self.worn_out = true;
     }
 
-    /// What the drive refuses now.
+    /// The drive's present refusal of writes.
     pub(crate) fn refusal(&self) -> &Refusal {
         &self.refusal
     }
@@ -331,6 +331,7 @@ impl Core {
 
     /// Puts a live entry where there is none. `false`: the index is full.
     pub(crate) fn insert_live(&mut self, hash: Hash, key: Key, entry: Entry) -> bool {
+        debug_assert!(entry.is_there(), "{:?} is counted as a block", entry.kind());
         let taken = self.index.insert(hash, key, entry);
         if taken {
             self.count_in(&entry);
@@ -371,6 +372,7 @@ impl Core {
     /// Remembers that a key was dropped, where there is no entry of it, until recovery has read
     /// every older record.
     pub(crate) fn insert_dropped(&mut self, hash: Hash, key: Key, entry: Entry) {
+        debug_assert_eq!(entry.kind(), Kind::Dropped, "a block is counted as a drop");
         let taken = self.index.insert(hash, key, entry);
         self.recovery.dropped += u64::from(taken);
         self.recovery.overflow |= u16::from(!taken) << self.spaces.pool(entry.number());
@@ -402,6 +404,7 @@ impl Core {
 
     /// Replaces an entry by one of the same key.
     pub(crate) fn replace(&mut self, position: Position, old: &Entry, new: Entry) {
+        debug_assert_eq!(*old, self.index.get(position), "an entry as it was earlier");
         self.count_out(old);
         self.count_in(&new);
         // One that is moved is there all the time.
@@ -478,7 +481,7 @@ impl Core {
         }
     }
 
-    /// What a pool has counted, with what it may write now.
+    /// Counters of a pool, with its present write tokens.
     pub(crate) fn pool_view(&self, pool: u8) -> PoolStats {
         let write_tokens = u64::try_from(self.admission.tokens_of(pool)).unwrap_or(0);
         PoolStats { write_tokens, ..self.pool_stats[usize::from(pool)] }

@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 /// Gaps remembered at most; more than that is damage.
 const GAPS_MAX: usize = 64;
 
-/// What became of the drops in a hole.
+/// The verdict on the drops in a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hole {
     /// There is none, or it is known, or it was never durable.

@@ -41,7 +41,7 @@ pub(crate) const STAMP_MASK: u16 = (1 << STAMP.bits) - 1;
 
 const _: () = assert!(HI_LOW.bits + HI_HIGH.bits == HI_BITS && LENGTH_BITS == 27);
 
-/// What an entry stands for.
+/// The meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A put is writing the block; the place is the put's slot.

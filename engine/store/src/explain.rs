@@ -1,4 +1,4 @@
-//! What is known of a key.
+//! The explanation of a key.
 
 use crate::config::Geometry;
 use crate::core::{Core, Knowledge};
@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::reclaim::Reclaim;
 use crate::writes::Writes;
 
-/// What is known of a key.
+/// The explanation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explained {
     /// The store is not serving: it has not read its heads, or did not start.

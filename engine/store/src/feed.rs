@@ -30,7 +30,7 @@ pub struct Evicted<'a> {
     pub length: u32,
     /// Why.
     pub why: Gone,
-    /// What was put with it, up to 1 KiB; nothing unless it was evicted.
+    /// The metadata of its put, up to 1 KiB; empty unless it was evicted.
     pub metadata: &'a [u8],
 }
 

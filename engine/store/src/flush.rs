@@ -34,6 +34,7 @@ impl Flush {
 
     /// Requests a flush up to `ticket` without waiting for the timer.
     pub(crate) fn want(&mut self, ticket: u64) {
+        debug_assert!(ticket <= self.finished, "a ticket of writes that have not finished");
         self.wanted = self.wanted.max(ticket);
     }
 
@@ -50,6 +51,7 @@ impl Flush {
 
     /// A flush begins; `drops` is what its end makes durable.
     pub(crate) fn begin(&mut self, drops: [u64; POOLS_MAX]) {
+        debug_assert!(self.running.is_none(), "one flush at a time");
         self.running = Some(Running { covers: self.finished, drops });
         self.dirty_since = None;
     }

@@ -20,7 +20,7 @@ pub enum Priority {
     High,
 }
 
-/// What is known of a block when it is put. It stays with the block, also where that moves.
+/// A client's hint at a block's put. It stays with the block through moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     /// How much it is worth until then.

@@ -18,7 +18,7 @@ pub(crate) struct Held {
     pub(crate) number: u16,
     pub(crate) lo: u64,
     pub(crate) pool: u8,
-    /// What it takes on the medium.
+    /// Its bytes on the medium.
     pub(crate) bytes: u32,
 }
 
@@ -200,6 +200,7 @@ impl Holds {
         while self.owners[usize::from(owner)].first != NONE {
             self.remove(self.owners[usize::from(owner)].first);
         }
+        debug_assert_eq!(self.owners[usize::from(owner)].count, 0, "holds outside of the list");
     }
 
     pub(crate) fn is_held(&self, number: u16, lo: u64, now: u64) -> bool {

@@ -44,7 +44,7 @@ const fn low(bits: u128) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// What a block's check is folded with: the CRC-64/NVME of namespace uid, key (low, then high
+/// The value folded into a block's check: the CRC-64/NVME of namespace uid, key (low, then high
 /// half) and length in bytes, little-endian. Another namespace, key or length gives another check
 /// for the same payload.
 #[must_use]

@@ -60,6 +60,8 @@ impl Ledger {
         self.ranges[first] = (from, to);
         self.ranges.copy_within(last..self.count, first + 1);
         self.count -= last - first - 1;
+        let apart = |pair: &[(u64, u64)]| pair[0].1 < pair[1].0;
+        debug_assert!(self.ranges().windows(2).all(apart), "ranges touch: {:?}", self.ranges());
         true
     }
 

@@ -1,8 +1,8 @@
 //! Lists what is there: a page of records at a time, segment after segment by their epochs.
 //!
 //! Blocks move towards higher epochs only, and so does the walk: a block that stays is not missed,
-//! wherever it is moved meanwhile. One that is moved after it was listed is listed again. What is
-//! listed is looked up in the index as it is handed out, so it is there.
+//! wherever it is moved meanwhile. One that is moved after it was listed is listed again. Each
+//! block is looked up in the index as it is handed out, so it is there.
 
 use crate::config::Geometry;
 use crate::core::Core;
@@ -49,7 +49,7 @@ pub struct Listed<'a> {
     pub check: u64,
     /// Its first byte on the area.
     pub offset: u64,
-    /// What was put with it, up to 1 KiB.
+    /// The metadata of its put, up to 1 KiB.
     pub metadata: &'a [u8],
 }
 

@@ -130,6 +130,10 @@ impl Log {
 
     /// A row begins or ends to be in use.
     fn mark(&mut self, row: usize, open: Option<Open>) -> Option<Open> {
+        debug_assert!(
+            open.is_some() != self.opens[row].is_some(),
+            "row {row} begins or ends twice"
+        );
         let (pool, bit) = (row / OPENS, 1 << (row % OPENS));
         self.used[pool] &= !bit;
         self.used[pool] |= if open.is_some() { bit } else { 0 };
@@ -276,6 +280,8 @@ impl Log {
         let offset = u32::try_from(open.used / 512).expect("a segment has at most 16 GiB");
         open.used += u64::from(bytes);
         open.in_flight += 1;
+        debug_assert!(open.used <= core.geometry().segment_bytes, "a block beyond its segment");
+        debug_assert!(open.used.is_multiple_of(512), "{bytes} bytes leave the next block no place");
         let place = core.geometry().place(open.segment, offset);
         Some(Placed { open: u8::try_from(row).expect("64 rows"), place, offset })
     }
@@ -312,6 +318,7 @@ impl Log {
         let open = self.open_mut(placed.open);
         open.in_flight -= 1;
         open.recorded = open.recorded.max(end);
+        debug_assert!(open.recorded <= open.used, "a record of a block that was not placed");
         Some(serial)
     }
 

@@ -110,7 +110,7 @@ impl Members {
     }
 }
 
-/// What weights of a key are made of.
+/// The hash behind the weights of a key.
 const fn hash(uid: u64, lo: u64) -> u64 {
     mixed(uid ^ mixed(lo))
 }

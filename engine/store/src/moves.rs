@@ -99,6 +99,7 @@ impl Moves {
     ) {
         let free = (self.first..self.slots.len()).find(|&slot| self.slots[slot].is_none());
         let slot = free.expect("has_room");
+        debug_assert!(metadata.len() <= METADATA_BYTES_MAX, "metadata of the next move");
         let at = slot * METADATA_BYTES_MAX;
         self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
         self.slots[slot] = Some(Move {
@@ -120,6 +121,7 @@ impl Moves {
     /// The next piece of a move, in or out.
     fn transfer(&self, core: &mut Core, slot: usize, verb: Verb) {
         let it = self.slots[slot].expect("a move has a slot");
+        debug_assert!(it.done < it.padded, "a move is copied beyond its block");
         let length = core.config().cell_bytes().min(it.padded - it.done);
         let place = if verb == Verb::Read { it.from } else { it.placed.place };
         let offset = Geometry::place_at(place) + u64::from(it.done);
@@ -174,6 +176,7 @@ impl Moves {
 
     fn take(&mut self, slot: usize) -> Move {
         self.used -= 1;
+        debug_assert!(self.copying <= self.used, "a move ends while its bytes are in flight");
         self.slots[slot].take().expect("a move has a slot")
     }
 

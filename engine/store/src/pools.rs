@@ -163,7 +163,7 @@ pub struct PoolView<'a> {
     /// Whether the configuration has the pool. A pool without a rule keeps its blocks until other
     /// pools need the space.
     pub ruled: bool,
-    /// What it may have.
+    /// Its limits.
     pub limits: PoolLimits,
     /// Segments that it has: with blocks, ready for them, and being made ready.
     pub segments: u32,
@@ -171,7 +171,7 @@ pub struct PoolView<'a> {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// What happened in it since the start.
+    /// Its counters since the start.
     pub stats: PoolStats,
     /// Bytes that may be written at once; below 0, bytes that were written beyond that.
     pub write_tokens: i64,

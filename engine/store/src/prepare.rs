@@ -13,7 +13,7 @@ use crate::task::{Origin, Verb};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Idle,
-    /// What was written so far becomes durable; the rings' floors were read before that.
+    /// Finished writes become durable; the rings' floors were read before that.
     Flushing {
         ticket: u64,
         pool: u8,

@@ -1,10 +1,10 @@
 //! How many segments each pool has, may have, and is kept.
 //!
-//! What is kept for a pool: its minimum, and what it needs to work once it was written to. A pool
-//! takes free segments below its maximum while what is kept for others stays free. Else it reclaims
-//! its own oldest segment; below what is kept for it, that of the pool which is furthest above.
-//! Pools without a rule have no part of their own: the oldest segment of any of them goes, and one
-//! that lost its rule gives to the others too.
+//! The reservation of a pool is its minimum, and the segments that it needs to work once it was
+//! written to. A pool takes free segments below its maximum while the reservations of others stay
+//! free. Else it reclaims its own oldest segment; below its reservation, that of the pool which is
+//! furthest above its own. Pools without a rule have no part of their own: the oldest segment of
+//! any of them goes, and one that lost its rule gives to the others too.
 
 use crate::format::POOLS_MAX;
 use crate::pools::{POOL_SEGMENTS_MIN, PoolLimits};
@@ -119,7 +119,9 @@ impl Quota {
         let beyond = free.saturating_sub(self.owed - own);
         let room = row.limits.maximum.saturating_sub(row.held);
         // Reservations above the capacity are served in the order of demand.
-        room.min(beyond.max(own.min(free)))
+        let taken = room.min(beyond.max(own.min(free)));
+        debug_assert!(taken <= free, "{taken} of {free} free segments");
+        taken
     }
 
     pub(crate) fn is_over(&self, pool: u8) -> bool {
@@ -167,7 +169,7 @@ impl Quota {
         able.max_by_key(|(beyond, _)| *beyond).map(|(_, other)| other)
     }
 
-    /// What each pool has or may claim.
+    /// The segments that each pool has or may claim.
     pub(crate) fn shares(&self) -> [u32; POOLS_MAX] {
         self.rows.map(|row| row.held.max(row.kept))
     }

@@ -42,7 +42,7 @@ struct Chunk {
     count: u32,
 }
 
-/// What is left when all is read.
+/// The remaining work when all pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Reading,
@@ -87,7 +87,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     pub(crate) fn new(cells: u32, geometry: &Geometry, block_mean: u32) -> Self {
-        // What a segment of such blocks has, two pages that were not full, and those that show
+        // The pages of a segment of such blocks, two pages that were not full, and those that show
         // its end: most segments take one read.
         let records = geometry.segment_bytes / u64::from(block_mean);
         let full = u32::try_from(records.div_ceil(RECORDS_MAX as u64)).unwrap_or(u32::MAX);

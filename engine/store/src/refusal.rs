@@ -18,7 +18,7 @@ pub(crate) enum Try {
     Later,
 }
 
-/// What is refused now, and when it is tried again.
+/// The drive's present refusal of writes, and the time of the next try.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     /// Writes that were refused and are not done.

@@ -35,7 +35,7 @@ pub enum Durability {
     Durable,
 }
 
-/// What the store has of the chain of blocks that a put belongs to: of one request's prompt.
+/// The present part of the chain of blocks that a put belongs to: of one request's prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chain {
     /// At least half, or unknown: the block is admitted as far as the write budget allows.
@@ -53,7 +53,7 @@ impl Chain {
     }
 }
 
-/// What a request needs a place for.
+/// The kind of place that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A block whose bytes are all in its put.
@@ -86,11 +86,11 @@ pub struct Put<'a> {
     pub bytes: u32,
     /// The block's check, the same in each part.
     pub check: u64,
-    /// What of its chain the store has.
+    /// The present part of its chain.
     pub chain: Chain,
     /// How deep in its chain the block is: 0 is the head of a prompt.
     pub depth: u16,
-    /// What is known of the block's worth.
+    /// The client's hint about the block's worth.
     pub hint: Hint,
     /// When it is answered.
     pub durability: Durability,
@@ -99,7 +99,7 @@ pub struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// What it needs a place for.
+    /// The kind of place that it needs.
     pub(crate) fn place(&self) -> Place {
         match (self.at, self.bytes < self.length) {
             (0, false) => Place::Block,
@@ -195,7 +195,7 @@ pub enum DeclineReason {
     Colder,
 }
 
-/// What is wrong with a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No such namespace, or it was cleared since.
@@ -257,7 +257,7 @@ impl From<Status> for Answer {
     }
 }
 
-/// What came of giving a request to the store.
+/// The immediate result of a request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// It is answered.
@@ -266,7 +266,7 @@ pub enum Begun {
     Taken,
 }
 
-/// What came of a get.
+/// The result of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
     /// It is answered.
@@ -285,7 +285,7 @@ pub struct Reading {
     /// Bytes of the block. On the medium, padding up to a multiple of the logical block follows
     /// them, which must not reach the client's memory.
     pub exact: u32,
-    /// What is answered when all of them were read.
+    /// The answer once all of them were read.
     pub answer: Answer,
 }
 
@@ -300,7 +300,7 @@ impl Reading {
     }
 }
 
-/// What a read holds: a segment. Reads of one segment have the same.
+/// The hold of a read: a segment. Reads of one segment have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadId(u32);
 
@@ -337,7 +337,7 @@ pub struct Reply {
     pub answer: Answer,
 }
 
-/// What a lookup found: bit n for the n-th key.
+/// The result of a lookup: bit n for the n-th key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Bit mask of the keys with a present block.

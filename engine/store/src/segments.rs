@@ -12,7 +12,7 @@ const READY: usize = 2;
 /// Segments that a pool can get below which one is reclaimed.
 const SPARE: usize = 2;
 
-/// What a segment is doing.
+/// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Its content does not count. May still be read by gets that began before.
@@ -35,6 +35,13 @@ pub(crate) enum State {
     Victim,
     /// Not to be trusted: its entries go.
     Dead,
+}
+
+impl State {
+    /// Whether entries may point to a segment in this state.
+    fn has_content(self) -> bool {
+        !matches!(self, Self::Free | Self::Preparing | Self::Ready)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +196,7 @@ impl Segments {
 
     pub(crate) fn gain(&mut self, segment: u32, tick: u64) {
         let it = self.at(segment);
+        debug_assert!(it.state.has_content(), "an entry points to a {:?} segment", it.state);
         it.live += 1;
         it.ticks += tick;
         let pool = it.pool;
@@ -199,12 +207,14 @@ impl Segments {
         let it = self.at(segment);
         it.live = it.live.checked_sub(1).expect("an entry is counted once");
         it.ticks -= tick;
+        debug_assert!(it.live > 0 || it.ticks == 0, "ticks of entries that are gone");
         let pool = it.pool;
         self.ring_mut(pool).live -= 1;
     }
 
     #[inline(always)]
     pub(crate) fn read_begins(&mut self, segment: u32) {
+        debug_assert!(self.state(segment).has_content(), "a get reads what is not there");
         self.at(segment).readers += 1;
     }
 
@@ -244,7 +254,7 @@ impl Segments {
         self.order.len()
     }
 
-    /// What the pools may have from now on, and which of them have a rule.
+    /// Sets the limits of the pools, and which of them have a rule.
     pub(crate) fn set_limits(&mut self, limits: &[PoolLimits; POOLS_MAX], ruled: u16) {
         self.quota.set_limits(limits, ruled);
     }
@@ -274,7 +284,7 @@ impl Segments {
         self.quota.held(pool)
     }
 
-    /// What each pool has or may claim: its part in what is shared by size.
+    /// The segments that each pool has or may claim: its part in everything that is shared by size.
     pub(crate) fn shares(&self) -> [u32; POOLS_MAX] {
         self.quota.shares()
     }
@@ -437,6 +447,7 @@ impl Segments {
     }
 
     pub(crate) fn prepared(&mut self, segment: u32) {
+        debug_assert_eq!(self.state(segment), State::Preparing, "a head is written once");
         self.at(segment).state = State::Ready;
         let pool = self.pool(segment);
         let ring = self.ring_mut(pool);
@@ -447,6 +458,7 @@ impl Segments {
     /// Opens the next ready segment of a pool.
     pub(crate) fn open(&mut self, pool: u8) -> Option<u32> {
         let segment = self.ring_mut(pool).ready.pop()?;
+        debug_assert_eq!((self.state(segment), self.pool(segment)), (State::Ready, pool));
         self.at(segment).state = State::Open;
         // Another pool may have opened one of a higher epoch before.
         let at = self.position(self.epoch(segment));
@@ -457,6 +469,7 @@ impl Segments {
 
     /// It takes no more blocks; its drops end below this number.
     pub(crate) fn close(&mut self, segment: u32, drops: u64) {
+        debug_assert_eq!(self.state(segment), State::Open, "an open segment is closed once");
         let (from, _) = self.drops(segment);
         self.set_drops(segment, (from, drops));
         self.set(segment, State::Closing);
@@ -468,6 +481,7 @@ impl Segments {
     }
 
     pub(crate) fn set_drops(&mut self, segment: u32, drops: (u64, u64)) {
+        debug_assert!(drops.0 <= drops.1, "numbers of drops ascend: {drops:?}");
         let before = std::mem::replace(&mut self.at(segment).drops, drops);
         let pool = self.pool(segment);
         let ring = self.ring_mut(pool);
@@ -530,6 +544,7 @@ impl Segments {
     /// A segment found at the start, by its head.
     pub(crate) fn found(&mut self, segment: u32, pool: u8, epoch: u64, time: u32) {
         let it = self.at(segment);
+        debug_assert_eq!(it.state, State::Free, "a segment is found once");
         (it.epoch, it.time, it.state, it.pool) = (epoch, time, State::Unread, pool);
         self.order.push(segment);
         self.quota.take(pool);
@@ -570,6 +585,7 @@ impl Segments {
     /// The content at a position does not count.
     pub(crate) fn release_nth(&mut self, at: usize) {
         let segment = self.order.remove(at).expect("the caller has it");
+        debug_assert_eq!(self.live(segment), 0, "entries point to a segment that is released");
         let pool = self.pool(segment);
         if self.oldest(pool) == Some(segment) {
             let newer = (at..self.order.len()).filter_map(|at| self.nth(at));

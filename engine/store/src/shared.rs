@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 use crate::slab::Slab;
 
-/// What a user may have, in free slots.
+/// A user's limit, in free slots.
 const TIMES_FREE: usize = 3;
 
 /// Bytes of RAM for each slot, beside those of the slab, and for each user.
@@ -86,7 +86,7 @@ mod tests {
         let taken: Vec<u32> = (0..4).map(|user| take_all(&mut table, user)).collect();
         assert_eq!(taken, [384, 96, 24, 6], "three quarters of what is free");
         assert_eq!(table.room(), 2);
-        // What the first gives back is for those with less, too.
+        // Slots that the first gives back are for those with less, too.
         (0..200).for_each(|slot| table.remove(slot));
         assert_eq!(take_all(&mut table, 8), 152);
         assert!(!table.has_room(0));

@@ -1,4 +1,4 @@
-//! What a store of given sizes takes, before it is made.
+//! Memory and space of a store of given sizes, before it is made.
 
 use std::fmt;
 

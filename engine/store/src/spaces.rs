@@ -10,7 +10,7 @@ pub(crate) const SPACE_RAM_BYTES: u64 = DOCUMENT_BYTES_MAX as u64 + size_of::<Sl
 /// Bytes of RAM of all numbers.
 pub(crate) const NUMBERS_RAM_BYTES: u64 = NUMBERS as u64 * (size_of::<Number>() as u64 + 8);
 
-/// What stands in a slot on the medium.
+/// A slot on the medium.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     state: Option<SpaceState>,
@@ -34,7 +34,7 @@ enum Use {
     Retired,
 }
 
-/// What entries know a namespace by. A cleared namespace gets another one.
+/// A namespace in entries: its number. A cleared namespace gets another one.
 #[derive(Clone, Copy, Debug)]
 struct Number {
     uid: u64,
@@ -68,9 +68,9 @@ enum ChangeKind {
 /// A namespace as the caller sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceView<'a> {
-    /// What requests name it by.
+    /// Its id in requests.
     pub id: SpaceId,
-    /// What its checks are folded with.
+    /// The uid in its checks.
     pub uid: u64,
     /// Its name.
     pub name: &'a [u8],
@@ -204,6 +204,7 @@ impl Spaces {
         let it = &mut self.numbers[usize::from(number)];
         it.blocks = it.blocks.checked_sub(1).expect("a block is counted once");
         it.bytes -= u64::from(bytes);
+        debug_assert!(it.blocks > 0 || it.bytes == 0, "bytes of blocks that are gone");
         self.bytes[usize::from(it.pool)] -= u64::from(bytes);
     }
 
@@ -218,7 +219,7 @@ impl Spaces {
         self.position(name).and_then(|slot| self.view(slot))
     }
 
-    /// What is open in a slot.
+    /// The open namespace of a slot.
     pub(crate) fn view(&self, slot: u32) -> Option<SpaceView<'_>> {
         let it = self.slots.get(slot as usize)?;
         let number = &self.numbers[usize::from(it.number)];

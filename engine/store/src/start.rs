@@ -16,7 +16,7 @@ use crate::task::{Outcome, Pool, Verb};
 /// Namespace slots looked at in one step.
 const SLOTS: u32 = 64;
 
-/// What a new store is given.
+/// Identity of a new store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Identity of the volume.
@@ -33,7 +33,7 @@ pub struct Identity {
     pub generation: u64,
 }
 
-/// What a store that exists must be.
+/// Expected identity of an existing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
     /// Identity of the volume.

@@ -1,4 +1,4 @@
-//! What a store counts.
+//! Counters of a store.
 
 use kvrail_counters::{PoolCounters, StoreCounters};
 

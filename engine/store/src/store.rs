@@ -51,7 +51,7 @@ pub enum Phase {
     Failed(StartError),
 }
 
-/// What a lookup does for the blocks that it finds.
+/// The effect of a lookup on the blocks that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing is held.
@@ -181,7 +181,7 @@ impl Store {
         &self.core.stats
     }
 
-    /// What may be written.
+    /// The write budget.
     #[must_use]
     pub fn budget(&self) -> Budget {
         self.core.admission.budget()
@@ -271,7 +271,7 @@ impl Store {
         self.core.reply_limit().saturating_sub(owed + 1)
     }
 
-    /// What stands in the way of any request.
+    /// The status of any request while the store cannot take one.
     fn busy(&self) -> Option<Status> {
         if !self.starting.is_done() {
             return Some(Status::Declined(DeclineReason::Starting));
@@ -423,7 +423,7 @@ impl Store {
         number.is_ok_and(|number| reads::mark(&mut self.core, (number, key), check, Kind::Live))
     }
 
-    /// What is known of a key.
+    /// Explains a key.
     #[must_use]
     pub fn explain(&mut self, space: SpaceId, key: Key, now: Now) -> Explained {
         self.core.set_now(now);

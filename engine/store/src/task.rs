@@ -54,7 +54,7 @@ impl TaskId {
     }
 }
 
-/// What to do.
+/// The operation of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Medium to memory.
@@ -110,7 +110,7 @@ pub enum Urgency {
 pub struct Task {
     /// Its name.
     pub id: TaskId,
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
     /// First byte of the area; a multiple of the logical block.
     pub offset: u64,

@@ -1,4 +1,4 @@
-//! What blocks are worth: how lately each was used, and how often those that are there are.
+//! The worth of blocks: how lately each was used, and how often present blocks are used.
 //!
 //! A clock counts used bytes: gets of blocks, and offered blocks. An entry has the tick of its last
 //! use, a segment the sum of its entries' ticks. A survey looks at all segments in steps, and
@@ -24,6 +24,8 @@ pub(crate) const AGE_MAX: u64 = 1 << 11;
 /// Initial age of a block at its put: the age at which blocks are evicted, divided by this. An
 /// unused block is worth less than one that was used at that time.
 const UNUSED_SHARE: u64 = 2;
+const _: () = assert!(AGE_MAX < STAMP_MASK as u64, "a stamp of the greatest age comes round");
+const _: () = assert!(FIRST_TICK > STAMP_MASK as u64 + HINT_MOVES, "a tick below 0");
 /// Newcomers are admitted while the coldest segments are older than this number of mean gaps
 /// between uses.
 const GAPS: u64 = 2;
@@ -111,7 +113,7 @@ struct Coldest {
     epoch: u64,
 }
 
-/// What is known of a pool.
+/// State of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pool {
     /// Mean ticks between two uses of a block, with `GAP_BITS` behind the point, and how many uses

@@ -31,7 +31,7 @@ const CHECKED: u32 = 16;
 /// Entries at the front of the queue whose owners count as waiting for space.
 const WAITING: usize = 16;
 
-/// What needs space, or a page.
+/// A write that needs space, or a page.
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     Part(u32),
@@ -84,6 +84,7 @@ impl Writes {
 
     /// Has an owner of which nothing is here take part in a user's share.
     pub(crate) fn seat(&mut self, owner: u16, user: u16) {
+        debug_assert!(!self.is_incomplete(owner), "blocks of owner {owner} change their user");
         self.users[usize::from(owner)] = user;
     }
 
@@ -91,8 +92,8 @@ impl Writes {
         self.users[usize::from(owner)]
     }
 
-    /// Whether an owner may take such a place. What is incomplete waits for its client, maybe for
-    /// ever: of that a user has less than there is free.
+    /// Whether an owner may take such a place. An incomplete block waits for its client, maybe for
+    /// ever: a user has fewer of those than there are free slots.
     pub(crate) fn has_place(&self, owner: u16, place: Place) -> bool {
         let user = self.user(owner);
         match place {
@@ -210,6 +211,7 @@ impl Writes {
         let was_incomplete = block.is_incomplete();
         block.begun += put.bytes;
         block.parts += 1;
+        debug_assert!(block.begun <= block.length, "parts beyond the block's end");
         let count = &mut self.incomplete[usize::from(block.owner)];
         *count += u32::from(block.is_incomplete());
         *count -= u32::from(was_incomplete);

@@ -13,11 +13,11 @@ pub(super) struct Quantity {
     pub(super) zero: Unit,
     /// The unit of a number without one; none refuses it.
     pub(super) bare: Option<Unit>,
-    /// What it is called in errors, with its article.
+    /// Its name in errors, with its article.
     pub(super) name: &'static str,
     /// How it is written right.
     pub(super) example: &'static str,
-    /// What is wrong with more than 64 bits hold.
+    /// The error for more than 64 bits hold.
     pub(super) overflow: &'static str,
 }
 

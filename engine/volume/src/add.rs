@@ -36,9 +36,9 @@ pub struct NewMember {
     pub members: Vec<PathBuf>,
     /// The device or file to be added. A file that does not exist is made.
     pub path: PathBuf,
-    /// What is written once.
+    /// The initial fill.
     pub fill: Fill,
-    /// What may be overwritten.
+    /// Content that may be overwritten.
     pub overwrite: Overwrite,
     /// How members are opened.
     pub direct: DirectIo,

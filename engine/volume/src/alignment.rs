@@ -24,7 +24,7 @@ pub enum IoPath {
     Buffered,
 }
 
-/// What a member is.
+/// The kind of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberKind {
@@ -79,7 +79,7 @@ impl Alignment {
         }
     }
 
-    /// What both can live with.
+    /// The alignment that satisfies both.
     #[must_use]
     pub(crate) fn join(self, other: Self) -> Self {
         Self {

@@ -116,7 +116,7 @@ impl Claim {
         self.bytes
     }
 
-    /// What was really opened: O_DIRECT or not.
+    /// The mode in use: O_DIRECT or not.
     #[must_use]
     pub fn io(&self) -> IoPath {
         self.io
@@ -325,7 +325,7 @@ fn takes_block(fd: &OwnedFd, block: u32) -> Result<bool, Errno> {
     Ok(write_at(fd, &bytes, at) != Err(Errno::INVAL))
 }
 
-/// What the exclusive open does not refuse by itself.
+/// Uses that the exclusive open does not refuse by itself.
 fn check_uses(kernel: &Kernel, fd: &OwnedFd, identity: Identity) -> Result<(), Reason> {
     match identity {
         Identity::Block { device } => {

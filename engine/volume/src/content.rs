@@ -11,8 +11,8 @@ use crate::signature::{Signature, identify};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Content {
-    /// The first MiB is all zero and nothing known stands there or at the end. What lies between is
-    /// looked at before a volume is made there.
+    /// The first MiB is all zero, and neither it nor the end has a known signature. The bytes
+    /// between are surveyed before a volume is made there.
     Blank,
     /// A whole label: both copies, and nothing between them.
     Ours(Label),
@@ -25,7 +25,7 @@ pub enum Content {
     },
     /// Something known.
     Foreign {
-        /// What.
+        /// The format.
         signature: Signature,
     },
     /// Bytes of an unknown format.
@@ -38,7 +38,7 @@ pub enum Content {
 /// How a label is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// What is wrong, in words.
+    /// The damage, in words.
     pub what: String,
     /// The label in the copy that is still whole.
     pub surviving: Option<Box<Label>>,

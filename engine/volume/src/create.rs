@@ -45,7 +45,7 @@ pub enum Fill {
     Nothing,
 }
 
-/// What may be overwritten.
+/// Content that may be overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overwrite {
     /// Blank members only.
@@ -66,11 +66,11 @@ pub struct NewVolume {
     /// Usable bytes of the whole volume, rounded up to whole stripes on every member. `None`: the
     /// capacity of the smallest member.
     pub capacity_bytes: Option<u64>,
-    /// What it is for, and how it is cut.
+    /// Its purpose, and its layout.
     pub layout: Layout,
-    /// What is written once.
+    /// The initial fill.
     pub fill: Fill,
-    /// What may be overwritten.
+    /// Content that may be overwritten.
     pub overwrite: Overwrite,
     /// How members are opened.
     pub direct: DirectIo,
@@ -126,7 +126,7 @@ pub fn create(
     Ok(Volume::assemble(pairs))
 }
 
-/// What is the same on all members.
+/// The values that are the same on all members.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     logical_block: u32,
@@ -209,7 +209,7 @@ impl NewVolume {
         Ok(share)
     }
 
-    /// What every member can give, in whole stripes.
+    /// The capacity that every member has, in whole stripes.
     fn smallest(&self, stripe_bytes: u64, claims: &[Claim]) -> Result<u64, VolumeError> {
         let mut least = u64::MAX;
         for claim in claims {
@@ -280,7 +280,7 @@ impl NewVolume {
     }
 }
 
-/// What is on a member before a volume is made there.
+/// Content of a member before a volume is made there.
 pub(crate) struct Found {
     content: Content,
     survey: Survey,
@@ -400,7 +400,7 @@ pub(crate) fn write_label(claim: &Claim, label: &Label) -> Result<(), VolumeErro
     fsync(claim).map_err(failed)?;
     match claim.content()? {
         Content::Ours(found) if found == *label => Ok(()),
-        // What was written and synced does not come back.
+        // The label differs when it is read back.
         _ => Err(failed(Errno::IO)),
     }
 }

@@ -16,7 +16,7 @@ const BLOCK_MEAN: u32 = 64 << 10;
 /// Largest logical block that a store can have.
 const LOGICAL_BLOCK_MAX: u32 = 4096;
 
-/// What a new volume is to be.
+/// The layout of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Raw, in stripes.

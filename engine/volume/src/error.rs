@@ -1,4 +1,4 @@
-//! What can go wrong with a volume, each with its remedy.
+//! Errors of volumes, each with its remedy.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -301,7 +301,7 @@ impl Reason {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         let words = match self {

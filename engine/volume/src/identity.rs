@@ -1,4 +1,4 @@
-//! What two paths to one thing share.
+//! The common identity of two paths to one file.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(crate) enum Identity {
     File { device: u64, inode: u64 },
 }
 
-/// What a path leads to, symbolic links followed; None for anything but files and block devices.
+/// The file at a path, symbolic links followed; `None` for anything but files and block devices.
 pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
     let stat = stat(path).ok()?;
     match FileType::from_raw_mode(stat.st_mode) {

@@ -30,7 +30,7 @@ pub struct Inspection {
     pub holders: Vec<Holder>,
 }
 
-/// Reads a device or file without claiming it, so also one in use. What is read may be changing.
+/// Reads a device or file without claiming it, so also one in use. The bytes may be changing.
 ///
 /// # Errors
 /// `VolumeError` when it cannot be opened for reading, or is neither device nor file.

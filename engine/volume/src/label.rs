@@ -126,11 +126,11 @@ pub struct Label {
     pub device_bytes: u64,
     /// When the volume was made, nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// What the volume is for.
+    /// The volume's purpose.
     pub purpose: Purpose,
 }
 
-/// What stands where a copy belongs.
+/// The content at the place of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     /// No magic: never written, or overwritten from its first byte.
@@ -244,7 +244,7 @@ impl Label {
         image
     }
 
-    /// What a volume must fulfil whatever made the label.
+    /// The rules of a volume, whatever made the label.
     fn is_possible(&self) -> bool {
         let block = u64::from(self.logical_block);
         let end = self.member_bytes.checked_add(self.data_offset);

@@ -26,7 +26,7 @@ pub struct Volume {
     pub uuid: Uuid,
     /// Its shape, with this host's memory alignment.
     pub geometry: Geometry,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// Its members in the order of their numbers: those that are there.
     pub members: Vec<Member>,

@@ -22,7 +22,7 @@ use crate::purpose::Purpose;
 use crate::set::{Set, retired};
 use crate::shard::{check_super, supers};
 
-/// What is to be served.
+/// The volume to serve.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// Where its members are.

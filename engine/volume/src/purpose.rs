@@ -1,4 +1,4 @@
-//! What a volume is for, and the shape of a store.
+//! The purpose of a volume, and the shape of a store.
 
 use kvrail_store::{Budget, Config, Discard, Times};
 use serde::Serialize;
@@ -14,7 +14,7 @@ const HELD_ONE_IN: u64 = 32;
 /// Bytes of a member for each namespace it has room for.
 const BYTES_OF_SPACE: u64 = 8 << 20;
 
-/// What a volume is for.
+/// The purpose of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {

@@ -20,7 +20,7 @@ pub(crate) fn relabel(claim: &Claim, label: &Label) -> Result<(), VolumeError> {
     }
     match claim.content()? {
         Content::Ours(found) if found == *label => Ok(()),
-        // What was written and synced does not come back.
+        // The label differs when it is read back.
         _ => Err(failed(Errno::IO)),
     }
 }

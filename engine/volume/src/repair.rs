@@ -13,7 +13,7 @@ use crate::label::{COPIES_AT, COPY_BYTES, Label};
 use crate::name::VolumeName;
 use crate::open::{check_distinct, labelled};
 
-/// What was done about a member's label.
+/// The repair of a member's label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// Nothing: it was whole.
@@ -62,7 +62,7 @@ fn restore(
     write_at(claim, &bytes, at as u64).and_then(|()| fsync(claim)).map_err(failed)?;
     match claim.content()? {
         Content::Ours(read) if read == *label => Ok(Repair::Restored(what)),
-        // What was written and synced does not come back.
+        // The label differs when it is read back.
         _ => Err(failed(Errno::IO)),
     }
 }

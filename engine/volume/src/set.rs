@@ -18,7 +18,7 @@ use crate::name::VolumeName;
 pub(crate) struct Set {
     /// Their labels have the list of members that counts, whatever is on the medium.
     pub(crate) members: Vec<(Claim, Label)>,
-    /// What was retired.
+    /// The retired members.
     pub(crate) retired: Vec<(Claim, Label)>,
 }
 
@@ -142,7 +142,7 @@ fn describe(label: &Label) -> String {
     format!("{} ({})", label.volume_name, label.volume_uuid)
 }
 
-/// What two members of one volume must agree in.
+/// A value in which two members of one volume differ and must not.
 fn disagreement(first: &Label, other: &Label) -> Option<&'static str> {
     let checks = [
         (first.volume_name == other.volume_name, "volume name"),

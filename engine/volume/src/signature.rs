@@ -1,4 +1,4 @@
-//! What others leave on a device: a table of well-known magic numbers.
+//! Foreign formats on a device: a table of well-known magic numbers.
 //!
 //! Places and values are those of util-linux's libblkid probes and of each format's own header
 //! files. The table names what it sees; bytes it does not know are refused all the same.
@@ -24,7 +24,7 @@ impl Signature {
         Self(name)
     }
 
-    /// What it is, e.g. `an xfs file system`.
+    /// Its name, e.g. `an xfs file system`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0
@@ -127,8 +127,8 @@ const HEAD: &[Mark] = &[
     once("a partition table (MBR) or boot sector", 510, b"\x55\xaa"),
 ];
 
-/// What is known about a member's beginning (`head`, up to `HEAD_BYTES`) and end (`tail`, the last
-/// bytes of a device of `device_bytes` bytes).
+/// The format of a member's beginning (`head`, up to `HEAD_BYTES`) and end (`tail`, the last bytes
+/// of a device of `device_bytes` bytes).
 pub(crate) fn identify(head: &[u8], tail: &[u8], device_bytes: u64) -> Option<Signature> {
     let at_head = HEAD.iter().find(|mark| mark.stands_in(head)).map(|mark| Signature(mark.name));
     at_head.or_else(|| identify_tail(tail, device_bytes))

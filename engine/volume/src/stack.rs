@@ -1,4 +1,4 @@
-//! What block devices are made of: loop devices of files, and everything that is stacked on them.
+//! The layers of block devices: loop devices of files, and everything that is stacked on them.
 //!
 //! sysfs needs no right to open any of them. A backing file that was removed, or that lies in a
 //! mount namespace which cannot be seen from here, has no identity.

@@ -15,7 +15,7 @@ use crate::error::{Reason, VolumeError};
 use crate::label::LABEL_LENGTH;
 use crate::userspace::check_directory;
 
-/// What a failure does to a member.
+/// The undoing of a member's changes after a failure.
 #[derive(Debug)]
 enum Undo {
     /// We made the file.

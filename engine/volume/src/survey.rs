@@ -26,7 +26,7 @@ const END_BYTES: u64 = 4 << 20;
 /// Reads of a device between them.
 const SAMPLES: u64 = 256;
 
-/// What is there.
+/// The content found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// Known things and where they stand.
@@ -174,7 +174,7 @@ mod tests {
             let seen = survey_device(&device, bytes, 512).unwrap().data;
             assert!(seen.is_some_and(|seen| (at..at + 4 * MIB).contains(&seen)), "{at}: {seen:?}");
         }
-        // What is small is met at both ends.
+        // Small data is found at both ends.
         for at in [MIB, 5 * MIB - 1, bytes - 4 * MIB, bytes - 1] {
             let device = file(bytes);
             device.write_all_at(b"x", at).unwrap();

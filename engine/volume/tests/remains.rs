@@ -1,4 +1,4 @@
-//! What lies behind a first MiB of zeros is not overwritten without a word.
+//! Remains behind a first MiB of zeros are not overwritten without an order.
 
 mod common;
 

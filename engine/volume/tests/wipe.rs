@@ -17,7 +17,7 @@ fn wiping_needs_the_right_name_and_frees_the_file_for_reuse() {
     assert_eq!(labels.len(), 2);
     assert_says(&refusal(open_any(&members)), &["no kvrail label"]);
     assert_says(&refusal(wipe(&name, &members)), &["no kvrail label"]);
-    // What the volume held is still there.
+    // The volume's data is still there.
     assert_says(&refusal(make(&new_volume(&members))), &["unknown data", "--force"]);
     make(&NewVolume { overwrite: Overwrite::Foreign, ..new_volume(&members) }).unwrap();
 }

@@ -24,14 +24,14 @@ const RATE_SPAN: Duration = Duration::from_millis(10);
 /// Each candidate is measured this often at each load, in turn with the others; the best counts.
 const ROUNDS: u32 = 2;
 
-/// What is timed: latency, rate, and large blocks.
+/// The timed loads: latency, rate, and large blocks.
 const LOADS: [Load; 3] = [
     Load { length: 4 << 10, depth: 1 },
     Load { length: 4 << 10, depth: 32 },
     Load { length: 256 << 10, depth: 8 },
 ];
 
-/// What the modes do on one device, and the one the numbers speak for.
+/// Rates of the modes on one device, and the best one by them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Path of the device.

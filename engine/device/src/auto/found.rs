@@ -1,4 +1,4 @@
-//! What `auto` found on a device, for a process that opens it again at once.
+//! The result of `auto` on a device, for a process that opens it again at once.
 
 use serde::{Deserialize, Serialize};
 

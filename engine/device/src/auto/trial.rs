@@ -1,4 +1,4 @@
-//! What trying a mode brought.
+//! The result of trying a mode.
 
 use serde::{Deserialize, Serialize};
 

@@ -22,7 +22,7 @@ use crate::split::{Flights, Limits, Outcome, Settled, Taken, buffer_of};
 /// Pieces in flight are at least this many, as with the real devices.
 const PIECES_MIN: u32 = 128;
 
-/// What a simulated device is like.
+/// Properties of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// Bytes of the device; all in memory once written.
@@ -37,7 +37,7 @@ pub struct SimOptions {
     pub latency_ns: u64,
     /// Seed of the dice.
     pub seed: u64,
-    /// What goes wrong.
+    /// Its faults.
     pub plan: FaultPlan,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong on a simulated device, and when.
+//! Faults of a simulated device, and their times.
 
 use std::ops::Range;
 
@@ -119,7 +119,7 @@ pub struct FaultPlan {
     rules: Vec<Rule>,
 }
 
-/// What happens to one piece.
+/// The treatment of one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) delay_ns: u64,

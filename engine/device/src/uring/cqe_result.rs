@@ -1,4 +1,5 @@
-//! What the kernel's result of a request means. The only place that reads errno of a completion.
+//! The meaning of the kernel's result of a request. The only place that reads errno of a
+//! completion.
 
 use kvrail_ring::Status;
 use rustix::io::Errno;

@@ -321,7 +321,7 @@ impl<M: Mode> Uring<M> {
     }
 }
 
-/// What was moved may be of a file that had lost it: nothing of it counts.
+/// Moved bytes may be of a file that had lost them: nothing of it counts.
 #[cold]
 fn lose(events: &mut [Event]) {
     for event in events {
@@ -431,7 +431,7 @@ impl<M: Mode> Device for Uring<M> {
     }
 
     fn wait(&self) -> Wait<'_> {
-        // What the kernel does not have, or would not take, makes no descriptor readable.
+        // Entries outside of the kernel make no descriptor readable.
         if self.has_staged() || !self.held.is_empty() || !self.emptying.is_empty() {
             return Wait::Poll;
         }

@@ -62,7 +62,7 @@ struct Held {
     fate: Fate,
 }
 
-/// What becomes of a region when the last of its tags has come.
+/// The fate of a region after the last of its tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
     /// It is gone, and the caller of `detach` awaits the notice.
@@ -127,7 +127,7 @@ impl Registered {
     }
 }
 
-/// What wakes a sleeper.
+/// The means to wake a sleeper.
 struct Sleep {
     /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
     /// wake its issuer for deferred work (seen on 6.18: a poll sleeps to its timeout), so rings
@@ -179,7 +179,7 @@ pub(crate) enum Completion {
     Freed(BufferIndex),
 }
 
-/// Who takes entries off the submission queue.
+/// The consumer of the submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
     /// The thread that calls `enter`; the first one that does so owns the ring.

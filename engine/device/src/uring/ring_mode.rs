@@ -38,7 +38,7 @@ pub trait RingMode: fmt::Debug + Send + 'static {
     const COMPLETING: Completing;
     /// The flags its ring is set up with.
     const FLAGS: IoringSetupFlags;
-    /// What its requests look like.
+    /// The form of its requests.
     type SqeFormat: SqeFormat;
 
     /// Hands over what was pushed.

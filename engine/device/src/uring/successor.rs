@@ -20,13 +20,13 @@ use crate::uring::sqe::{Block, Nvme, SqeFormat};
 pub(super) struct Successor {
     pub(super) target: Target,
     pub(super) removal: Removal,
-    /// What requests look like, block by block or as commands passed through; each with the file
-    /// that they go to where that is not the target's own.
+    /// The forms of requests, block requests or commands passed through; each with its file where
+    /// that is not the target's own.
     wires: Vec<Box<dyn Any + Send>>,
 }
 
 impl Successor {
-    /// What requests of this kind look like, and the file that they go to.
+    /// The form of requests of this kind, and their file.
     pub(super) fn wire<W: SqeFormat + Clone>(&self) -> (W, BorrowedFd<'_>) {
         let wires = self.wires.iter();
         let found = wires.filter_map(|wire| wire.downcast_ref::<(W, Option<OwnedFd>)>()).next();

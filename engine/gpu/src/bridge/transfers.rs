@@ -118,7 +118,7 @@ impl Transfers {
             if transfer.failed.is_none_or(|(at, _)| part.at < at) {
                 transfer.failed = Some((part.at, status));
             }
-            // What is not cut yet is not begun any more.
+            // Pieces that are not cut yet are not begun any more.
             transfer.next = transfer.operation.length;
             if self.cutting == Some(part.transfer) {
                 self.cutting = None;

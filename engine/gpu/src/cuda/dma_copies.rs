@@ -71,7 +71,7 @@ impl Engines {
         Ok(engines)
     }
 
-    /// What it uses, for people.
+    /// Its mechanism, for people.
     pub(super) fn description(&self) -> String {
         let listed = match self.listed {
             Some(_) => "else copy engines with lists",

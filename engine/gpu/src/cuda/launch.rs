@@ -169,7 +169,7 @@ impl Stream {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// What it belongs to.
+    /// Its context.
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
     }

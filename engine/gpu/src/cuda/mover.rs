@@ -27,7 +27,7 @@ const LOOKS_PER_QUERY: u32 = 1 << 12;
 /// Bytes of a flag or counter.
 const WORD_BYTES: u64 = 4;
 
-/// What moves bytes between staging and GPU memory.
+/// The means of copying between staging and GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copies {
     /// Copy engines where they are as fast as the bus, else kernels.

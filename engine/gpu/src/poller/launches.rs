@@ -41,7 +41,7 @@ impl Launches {
         }
     }
 
-    /// What moves bytes, for people.
+    /// The means of copying, for people.
     pub(super) fn description(&self) -> String {
         self.mover.description()
     }

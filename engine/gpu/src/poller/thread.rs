@@ -49,7 +49,7 @@ pub enum GpuStartError {
     Pin {
         /// Which GPU.
         index: u32,
-        /// What went wrong and the remedy.
+        /// The fault and the remedy.
         reason: String,
     },
     /// Threads ran out.
@@ -69,7 +69,7 @@ pub struct GpuPollerHandle {
     pub identity: GpuIdentity,
     /// The CPU it is pinned to, or nothing when it floats.
     pub cpu: Option<u32>,
-    /// What moves bytes, for people.
+    /// The means of copying, for people.
     pub description: String,
     /// How the GPU is.
     pub health: Arc<Health>,

@@ -25,13 +25,13 @@ pub struct GpuSetup {
     pub batches: Option<BatchPool>,
     /// The GPU's health.
     pub health: Arc<Health>,
-    /// What wakes this poller.
+    /// The waker of this poller.
     pub nudge: Arc<ThreadWaker>,
     /// Set when it is to end once nothing is in flight.
     pub stop: Arc<AtomicBool>,
 }
 
-/// What a turn found.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuTurn {
     /// Something moved.
@@ -104,7 +104,7 @@ impl GpuPoller {
         Ok(Self { ports: Ports { list, touched: 0 }, launches, batches, health, stop })
     }
 
-    /// What moves bytes, for people.
+    /// The means of copying, for people.
     #[must_use]
     pub fn description(&self) -> String {
         self.launches.description()

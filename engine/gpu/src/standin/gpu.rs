@@ -48,7 +48,7 @@ impl EmulatedGpu {
         GpuUuid(bytes)
     }
 
-    /// What makes it fail.
+    /// The control of its faults.
     #[must_use]
     pub fn control(&self) -> Arc<GpuControl> {
         Arc::clone(&self.control)

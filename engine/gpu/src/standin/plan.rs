@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 /// Faults that may wait at once.
 const FAULTS_MAX: usize = 1024;
 
-/// What is to go wrong.
+/// A fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuFault {
     /// The next launch fails, and the GPU with it.

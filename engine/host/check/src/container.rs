@@ -1,4 +1,4 @@
-//! What a container takes away.
+//! Limits of a container.
 
 use crate::machine::{Machine, Tried};
 use crate::outcome::Outcome;

@@ -1,4 +1,4 @@
-//! What one check found.
+//! The result of one check.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a check is about.
+/// The subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
@@ -41,7 +41,7 @@ pub enum Group {
     Cpu,
     /// Drives and their queues.
     Nvme,
-    /// What stores take, and what their drives bear.
+    /// Memory of stores, and endurance of their drives.
     Store,
     /// Where files of volumes lie.
     FileSystem,
@@ -51,7 +51,7 @@ pub enum Group {
     Tools,
     /// Driver, cuFile, peer-to-peer.
     Gpu,
-    /// What a container takes away.
+    /// Limits of a container.
     Container,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Group {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// Its subject.
     pub group: Group,
     /// The check's name; stays the same from release to release.
     pub check: &'static str,
@@ -83,10 +83,10 @@ pub struct Finding {
     pub subject: String,
     /// How grave it is.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// What it costs; none when it is ok.
+    /// Its cost; none when it is ok.
     pub cost: Option<&'static str>,
-    /// What to do; none when it is ok.
+    /// The remedy; none when it is ok.
     pub remedy: Option<String>,
 }

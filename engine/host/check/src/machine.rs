@@ -1,4 +1,4 @@
-//! What checks look at: files below a root, and the few things that only a try shows.
+//! The input of checks: files below a root, and the few things that only a try shows.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 /// Number of the capability to lock memory (capabilities(7)).
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
 
-/// What the host is to be used for.
+/// The purpose of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
@@ -33,14 +33,14 @@ pub enum Purpose {
     Bench,
 }
 
-/// What only a try shows; none where it was not tried (a root that is not this host).
+/// Results of tries; none where it was not tried (a root that is not this host).
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     /// io_uring with registered memory.
     pub io_uring: Option<Tried>,
     /// `CUFILE_ENV_PATH_JSON` of the environment.
     pub cufile_config: Option<PathBuf>,
-    /// What drives answered.
+    /// Answers of drives.
     pub drives: Vec<Drive>,
     /// Members of the configured stores.
     pub stores: Vec<StoreMember>,
@@ -53,9 +53,9 @@ pub enum Tried {
     Works(String),
     /// It does not.
     Fails {
-        /// What was seen.
+        /// The observation.
         seen: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
 }

@@ -7,15 +7,15 @@ pub struct StoreMember {
     pub name: String,
     /// Kernel name of the NVMe namespace that it lies on; none for files and other devices.
     pub drive: Option<String>,
-    /// What it may write.
+    /// Its write budget.
     pub budget: MemberBudget,
-    /// What it takes of memory, in bytes and in words; or why that cannot be seen.
+    /// Its memory, in bytes and in words; or why that is unknown.
     pub tables: Result<(u64, String), String>,
-    /// What its poller registers of that with the drive's ring, in bytes.
+    /// The part of it that its poller registers with the drive's ring, in bytes.
     pub pinned_bytes: u64,
 }
 
-/// What a member may write.
+/// Write budget of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberBudget {
     /// The drive's rated endurance, where it reports one.

@@ -8,10 +8,10 @@ use kvrail_topology::Kind;
 use crate::machine::{CAP_IPC_LOCK, Machine};
 use crate::outcome::Outcome;
 
-/// What a client's smallest arena of its own pins with each ring: that for ordinary memory.
+/// Bytes that a client's smallest private arena pins with each ring: those of ordinary memory.
 const ARENA_BYTES: u64 = 16 << 20;
 
-/// What a sidecar with one small client pins where no store is known.
+/// Bytes that a sidecar with one small client pins where no store is known.
 const PINNED_BYTES_MIN: u64 = 64 << 20;
 
 pub(crate) fn hugepages(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
@@ -64,7 +64,7 @@ pub(crate) fn memlock(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     }])
 }
 
-/// What is registered with rings: the buffers of all stores, and an arena with each of their rings.
+/// Bytes registered with rings: the buffers of all stores, and an arena with each of their rings.
 fn pinned_bytes(machine: &Machine) -> u64 {
     let stores = &machine.live.stores;
     let each = stores.iter().map(|store| store.pinned_bytes + ARENA_BYTES);

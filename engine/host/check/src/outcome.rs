@@ -1,8 +1,8 @@
-//! What a probe saw.
+//! Observations of a probe.
 
 use crate::finding::Verdict;
 
-/// What a probe saw of one subject.
+/// Observation of one subject.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) subject: String,

@@ -8,10 +8,10 @@ use crate::outcome::Outcome;
 pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) group: Group,
-    /// What it matters for.
+    /// Purposes that it matters for.
     pub(crate) purposes: &'static [Purpose],
     pub(crate) probe: Probe,
-    /// What it costs when it is wrong.
+    /// The cost of a fault.
     pub(crate) cost: &'static str,
     /// The remedy, unless the probe has a better one.
     pub(crate) remedy: &'static str,

@@ -118,7 +118,7 @@ fn budget_of(machine: &Machine, member: &StoreMember) -> Outcome {
     }
 }
 
-/// What all stores take, against what the machine has.
+/// Memory of all stores, against the memory of the machine.
 pub(crate) fn memory(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let total = machine.field("proc/meminfo", "MemTotal")?;
     let kib = total.and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());

@@ -1,5 +1,5 @@
-//! Everything known about one namespace and the drive behind it. What cannot be seen is named, and
-//! the rest is there.
+//! Everything known about one namespace and the drive behind it. Missing values are named, and the
+//! rest is there.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ pub struct Drive {
     pub health: Option<Health>,
     /// Its endurance, where it reports one.
     pub endurance: Option<Endurance>,
-    /// What could not be seen.
+    /// Values that could not be read.
     pub unseen: Vec<Unseen>,
 }
 
@@ -62,7 +62,7 @@ pub struct Queue {
 /// A value that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unseen {
-    /// What it is.
+    /// Its name.
     pub what: &'static str,
     /// Why not, and what to do.
     pub why: String,

@@ -24,7 +24,7 @@ pub enum IdentityError {
     Unknown {
         /// The requested selector.
         selector: Selector,
-        /// What there is, each with all it can be selected by.
+        /// The namespaces present, each with all its selectors.
         existing: Vec<String>,
     },
     /// Several are.
@@ -69,7 +69,7 @@ pub enum IdentityError {
     NotNvme {
         /// The requested path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         what: String,
     },
     /// The host could not be read.

@@ -14,7 +14,7 @@ const DATA_UNIT_BYTES: u128 = 512_000;
 /// Unit of the endurance group log's counters.
 const BILLION: u128 = 1_000_000_000;
 
-/// What a rated life means, in days: five years.
+/// A rated life in days: five years.
 const LIFE_DAYS: u128 = 5 * 365;
 
 /// 0 degrees Celsius in the kelvins of drives.
@@ -77,7 +77,7 @@ pub struct Format {
 /// The SMART log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// What is wrong now, in words.
+    /// Present faults, in words.
     pub warnings: Vec<&'static str>,
     /// Degrees Celsius.
     pub celsius: i32,
@@ -101,7 +101,7 @@ pub struct Health {
     pub media_errors: u128,
 }
 
-/// What a drive bears, by the log of its endurance group.
+/// Endurance of a drive, by the log of its endurance group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Endurance {
     /// Bytes that hosts may write in its whole life, written as a store does: in large runs.

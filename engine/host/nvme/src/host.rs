@@ -76,7 +76,7 @@ pub struct Path {
 }
 
 impl Host {
-    /// Reads what is there now. What goes away meanwhile is left out.
+    /// Reads the present namespaces. One that goes away meanwhile is left out.
     ///
     /// # Errors
     /// `TopologyError` names the file that is not understood.

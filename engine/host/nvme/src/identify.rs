@@ -1,4 +1,4 @@
-//! What drives answer, byte for byte: the data structures Identify Controller and the log pages
+//! Answers of drives, byte for byte: the data structures Identify Controller and the log pages
 //! SMART / Health Information and Endurance Group Information of the NVM Express base
 //! specification, and Identify Namespace of its NVM command set specification (the kernel has them
 //! too, in linux/nvme.h). Only fields that are used have names. All numbers are little endian; the

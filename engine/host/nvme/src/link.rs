@@ -16,7 +16,7 @@ pub struct Link {
     pub speed: Option<String>,
     /// PCIe lanes now.
     pub lanes: Option<u32>,
-    /// What the drive could do at best.
+    /// The device's best speed.
     pub speed_max: Option<String>,
     /// As above.
     pub lanes_max: Option<u32>,

@@ -17,12 +17,12 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 #[error("NQN `{}`: {rule}", text.escape_debug())]
 pub struct BadNqn {
     text: String,
-    /// What is wrong with it.
+    /// The violated rule.
     pub rule: String,
 }
 
 impl BadNqn {
-    /// What both forms of name look like.
+    /// Both forms of a name.
     pub const REMEDY: &str =
         "write nqn.YYYY-MM.reversed.domain:anything, or nqn.2014-08.org.nvmexpress:uuid:UUID";
 }

@@ -22,7 +22,7 @@ pub enum SecretFileError {
 }
 
 impl SecretFileError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self, path: &Path) -> String {
         let path = path.display();

@@ -88,7 +88,7 @@ fn path(text: &str) -> Result<Selector, String> {
     Ok(Selector::Path(text.into()))
 }
 
-/// What stands before a slash, and the namespace id behind it.
+/// The text before a slash, and the namespace id behind it.
 fn with_nsid(text: &str) -> Result<(&str, Option<u32>), String> {
     let Some((what, id)) = text.rsplit_once('/') else { return Ok((text, None)) };
     let plain = id.bytes().all(|byte| byte.is_ascii_digit());

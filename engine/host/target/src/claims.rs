@@ -20,8 +20,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Takes all devices of a plan and lets go of others. What a device holds is looked at before
-    /// it is first exported; later it is its hosts' business.
+    /// Takes all devices of a plan and lets go of others. The content of a device is checked before
+    /// its first export; later it is its hosts' business.
     ///
     /// # Errors
     /// A problem for each that is in use, or holds what must not be exported; what was held is

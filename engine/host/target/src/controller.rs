@@ -20,15 +20,15 @@ use crate::tree::Tree;
 /// A target that was brought to what was wished for.
 #[derive(Debug)]
 pub struct Applied {
-    /// What is there now.
+    /// The present state.
     pub plan: Plan,
     /// How it came to be; none where it was there already.
     pub steps: Vec<Step>,
 }
 
 impl<T: Tree, S: Store> Target<T, S> {
-    /// What is to be and the steps to it. Changes nothing, claims nothing. Where the tree comes
-    /// with a module that is not loaded yet, an empty one is planned for.
+    /// The plan and the steps to it. Changes nothing, claims nothing. Where the tree comes with a
+    /// module that is not loaded yet, an empty one is planned for.
     ///
     /// # Errors
     /// `TargetError::Refused` with everything that stands against it.
@@ -82,7 +82,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         claims: &mut Claims,
     ) -> Result<Applied, TargetError> {
         let mut facts = gather(wish, root, &self.open_ports());
-        // What no kernel could do is refused before the tree is touched at all.
+        // A specification that no kernel could fulfil is refused before the tree is touched at all.
         let first = plan(wish, &facts).map_err(TargetError::Refused)?;
         self.steps(&self.outlook(wish)?, wish, &first.desired)?;
         self.ready()?;

@@ -1,9 +1,9 @@
 //! From what is there and what is to be: the steps between, in an order in which no host ever
 //! reaches more than it was to reach before or is to reach after.
 //!
-//! What differs is taken down and built again, openings first; only what may change in use is
-//! written in place. A host that loses access loses its connections too: the kernel drops them
-//! when the subsystem is unlinked from a port, not when a host leaves the list.
+//! Objects that differ are taken down and built again, openings first; only attributes that may
+//! change in use are written in place. A host that loses access loses its connections too: the
+//! kernel drops them when the subsystem is unlinked from a port, not when a host leaves the list.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
     }
 }
 
-/// What kvrail made, as it is now: the way back.
+/// Kvrail's objects in their present state: the way back.
 pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
     let item = |owned: &&Owned| {
         let path = owned.path.clone();
@@ -68,7 +68,8 @@ pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
     Desired::new(Vec::new(), mine(present, record).iter().filter_map(item).collect())
 }
 
-/// What kvrail made that has to go: no longer wanted, or to be built again, and what hangs on it.
+/// Kvrail's objects to be removed: no longer wanted, or to be built again, and everything that
+/// depends on them.
 fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeSet<&'a str> {
     let outdated = |owned: &&&Owned| is_outdated(present, owned, desired);
     let mut gone: BTreeSet<&str> =

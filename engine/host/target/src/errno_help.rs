@@ -1,4 +1,4 @@
-//! What an errno of the kernel's target means at a step, and what to do about it.
+//! The meaning of an errno of the kernel's target at a step, and its remedy.
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! What can be wrong: a plan's problem with key, value, rule and remedy, or a step that failed.
+//! Errors of a target: a plan's problem with key, value, rule and remedy, or a step that failed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ pub enum ErrorClass {
 pub struct Problem {
     /// The key in the configuration (`target.port.0.address`), or the path in the tree.
     pub key: String,
-    /// What it is.
+    /// The value.
     pub value: String,
-    /// What it must fulfil.
+    /// The rule.
     pub rule: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
     /// Which kind.
     pub class: ErrorClass,
@@ -65,7 +65,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What became of the tree after a step failed.
+/// State of the tree after a failed step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aftermath {
     /// It is as it was before.
@@ -105,7 +105,7 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! What a plan has to know of this host, as plain data.
+//! Facts of this host for a plan, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use kvrail_nvme::PciAddress;
 pub struct Unusable {
     /// The rule it breaks.
     pub rule: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -44,7 +44,7 @@ pub struct Facts {
 pub struct Listening {
     /// None for `loop`.
     pub address: Option<IpAddr>,
-    /// What the operator should know of it.
+    /// A remark for the operator.
     pub note: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub struct Features {
 pub struct Device {
     /// Its node today.
     pub node: PathBuf,
-    /// What it is, the same after every boot.
+    /// Its identity, the same after every boot.
     pub identity: String,
     /// Which drive it lies on, the same for all its namespaces.
     pub drive: String,

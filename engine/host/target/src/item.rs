@@ -9,7 +9,7 @@ use crate::place::{Place, place};
 pub struct Attribute {
     /// `addr_traddr`, `ana_groups/1/ana_state`.
     pub name: String,
-    /// What is written.
+    /// The text to write.
     pub value: String,
 }
 
@@ -68,11 +68,11 @@ impl fmt::Debug for Attribute {
 pub struct Item {
     /// Below the tree's root.
     pub path: String,
-    /// What it is.
+    /// Its form.
     pub form: Form,
 }
 
-/// What an item is.
+/// The form of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A directory with attributes, in the order of writing.

@@ -9,7 +9,7 @@ use kvrail_topology::{Detail, Device, Kind, Map, PathKind};
 use crate::facts::{Listening, Unusable};
 use crate::spec::{Nic, Port};
 
-/// What to do where no card serves.
+/// The remedy where no card serves.
 const REMEDY: &str = "`kvrail topology` shows the cards with their links and addresses; or write \
                       the address itself";
 

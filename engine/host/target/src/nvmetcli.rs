@@ -10,12 +10,12 @@ use crate::place::{Place, is_below};
 use crate::snapshot::{Node, Snapshot};
 use crate::spec::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
 
-/// What was read, and what kvrail has no key for.
+/// The specification read, and the values without a key in kvrail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// The wish.
     pub wish: TargetSpec,
-    /// What was left out, with the reason.
+    /// Omitted values, with the reason.
     pub notes: Vec<String>,
 }
 

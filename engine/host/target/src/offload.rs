@@ -26,14 +26,14 @@ pub enum Serving {
     Unknown,
 }
 
-/// What serves one subsystem.
+/// The server of one subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// The subsystem's name.
     pub subsystem: String,
     /// The requested kind.
     pub asked: Offload,
-    /// What it gets.
+    /// The server.
     pub serving: Serving,
     /// Namespaces whose transfers go through peer-to-peer memory.
     pub p2p_memory: Vec<u32>,
@@ -103,7 +103,7 @@ fn reasons(wish: &TargetSpec, index: usize, facts: &Facts) -> Vec<Obstacle> {
     found
 }
 
-/// What the module parameters of the vendor's stack mean here, in words; none without the stack.
+/// The vendor stack's module parameters and their meaning here, in words; none without the stack.
 pub(crate) fn parameters(facts: &Facts) -> Option<String> {
     let given = facts.parameters;
     let queues = given.p2p_queues?;

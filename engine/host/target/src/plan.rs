@@ -16,16 +16,16 @@ use crate::offload::{Outcome, Serving, decide, parameters};
 use crate::snapshot::NVMET;
 use crate::spec::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
 
-/// What is to be in the tree, and what it means.
+/// The desired tree, and its meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The objects.
     pub desired: Desired,
     /// The server of each subsystem.
     pub outcomes: Vec<Outcome>,
-    /// What the operator should know.
+    /// Remarks for the operator.
     pub notes: Vec<String>,
-    /// What is exported.
+    /// The exports.
     pub exports: Vec<Export>,
 }
 
@@ -38,7 +38,7 @@ pub struct Export {
     pub node: PathBuf,
     /// The namespace's path in the tree.
     pub path: String,
-    /// What may be on it.
+    /// The permitted content.
     pub content: Content,
 }
 

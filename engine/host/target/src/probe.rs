@@ -15,7 +15,7 @@ use crate::tree::Tree;
 /// Name of the subsystem and of the host made for the moment.
 const PROBE: &str = "nqn.2014-08.org.nvmexpress:uuid:6b767261-696c-5072-8f62-650000000001";
 
-/// What objects that are there show; none where one kind is missing.
+/// Features by the existing objects; none where one kind is missing.
 #[must_use]
 pub fn features(present: &Snapshot) -> Option<Features> {
     let of = |kind: Place| {
@@ -35,7 +35,7 @@ pub fn features(present: &Snapshot) -> Option<Features> {
 }
 
 impl<T: Tree, S: Store> Target<T, S> {
-    /// What the kernel's objects have; makes some for the moment where none are there to show it.
+    /// Features of the kernel's objects; makes temporary ones where none are there to show them.
     ///
     /// # Errors
     /// As `apply`.

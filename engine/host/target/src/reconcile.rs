@@ -19,7 +19,7 @@ pub struct Target<T, S> {
     tree: T,
     store: S,
     record: Record,
-    /// What a crash left: the step that was in flight.
+    /// The step that was in flight at a crash.
     interrupted: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         self.record.owned.iter().map(|owned| &*owned.path).collect()
     }
 
-    /// What would be done.
+    /// The steps that `apply` would take.
     ///
     /// # Errors
     /// `TargetError::Refused` names what is in the way.
@@ -125,7 +125,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         self.between(&self.snapshot()?, desired)
     }
 
-    /// What would be done to a tree that looks like this.
+    /// The steps for a tree in this state.
     pub(crate) fn between(
         &self,
         present: &Snapshot,
@@ -164,7 +164,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         self.apply(&Desired::default())
     }
 
-    /// What kvrail has in the tree, as it is now.
+    /// Kvrail's present part of the tree.
     pub(crate) fn current(&self, present: &Snapshot) -> Desired {
         diff::as_desired(present, &self.record)
     }
@@ -267,7 +267,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         }
     }
 
-    /// What is still not as planned.
+    /// Differences that remain.
     fn verify(&self, desired: &Desired) -> Result<Vec<Problem>, TargetError> {
         let after = self.snapshot()?;
         let left = match diff::steps(&after, &self.record, desired) {

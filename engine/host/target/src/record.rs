@@ -14,7 +14,7 @@ use crate::error::TargetError;
 /// The format of the file; another one is refused.
 const VERSION: u32 = 1;
 
-/// What kvrail made and what it was doing.
+/// Kvrail's objects and the step in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Owned {
 pub(crate) struct Intent {
     /// In words.
     pub(crate) step: String,
-    /// What would be made, if anything.
+    /// The object that it would make, if any.
     pub(crate) makes: Option<Owned>,
 }
 

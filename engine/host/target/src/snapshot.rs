@@ -8,7 +8,7 @@ use crate::error::TargetError;
 use crate::place::place;
 use crate::tree::{EntryKind, Tree};
 
-/// What stands at a path.
+/// The object at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A directory.

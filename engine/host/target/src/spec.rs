@@ -1,5 +1,5 @@
-//! What this host is to export, as it is written in the configuration. Each key's meaning, range
-//! and default stand in `config/default.toml`; `check.rs` has the rules.
+//! This host's exports, as written in the configuration. Each key's meaning, range and default
+//! stand in `config/default.toml`; `check.rs` has the rules.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub struct TargetSpec {
     /// Hosts that bring keys; a host without needs no entry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host: Vec<Host>,
-    /// What is exported.
+    /// The exported subsystems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subsystem: Vec<Subsystem>,
     /// Where it is reached.
@@ -106,7 +106,7 @@ pub struct Subsystem {
     /// Highest controller id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cntlid_max: Option<u16>,
-    /// What it holds.
+    /// Its namespaces.
     #[serde(default)]
     pub namespace: Vec<Namespace>,
 }
@@ -148,7 +148,7 @@ pub struct Namespace {
     /// Peer-to-peer memory for its transfers.
     #[serde(default, skip_serializing_if = "P2pMem::is_off")]
     pub p2pmem: P2pMem,
-    /// What may be on the device when it is first exported.
+    /// Permitted content of the device at its first export.
     #[serde(default, skip_serializing_if = "Content::is_kvrail")]
     pub content: Content,
 }
@@ -180,7 +180,7 @@ impl P2pMem {
     }
 }
 
-/// What may be on a device when it is first exported.
+/// Permitted content of a device at its first export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {

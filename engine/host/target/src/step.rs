@@ -25,7 +25,7 @@ pub enum Step {
     RemoveDir { path: String },
 }
 
-/// What is written; shown as far as it may be.
+/// The text to write; shown as far as permitted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
     pub(crate) text: String,

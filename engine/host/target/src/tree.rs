@@ -1,13 +1,13 @@
-//! What a tree must be able to do: the kernel's configfs, or anything that keeps its rules.
+//! The operations of a tree: the kernel's configfs, or anything that keeps its rules.
 
 use rustix::io::Errno;
 
-/// What stands in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
@@ -26,7 +26,7 @@ pub enum EntryKind {
 /// root. Every call is one system call or a plain sequence of reads.
 #[expect(clippy::missing_errors_doc, reason = "each gives the kernel's own errno")]
 pub trait Tree {
-    /// What stands in a directory, in any order.
+    /// The entries of a directory, in any order.
     fn list(&self, path: &str) -> Result<Vec<Entry>, Errno>;
     /// An attribute's text.
     fn read(&self, path: &str) -> Result<String, Errno>;

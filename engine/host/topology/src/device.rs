@@ -1,4 +1,4 @@
-//! What the map has places of: drives, NICs, GPUs.
+//! The devices of the map: drives, NICs, GPUs.
 
 use std::fmt;
 
@@ -12,17 +12,17 @@ use crate::port::Port;
 pub struct Device {
     /// Kernel name, or `gpuN`.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it calls itself.
+    /// Its model, by its own name.
     pub model: String,
     /// Where it sits; a remote drive sits where the NIC is that leads to it.
     pub place: Place,
-    /// What only its kind has.
+    /// Details of its kind.
     pub detail: Detail,
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -47,7 +47,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What only one kind of device has.
+/// Details of one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detail {

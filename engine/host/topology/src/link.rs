@@ -12,7 +12,7 @@ pub struct Link {
     pub speed_gt: f32,
     /// Lanes.
     pub width: u32,
-    /// What the device could do.
+    /// The device's best speed.
     pub speed_max_gt: f32,
     /// Lanes that the device has.
     pub width_max: u32,

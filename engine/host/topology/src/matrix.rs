@@ -6,19 +6,19 @@ use crate::device::Device;
 use crate::map::Map;
 use crate::path::PathKind;
 
-/// What lies between two devices.
+/// The path between two devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pair {
     /// Name of the one.
     pub a: String,
     /// Name of the other.
     pub b: String,
-    /// What lies between.
+    /// The path.
     pub path: PathKind,
 }
 
 impl Map {
-    /// What lies between two devices; a device and itself are `Same`.
+    /// The path between two devices; a device and itself are `Same`.
     #[must_use]
     pub fn path(&self, a: &Device, b: &Device) -> PathKind {
         if a.name == b.name { PathKind::Same } else { PathKind::between(&a.place, &b.place) }

@@ -1,11 +1,11 @@
-//! What lies between two devices.
+//! The path between two devices.
 
 use serde::Serialize;
 
 use crate::place::Place;
 
-/// What data between two devices passes, from the shortest way to the longest. The letters are
-/// those of `nvidia-smi topo -m`.
+/// The parts of the machine between two devices, from the shortest path to the longest. The letters
+/// are those of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathKind {
@@ -55,7 +55,7 @@ impl PathKind {
         }
     }
 
-    /// What it means, for legends and warnings.
+    /// Its meaning, for legends and warnings.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl PathKind {
         self <= Self::Switches
     }
 
-    /// What lies between two places.
+    /// The path between two places.
     #[must_use]
     pub fn between(a: &Place, b: &Place) -> Self {
         if a.route.is_empty() || b.route.is_empty() {

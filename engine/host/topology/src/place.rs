@@ -24,7 +24,7 @@ pub struct Place {
     pub link: Option<Link>,
 }
 
-/// What places need to know of the machine.
+/// Facts of the machine that places need.
 pub(crate) struct Ground<'a> {
     pub(crate) root: &'a Root,
     /// Sockets of nodes.

@@ -8,14 +8,14 @@ use crate::map::Map;
 /// One line of the tree and what hangs below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Branch {
-    /// What it is.
+    /// Its name.
     pub label: String,
     /// The kind of device; none for what only holds devices.
     pub kind: Option<Kind>,
     /// Kernel name of the bridge that it stands for.
     #[serde(skip)]
     hop: String,
-    /// What hangs below.
+    /// The branches below.
     pub children: Vec<Branch>,
 }
 

@@ -1,4 +1,4 @@
-//! What a block device hangs on: its NUMA node, and the CPUs that take its interrupts.
+//! The neighbourhood of a block device: its NUMA node, and the CPUs that take its interrupts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::cpulist::CpuList;
 use super::files::{Root, TopologyError};
 
-/// What is near a device. Nothing is known of virtual ones.
+/// The neighbourhood of a device. Nothing is known of virtual ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near {
     /// Its NUMA node, where the kernel reports one.
@@ -17,7 +17,7 @@ pub struct Near {
 }
 
 impl Near {
-    /// What is near all of these: the node they have in common, and any one's interrupts.
+    /// The neighbourhood of all of these: the node they have in common, and any one's interrupts.
     pub fn all<'a>(mut devices: impl Iterator<Item = &'a Self>) -> Self {
         let Some(first) = devices.next() else { return Self::default() };
         devices.fold(first.clone(), |all, device| Self {
@@ -43,7 +43,7 @@ pub(super) fn disk(root: &Root, major: u32, minor: u32) -> Result<PathBuf, Topol
     Ok(place)
 }
 
-/// What is near block device `major:minor`.
+/// The neighbourhood of block device `major:minor`.
 pub(super) fn near(root: &Root, major: u32, minor: u32) -> Result<Near, TopologyError> {
     let device = place(root, major, minor)?;
     // The disk, or the partition and then its disk, hang below their PCI device. A multipath NVMe

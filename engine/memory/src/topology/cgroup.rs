@@ -1,4 +1,4 @@
-//! What the control group grants: CPUs, CPU time, memory. Versions 2 and 1.
+//! Grants of the control group: CPUs, CPU time, memory. Versions 2 and 1.
 //!
 //! A limit may sit on any level, so the whole way from the process's group up to the mount is
 //! read and the tightest level counts.

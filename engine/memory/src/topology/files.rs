@@ -26,7 +26,7 @@ pub enum TopologyError {
     Malformed {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with the text.
+        /// The fault of the text.
         what: String,
     },
 }
@@ -43,7 +43,7 @@ impl Default for Root {
 }
 
 impl Root {
-    /// What lies below a directory.
+    /// The files below a directory.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self(root.to_path_buf())

@@ -111,7 +111,7 @@ impl Topology {
         &self.nodes
     }
 
-    /// What is near the block device with this number, read now: devices come and go, and
+    /// The neighbourhood of the block device with this number, read now: devices come and go, and
     /// interrupts are moved.
     ///
     /// # Errors

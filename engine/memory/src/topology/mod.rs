@@ -1,4 +1,4 @@
-//! What the machine is: CPUs, what this process may use of them, NUMA nodes, pages.
+//! The machine: CPUs, the part of them that this process may use, NUMA nodes, pages.
 //!
 //! Read once at start, from files below a root directory (`/`, or a made-up one in tests). Cold
 //! path only. `machine` holds the answers, the other files read one kind of source each.

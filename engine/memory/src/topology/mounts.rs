@@ -15,7 +15,7 @@ pub struct Mount {
     pub point: PathBuf,
     /// The file system's type.
     pub kind: String,
-    /// What is mounted: a device, a server's name, or any word.
+    /// The mounted source: a device, a server's name, or any word.
     pub source: String,
     /// Options of the mount, then those of the file system.
     pub options: Vec<String>,

@@ -36,7 +36,7 @@ pub(super) const FAMILIES: [Family; 3] = [
     },
 ];
 
-/// What a poller counts.
+/// Counters of a poller.
 pub(super) fn counted() -> impl Iterator<Item = Family> {
     let labels: &[_] = &["poller"];
     families(PollerCounters::TABLE, [labels, labels], |report, to| {

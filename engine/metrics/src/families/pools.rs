@@ -8,7 +8,7 @@ use crate::exposition::{Family, Kind, Samples, Unit};
 
 const LABELS: &[&str] = &["store", "device", "pool"];
 
-/// What a pool has.
+/// State of a pool.
 pub(super) const FAMILIES: [Family; 4] = [
     Family {
         name: "kvrail_store_pool_minimum_bytes",
@@ -53,7 +53,7 @@ fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&PoolReport) -> u
     }
 }
 
-/// What a pool counts.
+/// Counters of a pool.
 pub(super) fn counted() -> impl Iterator<Item = Family> {
     families(PoolCounters::TABLE, [LABELS, LABELS], |report, to| {
         for it in &report.shards {

@@ -13,7 +13,7 @@ const STATES: [&str; 7] =
 /// The state of one that was not there when the sidecar started.
 const MISSING: &str = "missing";
 
-/// What a member is and holds.
+/// State of a member.
 pub(super) const FAMILIES: [Family; 8] = [
     Family {
         name: "kvrail_store_state",
@@ -105,7 +105,7 @@ fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&ShardReport) -> 
     }
 }
 
-/// What a member counts.
+/// Counters of a member.
 pub(super) fn counted() -> impl Iterator<Item = Family> {
     let labels: [&[_]; 2] = [&["store", "device"], &["store", "device", "reason"]];
     let tables = StoreCounters::TABLE.into_iter().chain(ServingCounters::TABLE);

@@ -1,4 +1,4 @@
-//! What keeps the sidecar from doing all that it is configured for.
+//! Troubles: reasons why the sidecar does not do all that it is configured for.
 
 use crate::exposition::{Family, Kind, Unit};
 

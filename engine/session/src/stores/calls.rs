@@ -9,7 +9,7 @@ use crate::pollers::Pollers;
 /// A member: place of its store, and its place there.
 pub(super) type ShardKey = (usize, usize);
 
-/// What one poller has.
+/// Calls of one poller.
 #[derive(Debug, Default)]
 struct Lane {
     in_flight: usize,

@@ -1,4 +1,4 @@
-//! What sessions call their namespaces in requests.
+//! Handles: the numbers of namespaces in sessions' requests.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Handle {
 }
 
 impl Handles {
-    /// What a session calls a namespace, if it ever opened it.
+    /// A session's handle of a namespace that it has opened before.
     pub(super) fn known(&self, session: u64, (volume, name): (u16, &str)) -> Option<u16> {
         self.sessions.get(&session)?.get(&(volume, name.to_owned())).map(|handle| handle.number)
     }
@@ -39,7 +39,7 @@ impl Handles {
         own.is_some_and(|own| own.values().any(|handle| handle.uids.contains(&uid)))
     }
 
-    /// What a session calls a namespace that it opens with this uid: the same each time.
+    /// A session's handle for a namespace that it opens with this uid: the same each time.
     ///
     /// # Errors
     /// `Failure` when it has as many as it may.

@@ -66,7 +66,7 @@ impl History {
         self.next += 1;
     }
 
-    /// What is gone since a position; nothing: since now.
+    /// Evictions since a position; `None`: since now.
     ///
     /// # Errors
     /// `Failure` when there is no such position yet.

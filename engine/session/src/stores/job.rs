@@ -27,7 +27,7 @@ pub(super) struct Asker {
     pub(super) uid: u32,
 }
 
-/// What is wished.
+/// The desired operation.
 #[derive(Clone, Debug)]
 pub(super) enum Wish {
     /// A namespace open in the asker's session.
@@ -48,7 +48,7 @@ pub(super) enum Wish {
     List { rights: Rights },
     /// Some blocks of one shown.
     ListBlocks { name: String, from: ListCursor },
-    /// What is known of a key shown.
+    /// The explanation of a key shown.
     Explain { name: String, key: Key },
 }
 
@@ -73,14 +73,14 @@ pub(super) enum Create {
     Forbidden,
 }
 
-/// What one member has of a namespace, and the highest uid it ever had.
+/// One member's copy of a namespace, and the highest uid it ever had.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     pub(super) space: Option<&'a SpaceRecord>,
     pub(super) mark: u64,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Send requests to these members, by their places, and look again.
@@ -125,7 +125,7 @@ pub(super) struct Job {
     pub(super) created: bool,
     /// A member's explanation of a key.
     pub(super) found: StoreFound,
-    /// What a namespace that is made or cleared gets.
+    /// The uid of a namespace that is made or cleared.
     uid: Option<u64>,
     rounds: u32,
 }
@@ -331,7 +331,7 @@ mod tests {
         SpaceRecord { uid, document, ..SpaceRecord::empty() }
     }
 
-    /// What a request does about members with these uids (0: not there) and marks.
+    /// The calls of a request to members with these uids (0: absent) and marks.
     fn asked(job: &mut Job, members: &[(u64, u64)]) -> Vec<(usize, char, u64)> {
         let spaces: Vec<_> = members.iter().map(|(uid, _)| space(*uid)).collect();
         let seen: Vec<_> = members

@@ -143,7 +143,7 @@ impl Stores {
         })
     }
 
-    /// What members may write from now on, by their volumes' ids.
+    /// Sets the write budgets of members, by their volumes' ids.
     pub(crate) fn set_budgets(&mut self, budgets: &[WriteBudget], pollers: &mut Pollers) {
         for (volume, _) in budgets.iter().enumerate().filter(|(_, it)| **it != WriteBudget::Rated) {
             if !self.stores.iter().any(|store| usize::from(store.volume) == volume) {
@@ -165,7 +165,7 @@ impl Stores {
         }
     }
 
-    /// What the pools of stores may have from now on, by their volumes' ids.
+    /// Sets the sizes of stores' pools, by their volumes' ids.
     pub(crate) fn set_pools(&mut self, pools: &[Vec<PoolSize>], pollers: &mut Pollers) {
         for (at, store) in self.stores.iter_mut().enumerate() {
             let Some(sizes) = pools.get(usize::from(store.volume)) else { continue };
@@ -521,7 +521,7 @@ impl Stores {
             let mut first = true;
             store.jobs.retain_mut(|job| {
                 askers.extend(job.asker.take());
-                // What was begun is waited for.
+                // A job that was begun is waited for.
                 std::mem::take(&mut first)
             });
             replies.extend(askers.into_iter().map(|Asker { session, seq, .. }| {
@@ -537,7 +537,7 @@ impl Stores {
     }
 }
 
-/// What comes of a request.
+/// The result of a request.
 #[derive(Debug)]
 enum Outcome {
     ControlReply(ControlReply),

@@ -1,4 +1,4 @@
-//! What is read of stores beside the requests about namespaces: listings, and what is gone.
+//! Reading of stores outside of the requests about namespaces: listings, and evictions.
 
 use kvrail_poller::{GoneRows, PollerHandle, StoreAsk, StoreCall};
 use kvrail_protocol::{ControlReply, ListCursor};

@@ -1,4 +1,4 @@
-//! What `kvrail store status` and the log show of stores.
+//! Stores in the report of `kvrail store status`, and in the log.
 
 use kvrail_poller::{PollerHandle, PoolStats, StoreStats};
 use kvrail_protocol::{PoolReport, ShardReport};

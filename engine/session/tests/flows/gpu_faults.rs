@@ -19,7 +19,7 @@ fn failed_for_good(station: &Station, engine: &mut Engine, word: &str) {
     assert_eq!(gpu.staging.taken, 0, "{gpu:?}");
     let error = engine.client.attach_gpu(Cache::new().described()).unwrap_err().to_string();
     assert!(error.contains("has failed") && error.contains("restart the sidecar"), "{error}");
-    // What is there can be taken away, and others are served.
+    // Existing regions can be detached, and others are served.
     engine.region.detach().unwrap();
     station.attach();
 }

@@ -51,9 +51,9 @@ pub(crate) struct Shard {
     store: Store,
     pool: Buffers,
     medium: Medium,
-    /// What sessions' handles mean, with the uid that it had then.
+    /// Meanings of sessions' handles, with the uid at that time.
     pub(crate) grants: Vec<(SessionSlot, u16, SpaceId, u64)>,
-    /// What requests under them may do.
+    /// Permissions of requests under them.
     pub(crate) permits: Vec<Permit>,
 }
 
@@ -193,8 +193,8 @@ impl Shard {
         self.store.spaces().find(|space| space.id == id).map(|space| space.uid)
     }
 
-    /// What a session's handle means now: the namespace's uid, or nothing where it was cleared or
-    /// removed since.
+    /// The present meaning of a session's handle: the namespace's uid, or `None` where it was
+    /// cleared or removed since.
     pub(crate) fn meaning(&self, handle: u16) -> Option<u64> {
         let grant = self.grants.iter().rev().find(|grant| grant.1 == handle)?;
         self.uid(grant.2)

@@ -62,7 +62,7 @@ pub(crate) type Sim = SimDevice<MonotonicClock>;
 pub(crate) struct Sidecar {
     pub(crate) directory: TempDir,
     pub(crate) switches: Arc<Switches>,
-    /// What the pollers keep of a store.
+    /// The pollers' part of a store.
     pub(crate) shards: Vec<Arc<Mutex<Shard>>>,
     pub(crate) handle: ServerHandle,
     thread: Option<JoinHandle<Result<Stopped, ServerError>>>,

@@ -1,5 +1,5 @@
-//! What blocks are worth to a store, as they are used, hinted at and held: entries, segments and
-//! the clock of uses stay in step.
+//! The worth of blocks to a store, by uses, hints and holds: entries, segments and the clock of
+//! uses stay in step.
 
 use super::Core;
 use crate::entry::Entry;
@@ -87,7 +87,7 @@ impl Core {
         });
     }
 
-    /// What a hold of the block at a position is of.
+    /// The block at a position, as holds name it.
     pub(crate) fn to_hold(&self, position: Position) -> Held {
         let entry = self.index.get(position);
         Held {

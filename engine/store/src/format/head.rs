@@ -121,7 +121,7 @@ fn ranges(ledger: &Ledger) -> [[U64; 2]; LEDGER_MAX] {
     std::array::from_fn(|at| [range(at).0.into(), range(at).1.into()])
 }
 
-/// What the pools behind the first one have.
+/// The numbers of the pools behind the first one.
 fn behind(all: &[u64; POOLS_MAX]) -> [U64; POOLS_MAX - 1] {
     std::array::from_fn(|at| all[at + 1].into())
 }

@@ -66,7 +66,7 @@ const _: () = assert!(size_of::<RecordImage>() == RECORD_BYTES);
 const _: () =
     assert!(offset_of!(RecordImage, offset) == 32 && offset_of!(RecordImage, until) == 52);
 
-/// What a record is about.
+/// The meaning of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// A block was put, or moved here.

@@ -78,7 +78,7 @@ struct Model {
     now: Now,
     space: SpaceId,
     there: BTreeMap<u64, Plain>,
-    /// What went with the victim.
+    /// The blocks evicted with the victim.
     gone: BTreeMap<u64, Plain>,
     /// Bytes used, and how often blocks were used again, with their mean gap.
     used: u64,

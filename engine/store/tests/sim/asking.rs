@@ -204,7 +204,7 @@ impl World {
             Asked::Put { space, key, value, durable, uid, .. } => match status {
                 Status::Ok => {
                     self.ledger.put(uid, key);
-                    // What is put while its namespace is cleared may go with the rest.
+                    // A put during the clear of its namespace may go with the rest.
                     let clears =
                         |asked: &Asked| matches!(asked, Asked::Clear { space: it } if *it == space);
                     let kept = durable && !self.asked.values().any(clears);

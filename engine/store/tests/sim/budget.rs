@@ -8,7 +8,7 @@ use crate::each_seed;
 use crate::world::{World, small};
 
 const DAY_S: u64 = 86_400;
-/// What the bucket holds: a segment, in small stores.
+/// Capacity of the bucket: a segment, in small stores.
 const BURST: i64 = 64 * 1024;
 /// The most by which it may be negative.
 const OWED: i64 = 64 * 1024;
@@ -90,7 +90,7 @@ fn a_budget_is_never_exceeded() {
                 moved += stats.moved;
                 world.cut(Cut::Kill);
                 world.reopen();
-                // What a start writes is no put's.
+                // Writes of a start are no put's.
                 all.before -= world.store.stats().written_bytes;
                 life = Windows::new();
             }

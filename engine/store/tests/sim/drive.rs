@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-/// What the drive tears at.
+/// The unit of torn writes.
 const SECTOR: usize = 512;
 
 /// Sectors of a page.
@@ -32,7 +32,7 @@ pub(crate) struct Lies {
     pub(crate) failed: u32,
 }
 
-/// What a write is for.
+/// The purpose of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Flush,
@@ -117,7 +117,7 @@ pub(crate) struct Drive {
 impl Drive {
     pub(crate) fn new(bytes: usize, rng: &mut Rng) -> Self {
         let mut stable = vec![0; bytes];
-        // What was there before is no store's.
+        // The earlier content is no store's.
         rng.fill(&mut stable);
         Self {
             stable,

@@ -57,7 +57,7 @@ impl Ledger {
         self.gone[since..].contains(&name) || self.cleared.contains(&name.0)
     }
 
-    /// What is there.
+    /// The present blocks.
     pub(crate) fn there(&self) -> BTreeSet<Name> {
         let open = self.counts.iter().filter(|((uid, _), _)| !self.cleared.contains(uid));
         let counted = open.filter(|(name, count)| {

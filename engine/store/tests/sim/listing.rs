@@ -259,7 +259,7 @@ fn keys_are_explained() {
     assert_eq!(explain(&mut world), Explained::Starting);
 }
 
-/// What the owner of a store does with a report: reads the block by parts, then drops or absolves.
+/// The owner's treatment of a report: reads the block by parts, then drops or absolves it.
 fn look(world: &mut World, number: u64, length: u32) -> bool {
     let (id, key, now) = (world.id(0), World::key(number), world.time());
     let Explained::There(block) = world.store.explain(id, key, now) else { panic!("it is there") };

@@ -18,16 +18,16 @@ impl Value {
     }
 }
 
-/// What is known of one key.
+/// The model's state of one key.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// What a get returns now, unless it was evicted.
+    /// The result of a get now, unless it was evicted.
     now: Now,
-    /// What may come back after a crash.
+    /// Values that may come back after a crash.
     history: Vec<Value>,
     /// Must be there after a crash, if nothing was evicted.
     must: Option<Value>,
-    /// What counts again if the put in flight fails.
+    /// The state that holds again if the put in flight fails.
     prior: Now,
     /// It may have been evicted since it was last seen.
     doubtful: bool,
@@ -48,11 +48,11 @@ pub(crate) enum Now {
     Any,
 }
 
-/// What a get may return, as of its beginning.
+/// Permitted results of a get, as of its beginning.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
     pub(crate) now: Now,
-    /// What may come back after a crash.
+    /// Values that may come back after a crash.
     history: Vec<Value>,
     doubts: u64,
 }
@@ -74,7 +74,7 @@ impl Model {
     pub(crate) fn putting(&mut self, space: u16, key: u64, value: Value, whole: bool) {
         let state = self.at(space, key);
         assert!(!whole || state.must.is_none(), "key {key} was there: {state:?}");
-        // What was there and can be put again was evicted.
+        // The block was there and can be put again: it was evicted.
         state.prior = if let Now::This(_) = state.now { Now::Absent } else { state.now };
         state.now = Now::Putting(value);
         state.history.push(value);
@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// What a get that begins now may return.
+    /// Permitted results of a get that begins now.
     pub(crate) fn expect(&mut self, space: u16, key: u64) -> Expected {
         let doubts = self.doubts;
         let State { now, history, .. } = self.at(space, key);
@@ -190,7 +190,7 @@ impl Model {
 
     /// A get that expected this returned these bytes.
     pub(crate) fn got(&mut self, space: u16, key: u64, expected: &Expected, bytes: &[u8]) {
-        // What was evicted while it was read is read nevertheless.
+        // A block that was evicted while it was read is read nevertheless.
         let lasting = self.doubts == expected.doubts;
         let state = self.at(space, key);
         let is_it = |value: &&Value| value.length as usize == bytes.len() && value.bytes() == bytes;
@@ -225,7 +225,7 @@ impl Model {
         self.keys.keys().copied().collect()
     }
 
-    /// What the drive did may have spoilt anything.
+    /// The drive's faults may have spoilt anything.
     pub(crate) fn anything_goes(&mut self) {
         for state in self.keys.values_mut() {
             (state.now, state.must) = (Now::Any, None);

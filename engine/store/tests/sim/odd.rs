@@ -97,7 +97,7 @@ fn parts_appear_together() {
     });
 }
 
-/// What a store of the sizes that `kvrail serve` gives it takes.
+/// Sizes of a store with the configuration of `kvrail serve`.
 #[test]
 fn sizes() {
     let config = |block_mean: u32| Config {

@@ -122,7 +122,7 @@ fn wrap_with_pools() {
     });
 }
 
-/// What is kept for a pool that has nothing yet stays free, however much others put.
+/// The reservation of a pool that has nothing yet stays free, however much others put.
 #[test]
 fn a_flood_leaves_free_what_is_kept() {
     each_seed("kept", 6, |seed| {
@@ -263,7 +263,7 @@ fn drops_are_numbered_by_pool() {
     });
 }
 
-/// What is hot in a pool that gives segments stays in it.
+/// Hot blocks of a pool that gives segments stay in it.
 #[test]
 fn hot_blocks_stay_in_their_pool() {
     let mut world = world(5, 16, (0, 16));

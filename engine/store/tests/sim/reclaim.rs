@@ -28,7 +28,7 @@ fn wrap() {
     });
 }
 
-/// What is read again stays: moved from lap to lap; what is not goes.
+/// Blocks that are read again stay: moved from lap to lap; others go.
 #[test]
 fn hot_blocks_are_moved() {
     let mut world = World::new(3, small(12, 512));
@@ -159,7 +159,7 @@ fn segments_of_held_blocks_stay() {
                 world.run_until("got", World::is_idle);
             }
         }
-        // What is passed over is read again when holds end, and goes.
+        // Segments that were passed over are read again when holds end, and go.
         world.wait(70_000_000_000);
         let evicted = world.store.stats().evicted;
         while world.store.stats().evicted < evicted + 900 {

@@ -316,8 +316,8 @@ fn the_last_epoch() {
     world.verify();
 }
 
-/// Members 0 and 1 of a store are served, and 1 comes and goes. What lies here of its keys from
-/// before it came may have been dropped there, so it never counts again.
+/// Members 0 and 1 of a store are served, and 1 comes and goes. Blocks here with keys of 1 from
+/// before it came may have been dropped there, so they never count again.
 #[test]
 fn keys_of_a_member_that_came_and_went_do_not_come_back() {
     const KEYS: u64 = 16;

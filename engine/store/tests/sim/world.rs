@@ -16,7 +16,7 @@ use crate::model::{Expected, Model, Value};
 /// Namespaces that scenarios use.
 pub(crate) const SPACES: u16 = 2;
 pub(crate) const VOLUME: u128 = 0x7777;
-/// What a client's memory holds where no block is.
+/// A client's memory outside of blocks.
 pub(crate) const GUARD: u8 = 0x5a;
 const GUARDS: usize = 64;
 /// Two keys whose numbers differ by this differ in their highest bits only.
@@ -76,7 +76,7 @@ pub(crate) struct World {
     pub(crate) flights: Vec<Flight>,
     /// Gets that found their blocks, and are being read.
     pub(crate) reads: Vec<(u64, Reading)>,
-    /// What they are answered.
+    /// Their answers.
     pub(crate) answers: Vec<Reply>,
     pub(crate) asked: BTreeMap<u64, Asked>,
     pub(crate) next_user: u64,
@@ -241,7 +241,7 @@ impl World {
         Key::of(mixed ^ 0xabcd ^ twin << 40, mixed.rotate_left(17))
     }
 
-    /// What a put of that block will be.
+    /// The value of a put of that block.
     pub(crate) fn new_value(&mut self, length: u32) -> Value {
         let value = Value { version: self.next_version, length };
         self.next_version += 1;
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// What a write writes: of a client's tail only the block's own bytes are known.
+    /// The bytes of a write: of a client's tail only the block's own bytes are known.
     pub(crate) fn written(&self, task: &Task) -> Vec<u8> {
         let length = usize::try_from(task.length).unwrap();
         match task.memory {
@@ -387,7 +387,7 @@ impl World {
         }
     }
 
-    /// What a write is for; nothing for others.
+    /// The purpose of a write; `None` for others.
     fn kind_of(&self, task: &Task) -> Option<Kind> {
         let (segment, front) = (self.config.segment_bytes, 128 << 10);
         let buffers = self.config.buffers;

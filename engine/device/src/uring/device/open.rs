@@ -33,7 +33,7 @@ const DEPTH_MAX: u32 = 4096;
 /// With one entry to spare for the bell the submission queue has 128 then.
 const PIECES_MIN: u32 = 127;
 
-/// What to open and how to drive it.
+/// The file to open, and the way to drive it.
 #[derive(Debug)]
 pub struct UringOptions {
     /// Name for messages: the path as configured.
@@ -57,7 +57,7 @@ pub struct UringOptions {
     pub registering: Registering,
     /// Why this mode; printed at start.
     pub reason: String,
-    /// What a trial of the device moved in a second, if there was one.
+    /// Bytes a second in the device's trial, if there was one.
     pub bytes_per_second: Option<u64>,
 }
 

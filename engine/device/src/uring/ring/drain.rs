@@ -42,8 +42,8 @@ impl<W: SqeFormat> Ring<W> {
         self.submission == Submission::KernelThread
     }
 
-    /// Waits until the kernel works on nothing, at most `DRAIN`. What was queued and never handed
-    /// over simply stays here.
+    /// Waits until the kernel works on nothing, at most `DRAIN`. Entries that were never handed
+    /// over simply stay here.
     fn drain(&mut self) {
         if self.submission == Submission::KernelThread && self.queued > 0 {
             self.wake();

@@ -1,5 +1,5 @@
-//! What requests and answers look like on a ring: block requests in the kernel's own terms, or
-//! NVMe commands passed through. A ring carries one of the two.
+//! The form of requests and answers on a ring: block requests in the kernel's own terms, or NVMe
+//! commands passed through. A ring carries one of the two.
 
 mod block;
 mod nvme;
@@ -41,8 +41,8 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
     /// Completions.
     type Cqe: cqueue::EntryMarker;
 
-    /// What must be known to speak it with this device, and the file that requests go to where
-    /// that is not the target's own. Writes carry the stream, if there is one.
+    /// Opens the format for this device; the file is the destination of requests where that is not
+    /// the target's own. Writes carry the stream, if there is one.
     fn open(
         target: &Target,
         stream: Option<Stream>,

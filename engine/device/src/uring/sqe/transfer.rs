@@ -17,7 +17,7 @@ use crate::buffer_table::Access;
 /// files. The device's is the first.
 const FIXED_FILE: u64 = 1;
 
-/// What moves: numbers of linux/io_uring.h, for registered buffers.
+/// Opcodes of linux/io_uring.h, for registered buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     /// IORING_OP_READ_FIXED.

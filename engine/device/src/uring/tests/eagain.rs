@@ -48,7 +48,7 @@ impl Fault for Nowait {
     }
 }
 
-/// What the block of that number holds.
+/// Content of the block of that number.
 fn content(number: u32) -> Vec<u8> {
     (0..READ_BYTES).map(|at| (at / 4096 + number * 31).to_le_bytes()[0]).collect()
 }

@@ -1,4 +1,4 @@
-//! What may be wrong with a host, one thing at a time.
+//! Faults of a host, one at a time.
 
 use Purpose::{Bench, Gpu, Host as Initiator, Serve, Store, Target};
 use Verdict::{Failure, Ok, Unseen, Warning};

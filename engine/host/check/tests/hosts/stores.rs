@@ -1,4 +1,4 @@
-//! What drives bear, what write budgets mean for that, and what stores take of memory.
+//! Endurance of drives, its meaning for write budgets, and the memory of stores.
 
 use kvrail_check::{Finding, Live, MemberBudget, Purpose, StoreMember, Verdict};
 use kvrail_nvme::{Drive, Endurance, Format, Health, Namespace, NamespaceFacts, Unseen};

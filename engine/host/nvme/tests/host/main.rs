@@ -1,4 +1,4 @@
-//! What is read from sysfs, on made-up hosts.
+//! Reading sysfs, on made-up hosts.
 
 mod drive;
 mod fake;

@@ -41,7 +41,7 @@ fn what_is_exported_is_imported_as_the_same_plan() {
     }
 }
 
-/// What a tree holds, in whole, as `nvmetcli save` writes it, leads to an equal one.
+/// A whole tree, saved in the form of `nvmetcli save`, leads to an equal one.
 #[test]
 fn a_tree_is_saved_and_made_again() {
     let flavor = Flavor::Stable;

@@ -39,7 +39,7 @@ fn sweep(from: Option<&Desired>, to: &Desired) -> usize {
             }
             let saved = call + 1 >= fuse.calls();
             assert!(tree.text() == before || saved, "{errno} at {call}");
-            // What could not be put on record at the very end is found at the next start.
+            // A step that could not be recorded at the very end is found at the next start.
             apply(&tree, &store, from.unwrap_or(&Desired::default()));
             assert_eq!(tree.text(), before, "{errno} at {call}");
         }

@@ -52,8 +52,8 @@ transport = "loop"
 subsystems = ["nqn.2026-01.org.example:kv1"]
 "#;
 
-/// What `ORDINARY` may turn into: a host leaves, a device moves from one subsystem to the other, a
-/// port has another address, an ANA state changes, a subsystem goes and another comes.
+/// Changes of `ORDINARY`: a host leaves, a device moves from one subsystem to the other, a port has
+/// another address, an ANA state changes, a subsystem goes and another comes.
 pub(crate) const CHANGED: &str = r#"
 [[subsystem]]
 nqn = "nqn.2026-01.org.example:kv0"
@@ -154,7 +154,7 @@ pub(crate) fn facts(wish: &TargetSpec, flavor: Flavor) -> Facts {
     facts
 }
 
-/// What `Target::probe` finds in a tree of this flavor.
+/// The result of `Target::probe` in a tree of this flavor.
 pub(crate) fn features(flavor: Flavor) -> Features {
     let tree = FakeTree::new(flavor);
     open(&tree, &MemoryStore::default()).probe().unwrap()

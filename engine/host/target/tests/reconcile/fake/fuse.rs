@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::FakeTree;
 
-/// What happens at the chosen call.
+/// The event at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blow {
     /// The program ends before the call does anything.

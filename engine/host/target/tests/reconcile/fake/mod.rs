@@ -57,7 +57,7 @@ pub(crate) struct State {
     pub(crate) devices: BTreeMap<String, u32>,
     /// Addresses of network interfaces; those of RDMA devices begin with `rdma `.
     pub(crate) addresses: BTreeSet<String>,
-    /// What listens already: `tcp 192.0.2.1 4420`.
+    /// Existing listeners: `tcp 192.0.2.1 4420`.
     pub(crate) listening: BTreeSet<String>,
     pub(crate) history: Vec<Access>,
 }

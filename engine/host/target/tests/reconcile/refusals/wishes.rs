@@ -6,7 +6,7 @@ pub(super) const LONG: &str = "nqn.2026-01.org.example:\
     4567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567\
     012345678901";
 
-/// What is replaced, by what, and parts of the refusal.
+/// The replaced text, its replacement, and parts of the refusal.
 pub(super) type Edit = (&'static str, &'static str, &'static [&'static str]);
 
 /// Refused whatever the host.
