@@ -154,13 +154,15 @@ mod tests {
         for table in [&member[..], &PoolCounters::TABLE, &PollerCounters::TABLE] {
             let names: BTreeSet<_> = table.iter().map(|counter| counter.name).collect();
             assert_eq!(names.len(), table.len());
-            let is_part = |it: &&Definition| matches!(it.kind, Kind::Part(_));
+            let is_part = |counter: &&Definition| matches!(counter.kind, Kind::Part(_));
             let metrics =
                 table.iter().filter(|counter| !is_part(counter)).map(|counter| counter.metric);
             let metrics: BTreeSet<_> = metrics.collect();
             assert_eq!(metrics.len(), table.iter().filter(|counter| !is_part(counter)).count());
             for part in table.iter().filter(is_part) {
-                let of = |it: &&Definition| it.kind == Kind::Sum && it.metric == part.metric;
+                let of = |counter: &&Definition| {
+                    counter.kind == Kind::Sum && counter.metric == part.metric
+                };
                 let sum = table.iter().find(of).expect("a part has a sum");
                 let Kind::Part(reason) = part.kind else { unreachable!("parts only") };
                 assert_eq!(part.name, format!("{}_{reason}", sum.name));

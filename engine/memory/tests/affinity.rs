@@ -96,7 +96,8 @@ fn slices_get_short_and_nothing_else_changes() {
 
 fn is_kernel_since(least: (u32, u32)) -> bool {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers =
-        text.split(|it: char| !it.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    let mut numbers = text
+        .split(|letter: char| !letter.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= least
 }

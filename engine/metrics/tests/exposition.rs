@@ -218,7 +218,7 @@ fn config() -> std::path::PathBuf {
 
 /// Names of metrics in a text: words that begin with the prefix.
 fn named(text: &str) -> BTreeSet<String> {
-    let words = text.split(|it: char| !it.is_ascii_lowercase() && it != '_');
+    let words = text.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
     words.filter(|word| word.starts_with("kvrail_")).map(str::to_owned).collect()
 }
 

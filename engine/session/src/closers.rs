@@ -73,7 +73,7 @@ impl Closers {
 
     /// Sockets and processes that have waited for long.
     pub(crate) fn waiting(&self) -> usize {
-        let long = |it: &&(Instant, Child)| it.0.elapsed() >= LONG;
+        let long = |process: &&(Instant, Child)| process.0.elapsed() >= LONG;
         let stuck = self.running.iter().filter(long).count();
         if stuck < FEW { stuck } else { stuck + self.held.len() }
     }

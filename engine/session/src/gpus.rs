@@ -31,13 +31,13 @@ pub struct ServedGpu {
 
 impl ServedGpu {
     pub(crate) fn info(&self) -> GpuInfo {
-        let it = self.gpu.identity();
+        let identity = self.gpu.identity();
         GpuInfo {
-            index: it.index,
-            uuid: it.uuid.to_string(),
-            name: it.name.clone(),
-            pci_address: it.pci_address.clone(),
-            memory_bytes: it.memory_bytes,
+            index: identity.index,
+            uuid: identity.uuid.to_string(),
+            name: identity.name.clone(),
+            pci_address: identity.pci_address.clone(),
+            memory_bytes: identity.memory_bytes,
         }
     }
 

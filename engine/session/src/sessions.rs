@@ -101,7 +101,8 @@ impl Sessions {
 
     /// Closes connections whose hello is overdue.
     pub(crate) fn turn_away_late(&mut self, policy: &Policy, now: Instant) {
-        let is_late = |it: &&Session| it.deadline().is_some_and(|deadline| deadline <= now);
+        let is_late =
+            |session: &&Session| session.deadline().is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> = self.iter().filter(is_late).map(Session::id).collect();
         for id in late {
             let patience = policy.limits.handshake_timeout;

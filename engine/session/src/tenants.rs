@@ -101,9 +101,9 @@ impl Rights {
         let (user, tenants) = &**some;
         let makers = tenants.iter().filter(|rule| rule.right >= Right::Write);
         let part = (room / makers.clone().count().max(1)).max(NAMESPACES_MIN);
-        let limit = |it: &Tenancy| it.namespaces_max.map_or(part, |most| most as usize);
+        let limit = |rule: &Tenancy| rule.namespaces_max.map_or(part, |most| most as usize);
         let own = makers.filter(|rule| rule.covers(name) && rule.names(user));
-        let has = |it: &Tenancy| there.iter().filter(|other| it.covers(&other.name)).count();
+        let has = |rule: &Tenancy| there.iter().filter(|other| rule.covers(&other.name)).count();
         match own.max_by_key(|rule| limit(rule).saturating_sub(has(rule))) {
             Some(rule) if has(rule) >= limit(rule) => Err(quota(format!(
                 "user {} may not make namespace {name:?}: there are {} for {:?}, and {} is the \

@@ -83,7 +83,7 @@ impl Trace {
 
     /// Ends a trace that is no longer read.
     pub(crate) fn housekeep(&mut self, pollers: &mut Pollers, sessions: &Sessions, now: Instant) {
-        let over = |it: &mut Running| now >= it.until || !sessions.lives(it.session);
+        let over = |running: &mut Running| now >= running.until || !sessions.lives(running.session);
         if let Some(Running { session, .. }) = self.running.take_if(over) {
             pollers.send_each(self.lent, || Command::Trace(None));
             tracing::info!(session, "slow requests are traced no more");

@@ -201,7 +201,7 @@ impl Admission {
             bucket.scarcity = (bucket.scarcity - (tokens - bucket.tokens)).max(0);
             beyond = tokens.saturating_sub(bucket.tokens).saturating_add(beyond);
         }
-        let lacking = |it: &&mut Bucket| it.part > 0 && it.tokens < it.burst;
+        let lacking = |bucket: &&mut Bucket| bucket.part > 0 && bucket.tokens < bucket.burst;
         let count = self.buckets.iter_mut().filter(lacking).count();
         for (nth, bucket) in self.buckets.iter_mut().filter(lacking).enumerate() {
             let left = i64::try_from(count - nth).expect("16 pools");

@@ -120,13 +120,13 @@ impl Moves {
 
     /// The next piece of a move, in or out.
     fn transfer(&self, core: &mut Core, slot: usize, verb: Verb) {
-        let it = self.slots[slot].expect("a move has a slot");
-        debug_assert!(it.done < it.padded, "a move is copied beyond its block");
-        let length = core.config().cell_bytes().min(it.padded - it.done);
-        let place = if verb == Verb::Read { it.from } else { it.placed.place };
-        let offset = Geometry::place_at(place) + u64::from(it.done);
-        if verb == Verb::Write && !it.refused {
-            core.spend(it.placed.pool(), length.into());
+        let copy = self.slots[slot].expect("a move has a slot");
+        debug_assert!(copy.done < copy.padded, "a move is copied beyond its block");
+        let length = core.config().cell_bytes().min(copy.padded - copy.done);
+        let place = if verb == Verb::Read { copy.from } else { copy.placed.place };
+        let offset = Geometry::place_at(place) + u64::from(copy.done);
+        if verb == Verb::Write && !copy.refused {
+            core.spend(copy.placed.pool(), length.into());
         }
         let cell = u32::try_from(slot).expect("at most 1024 buffers");
         core.space_task(cell, verb, offset, length.into());
@@ -134,10 +134,10 @@ impl Moves {
 
     pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
         let slot = cell as usize;
-        let it = self.slots[slot].as_mut().expect("a move has a slot");
-        if it.stage == Stage::Reading {
+        let copy = self.slots[slot].as_mut().expect("a move has a slot");
+        if copy.stage == Stage::Reading {
             if end == Outcome::Done {
-                it.stage = Stage::Writing;
+                copy.stage = Stage::Writing;
                 return self.transfer(core, slot, Verb::Write);
             }
             core.stats.failures += 1;
@@ -146,31 +146,31 @@ impl Moves {
         }
         core.flush.wrote(core.now().ns);
         if let Outcome::Failed(code) = end {
-            it.stage = Stage::Refused;
-            let before = std::mem::replace(&mut it.refused, true);
+            copy.stage = Stage::Refused;
+            let before = std::mem::replace(&mut copy.refused, true);
             return core.refused(if before { Try::Later } else { Try::First }, code);
         }
-        if std::mem::take(&mut it.refused) {
+        if std::mem::take(&mut copy.refused) {
             core.taken();
         }
-        it.done += core.config().cell_bytes().min(it.padded - it.done);
-        if it.done < it.padded {
-            it.stage = Stage::Reading;
+        copy.done += core.config().cell_bytes().min(copy.padded - copy.done);
+        if copy.done < copy.padded {
+            copy.stage = Stage::Reading;
             return self.transfer(core, slot, Verb::Read);
         }
-        it.stage = Stage::Recording { ticket: core.flush.ticket() };
+        copy.stage = Stage::Recording { ticket: core.flush.ticket() };
         self.copying -= 1;
     }
 
     /// A block that cannot be read is evicted.
     fn give_up(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
-        let it = self.take(slot);
-        log.forgo(it.placed);
-        let (_, found) = core.find(it.number, it.record.key);
-        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == it.from);
+        let copy = self.take(slot);
+        log.forgo(copy.placed);
+        let (_, found) = core.find(copy.number, copy.record.key);
+        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == copy.from);
         if let Some((position, _)) = same {
             let at = slot * METADATA_BYTES_MAX;
-            core.evict(position, &it.record, &self.metadata[at..at + it.metadata]);
+            core.evict(position, &copy.record, &self.metadata[at..at + copy.metadata]);
         }
     }
 
@@ -182,27 +182,27 @@ impl Moves {
 
     /// The copy is on stable media: its record, and the entry points to it.
     fn record(&mut self, core: &mut Core, log: &mut Log, slot: usize) {
-        let it = self.slots[slot].expect("a move has a slot");
-        let (_, found) = core.find(it.number, it.record.key);
-        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == it.from);
-        let Some((_, entry)) = same.filter(|_| core.spaces.is_open(it.number)) else {
+        let copy = self.slots[slot].expect("a move has a slot");
+        let (_, found) = core.find(copy.number, copy.record.key);
+        let same = found.filter(|(_, entry)| entry.is_there() && entry.place() == copy.from);
+        let Some((_, entry)) = same.filter(|_| core.spaces.is_open(copy.number)) else {
             // Dropped or cleared meanwhile.
-            log.forgo(it.placed);
+            log.forgo(copy.placed);
             self.take(slot);
             return;
         };
         let at = slot * METADATA_BYTES_MAX;
-        let metadata = &self.metadata[at..at + it.metadata];
-        let Some(serial) = log.append(core, it.placed, &it.record, metadata, false) else {
+        let metadata = &self.metadata[at..at + copy.metadata];
+        let Some(serial) = log.append(core, copy.placed, &copy.record, metadata, false) else {
             return;
         };
         self.last_serial = self.last_serial.max(serial);
-        let (_, found) = core.find(it.number, it.record.key);
+        let (_, found) = core.find(copy.number, copy.record.key);
         let (position, _) = found.expect("appending changes no entry");
-        core.replace(position, &entry, entry.with_place(it.placed.place));
+        core.replace(position, &entry, entry.with_place(copy.placed.place));
         core.stats.moved += 1;
-        core.pool_stats(it.placed.pool()).moved += 1;
-        core.stats.moved_bytes += u64::from(it.padded);
+        core.pool_stats(copy.placed.pool()).moved += 1;
+        core.stats.moved_bytes += u64::from(copy.padded);
         self.take(slot);
     }
 
@@ -214,13 +214,13 @@ impl Moves {
         let full = self.used == self.slots.len() - self.first;
         let again = core.refusal().is_due(core.now().ns);
         for slot in self.first..self.slots.len() {
-            let Some(it) = &mut self.slots[slot] else { continue };
-            if it.stage == Stage::Refused && again {
-                it.stage = Stage::Writing;
+            let Some(copy) = &mut self.slots[slot] else { continue };
+            if copy.stage == Stage::Refused && again {
+                copy.stage = Stage::Writing;
                 self.transfer(core, slot, Verb::Write);
                 continue;
             }
-            let Stage::Recording { ticket } = it.stage else { continue };
+            let Stage::Recording { ticket } = copy.stage else { continue };
             if core.flush.is_durable(ticket) {
                 self.record(core, log, slot);
             } else if full || self.copying == 0 {

@@ -261,7 +261,7 @@ impl Recovery {
         let index = chunk.first + self.next_page;
         let epoch = core.segments.epoch(chunk.segment);
         let header = self.page.decode(core.instance(), epoch, chunk.segment, index);
-        let of_pool = |it: &PageHeader| it.pool == core.segments.pool(chunk.segment);
+        let of_pool = |header: &PageHeader| header.pool == core.segments.pool(chunk.segment);
         let Some(header) = header.filter(of_pool) else {
             self.page.clear();
             return Hole::Harmless;

@@ -195,20 +195,20 @@ impl Segments {
     }
 
     pub(crate) fn gain(&mut self, segment: u32, tick: u64) {
-        let it = self.at(segment);
-        debug_assert!(it.state.has_content(), "an entry points to a {:?} segment", it.state);
-        it.live += 1;
-        it.ticks += tick;
-        let pool = it.pool;
+        let row = self.at(segment);
+        debug_assert!(row.state.has_content(), "an entry points to a {:?} segment", row.state);
+        row.live += 1;
+        row.ticks += tick;
+        let pool = row.pool;
         self.ring_mut(pool).live += 1;
     }
 
     pub(crate) fn lose(&mut self, segment: u32, tick: u64) {
-        let it = self.at(segment);
-        it.live = it.live.checked_sub(1).expect("an entry is counted once");
-        it.ticks -= tick;
-        debug_assert!(it.live > 0 || it.ticks == 0, "ticks of entries that are gone");
-        let pool = it.pool;
+        let row = self.at(segment);
+        row.live = row.live.checked_sub(1).expect("an entry is counted once");
+        row.ticks -= tick;
+        debug_assert!(row.live > 0 || row.ticks == 0, "ticks of entries that are gone");
+        let pool = row.pool;
         self.ring_mut(pool).live -= 1;
     }
 
@@ -314,15 +314,15 @@ impl Segments {
 
     /// Reclaim prefers other segments to this one, with `held` held bytes, until `until_ns`.
     pub(crate) fn pass_over(&mut self, segment: u32, held: u64, until_ns: u64) {
-        let it = self.at(segment);
-        (it.spared_ns, it.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
+        let row = self.at(segment);
+        (row.spared_ns, row.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
         self.set(segment, State::Sealed);
     }
 
     /// The held bytes of a segment that others go before.
     pub(crate) fn spared(&self, segment: u32, now_ns: u64) -> Option<u32> {
-        let it = &self.table[segment as usize];
-        (it.spared_ns > now_ns).then_some(it.held)
+        let row = &self.table[segment as usize];
+        (row.spared_ns > now_ns).then_some(row.held)
     }
 
     /// Whether no epoch is left for another segment, and puts may not take the last ready one.
@@ -433,14 +433,14 @@ impl Segments {
         self.free.pop();
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let it = self.at(segment);
+        let row = self.at(segment);
         assert!(
-            (it.live, it.ticks) == (0, 0),
+            (row.live, row.ticks) == (0, 0),
             "a segment is written again while entries point to it"
         );
-        (it.epoch, it.time, it.pages, it.state) = (epoch, time, 0, State::Preparing);
-        it.spared_ns = 0;
-        let before = std::mem::replace(&mut it.pool, pool);
+        (row.epoch, row.time, row.pages, row.state) = (epoch, time, 0, State::Preparing);
+        row.spared_ns = 0;
+        let before = std::mem::replace(&mut row.pool, pool);
         self.ring_mut(pool).preparing += 1;
         self.quota.take(pool);
         Some((segment, before))
@@ -543,9 +543,9 @@ impl Segments {
 
     /// A segment found at the start, by its head.
     pub(crate) fn found(&mut self, segment: u32, pool: u8, epoch: u64, time: u32) {
-        let it = self.at(segment);
-        debug_assert_eq!(it.state, State::Free, "a segment is found once");
-        (it.epoch, it.time, it.state, it.pool) = (epoch, time, State::Unread, pool);
+        let row = self.at(segment);
+        debug_assert_eq!(row.state, State::Free, "a segment is found once");
+        (row.epoch, row.time, row.state, row.pool) = (epoch, time, State::Unread, pool);
         self.order.push(segment);
         self.quota.take(pool);
     }

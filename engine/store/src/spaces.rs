@@ -195,17 +195,17 @@ impl Spaces {
 
     /// A block of that many bytes is there.
     pub(crate) fn gain(&mut self, number: u16, bytes: u32) {
-        let it = &mut self.numbers[usize::from(number)];
-        (it.blocks, it.bytes) = (it.blocks + 1, it.bytes + u64::from(bytes));
-        self.bytes[usize::from(it.pool)] += u64::from(bytes);
+        let known = &mut self.numbers[usize::from(number)];
+        (known.blocks, known.bytes) = (known.blocks + 1, known.bytes + u64::from(bytes));
+        self.bytes[usize::from(known.pool)] += u64::from(bytes);
     }
 
     pub(crate) fn lose(&mut self, number: u16, bytes: u32) {
-        let it = &mut self.numbers[usize::from(number)];
-        it.blocks = it.blocks.checked_sub(1).expect("a block is counted once");
-        it.bytes -= u64::from(bytes);
-        debug_assert!(it.blocks > 0 || it.bytes == 0, "bytes of blocks that are gone");
-        self.bytes[usize::from(it.pool)] -= u64::from(bytes);
+        let known = &mut self.numbers[usize::from(number)];
+        known.blocks = known.blocks.checked_sub(1).expect("a block is counted once");
+        known.bytes -= u64::from(bytes);
+        debug_assert!(known.blocks > 0 || known.bytes == 0, "bytes of blocks that are gone");
+        self.bytes[usize::from(known.pool)] -= u64::from(bytes);
     }
 
     fn position(&self, name: &[u8]) -> Option<u32> {
@@ -221,16 +221,16 @@ impl Spaces {
 
     /// The open namespace of a slot.
     pub(crate) fn view(&self, slot: u32) -> Option<SpaceView<'_>> {
-        let it = self.slots.get(slot as usize)?;
-        let number = &self.numbers[usize::from(it.number)];
-        (it.state == Some(SpaceState::Open)).then(|| SpaceView {
-            id: SpaceId::new(it.number, number.generation),
-            uid: it.uid,
-            name: &it.name[..it.name_bytes],
+        let row = self.slots.get(slot as usize)?;
+        let number = &self.numbers[usize::from(row.number)];
+        (row.state == Some(SpaceState::Open)).then(|| SpaceView {
+            id: SpaceId::new(row.number, number.generation),
+            uid: row.uid,
+            name: &row.name[..row.name_bytes],
             document: self.document(slot),
             blocks: number.blocks,
             bytes: number.bytes,
-            pool: it.pool,
+            pool: row.pool,
         })
     }
 
@@ -267,10 +267,10 @@ impl Spaces {
         }
         let vacant = self.slots.iter().position(|slot| slot.state != Some(SpaceState::Open));
         let slot = vacant.and_then(|at| u32::try_from(at).ok()).ok_or(Fault::Limit)?;
-        let it = &mut self.slots[slot as usize];
-        it.name[..name.len()].copy_from_slice(name);
-        (it.name_bytes, it.document_bytes) = (name.len(), document.len());
-        it.pool = pool;
+        let row = &mut self.slots[slot as usize];
+        row.name[..name.len()].copy_from_slice(name);
+        (row.name_bytes, row.document_bytes) = (name.len(), document.len());
+        row.pool = pool;
         let at = slot as usize * DOCUMENT_BYTES_MAX;
         self.documents[at..at + document.len()].copy_from_slice(document);
         self.begin(asker, ChangeKind::Create, slot, uid, unix);
@@ -291,8 +291,8 @@ impl Spaces {
     /// Begins to forget a namespace.
     pub(crate) fn remove(&mut self, asker: (u64, u16), id: SpaceId) -> Result<u32, Fault> {
         let slot = self.slot_of(id)?;
-        let it = &self.slots[slot as usize];
-        self.begin(asker, ChangeKind::Remove, slot, it.uid, it.created);
+        let row = &self.slots[slot as usize];
+        self.begin(asker, ChangeKind::Remove, slot, row.uid, row.created);
         Ok(slot)
     }
 
@@ -301,10 +301,10 @@ impl Spaces {
         let uneven = |slot: &Slot| slot.state.is_some() && slot.copies < 2;
         let rest = &self.slots[self.mended..];
         self.mended = rest.iter().position(uneven).map_or(self.slots.len(), |at| self.mended + at);
-        let it = self.slots.get_mut(self.mended)?;
-        it.copies = 2;
+        let row = self.slots.get_mut(self.mended)?;
+        row.copies = 2;
         let slot = u32::try_from(self.mended).expect("made of a u32");
-        let (uid, created) = (it.uid, it.created);
+        let (uid, created) = (row.uid, row.created);
         self.begin((0, 0), ChangeKind::Mend, slot, uid, created);
         Some(slot)
     }
@@ -389,19 +389,19 @@ impl Spaces {
 
     fn open(&mut self, slot: u32) -> (u16, u64) {
         let number = self.free_number().expect("checked before, or there are 4 x the slots");
-        let it = &mut self.slots[slot as usize];
-        (it.state, it.number) = (Some(SpaceState::Open), number);
+        let row = &mut self.slots[slot as usize];
+        (row.state, row.number) = (Some(SpaceState::Open), number);
         let named = &mut self.numbers[usize::from(number)];
-        (named.uid, named.state, named.pool) = (it.uid, Use::Open, it.pool);
-        self.open_in[usize::from(it.pool)] += 1;
-        (number, it.uid)
+        (named.uid, named.state, named.pool) = (row.uid, Use::Open, row.pool);
+        self.open_in[usize::from(row.pool)] += 1;
+        (number, row.uid)
     }
 
     fn retire(&mut self, number: u16) {
-        let it = &mut self.numbers[usize::from(number)];
-        it.state = Use::Retired;
-        self.open_in[usize::from(it.pool)] -= 1;
-        it.generation = it.generation.wrapping_add(1);
+        let known = &mut self.numbers[usize::from(number)];
+        known.state = Use::Retired;
+        self.open_in[usize::from(known.pool)] -= 1;
+        known.generation = known.generation.wrapping_add(1);
         self.retired += 1;
     }
 
@@ -423,18 +423,18 @@ impl Spaces {
 
     /// One copy of a slot, read at the start.
     pub(crate) fn read(&mut self, slot: u32, image: &SpaceImage<'_>) {
-        let it = &mut self.slots[slot as usize];
+        let row = &mut self.slots[slot as usize];
         self.mark = self.mark.max(image.uid);
-        if it.state.is_some() && it.serial >= image.serial {
-            it.copies = if it.serial == image.serial { it.copies + 1 } else { 1 };
+        if row.state.is_some() && row.serial >= image.serial {
+            row.copies = if row.serial == image.serial { row.copies + 1 } else { 1 };
             return;
         }
-        it.copies = if it.state.is_some() { 0 } else { 1 };
-        it.state = Some(image.state);
-        (it.uid, it.serial, it.created) = (image.uid, image.serial, image.created);
-        it.pool = image.pool;
-        (it.name_bytes, it.document_bytes) = (image.name.len(), image.document.len());
-        it.name[..image.name.len()].copy_from_slice(image.name);
+        row.copies = if row.state.is_some() { 0 } else { 1 };
+        row.state = Some(image.state);
+        (row.uid, row.serial, row.created) = (image.uid, image.serial, image.created);
+        row.pool = image.pool;
+        (row.name_bytes, row.document_bytes) = (image.name.len(), image.document.len());
+        row.name[..image.name.len()].copy_from_slice(image.name);
         let at = slot as usize * DOCUMENT_BYTES_MAX;
         self.documents[at..at + image.document.len()].copy_from_slice(image.document);
     }

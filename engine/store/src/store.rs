@@ -360,7 +360,8 @@ impl Store {
         let mut found = Found::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
-            let is_it = |it: &Entry| it.is_low(*lo, number) && self.core.readable(it).is_some();
+            let is_it =
+                |entry: &Entry| entry.is_low(*lo, number) && self.core.readable(entry).is_some();
             let place = self.core.index.place_of(*hash, is_it);
             let there = place.is_some();
             found.found |= u64::from(there) << bit;

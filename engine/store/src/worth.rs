@@ -275,8 +275,9 @@ impl Worth {
     /// A pool's coldest segment, once: then another survey is needed.
     pub(crate) fn coldest(&mut self, pool: u8, segments: &Segments) -> Option<u32> {
         let coldest = self.pools[usize::from(pool)].coldest.take();
-        let there = |it: &Coldest| {
-            segments.epoch(it.segment) == it.epoch && segments.state(it.segment) == State::Sealed
+        let there = |coldest: &Coldest| {
+            segments.epoch(coldest.segment) == coldest.epoch
+                && segments.state(coldest.segment) == State::Sealed
         };
         self.wanted |= coldest.filter(there).is_none();
         coldest.filter(there).map(|coldest| coldest.segment)

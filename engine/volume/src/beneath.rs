@@ -37,18 +37,18 @@ pub(crate) fn hold(kernel: &Kernel, member: Identity) -> Result<Vec<OwnedFd>, Re
         outlive_loops(kernel, || check_alone(kernel, &beneath))?;
     }
     let mut held = Vec::with_capacity(beneath.len());
-    for it in &beneath {
-        held.push(share(kernel, it)?);
+    for file in &beneath {
+        held.push(share(kernel, file)?);
     }
     Ok(held)
 }
 
 /// Two loop devices of one file are two devices to the kernel: each can be had exclusively.
 fn check_alone(kernel: &Kernel, beneath: &[Loop]) -> Result<(), Reason> {
-    let twins = |it: &Loop| {
-        let file = it.file.display().to_string();
+    let twins = |device: &Loop| {
+        let file = device.file.display().to_string();
         let named = move |twin: Loop| Holder::Twin { device: twin.name, file: file.clone() };
-        kernel.twins(it).into_iter().map(named)
+        kernel.twins(device).into_iter().map(named)
     };
     let holders: Vec<Holder> = beneath.iter().flat_map(twins).collect();
     if holders.is_empty() { Ok(()) } else { Err(Reason::Busy { holders }) }

@@ -103,14 +103,14 @@ impl Engines {
         moves: &[Move<'_>],
         (flag, ticket): (u64, u32),
     ) -> Result<(), CudaError> {
-        for it in moves {
-            match (Shape::of(*it), &mut self.listed) {
+        for whole in moves {
+            match (Shape::of(*whole), &mut self.listed) {
                 (Shape::List, Some(lists)) => {
                     // SAFETY: the caller's promise.
-                    unsafe { lists.copy(way, stream, staging, *it) }?;
+                    unsafe { lists.copy(way, stream, staging, *whole) }?;
                 }
                 _ => {
-                    for one in Rectangles::of(*it) {
+                    for one in Rectangles::of(*whole) {
                         // SAFETY: the caller's promise.
                         unsafe { copy(way, stream, staging, &one) }?;
                     }

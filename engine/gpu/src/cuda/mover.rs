@@ -180,8 +180,8 @@ impl Mover for CudaMover {
         let launch = &mut self.launches[index];
         launch.ticket = launch.ticket.wrapping_add(1);
         (launch.looks, launch.running) = (0, Some((way, self.turn)));
-        for it in moves {
-            let held = it.region.layout().holds(it.block, it.start, it.length);
+        for one in moves {
+            let held = one.region.layout().holds(one.block, one.start, one.length);
             assert!(held, "checked when it was accepted");
         }
         let turn = self.turn;

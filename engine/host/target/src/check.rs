@@ -303,8 +303,9 @@ impl Findings {
                 self.add(&format!("{at}.transport"), port.transport.name(), rule, remedy);
             }
         }
-        let offloads =
-            |it: &Subsystem| it.offload != Offload::Off && port.subsystems.contains(&it.nqn);
+        let offloads = |subsystem: &Subsystem| {
+            subsystem.offload != Offload::Off && port.subsystems.contains(&subsystem.nqn)
+        };
         if let Some(queues) = port.offload_queues
             && !wish.subsystem.iter().any(offloads)
         {

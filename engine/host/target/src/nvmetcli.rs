@@ -71,14 +71,18 @@ fn attributes(item: &Item) -> &[Attribute] {
 
 /// `attr_serial` and its like as `{"serial": ...}`.
 fn group(item: &Item, prefix: &str) -> Map<String, Value> {
-    let of_it = |it: &Attribute| {
-        Some((it.name.strip_prefix(prefix)?.to_owned(), Value::from(it.value.clone())))
+    let of_it = |attribute: &Attribute| {
+        Some((
+            attribute.name.strip_prefix(prefix)?.to_owned(),
+            Value::from(attribute.value.clone()),
+        ))
     };
     attributes(item).iter().filter_map(of_it).collect()
 }
 
 fn below<'a>(desired: &'a Desired, item: &'a Item, place: Place) -> impl Iterator<Item = &'a Item> {
-    let within = move |it: &&Item| it.place() == Some(place) && is_below(&it.path, &item.path);
+    let within =
+        move |other: &&Item| other.place() == Some(place) && is_below(&other.path, &item.path);
     desired.items.iter().filter(within)
 }
 

@@ -138,8 +138,9 @@ fn couples(wish: &TargetSpec, drive: &Device, facts: &Facts) -> usize {
         it.offload != Offload::Off
             && devices(it, facts).iter().any(|device| device.drive == drive.drive)
     };
-    let ports =
-        |it: &Subsystem| wish.port.iter().filter(|port| port.subsystems.contains(&it.nqn)).count();
+    let ports = |subsystem: &Subsystem| {
+        wish.port.iter().filter(|port| port.subsystems.contains(&subsystem.nqn)).count()
+    };
     wish.subsystem.iter().filter(on_it).map(ports).sum()
 }
 

@@ -25,20 +25,20 @@ pub(super) const FAMILIES: [Family; 16] = [
         ],
         help: "Always 1; its labels are the device's mode and its current drive.",
         samples: |report, to| {
-            for it in &report.devices {
-                let (index, poller) = (it.index.to_string(), it.poller.to_string());
-                let device = report.device_label(it.index);
-                let drive = it.drive.clone().unwrap_or_default();
+            for device in &report.devices {
+                let (index, poller) = (device.index.to_string(), device.poller.to_string());
+                let label = report.device_label(device.index);
+                let drive = device.drive.clone().unwrap_or_default();
                 to.add(
                     &[
-                        &device,
+                        &label,
                         &index,
                         &poller,
-                        &it.kind,
-                        &it.mode,
-                        &it.io,
-                        &it.volume,
-                        &it.name,
+                        &device.kind,
+                        &device.mode,
+                        &device.io,
+                        &device.volume,
+                        &device.name,
                         &drive.kernel_name,
                         &drive.serial,
                         &drive.model,
@@ -115,11 +115,11 @@ pub(super) const FAMILIES: [Family; 16] = [
         labels: &["device", "operation"],
         help: "Operations that have ended.",
         samples: |report, to| {
-            for it in &report.devices {
-                let device = report.device_label(it.index);
-                to.add(&[&device, "read"], it.reads.operations);
-                to.add(&[&device, "write"], it.writes.operations);
-                to.add(&[&device, "other"], it.others);
+            for device in &report.devices {
+                let label = report.device_label(device.index);
+                to.add(&[&label, "read"], device.reads.operations);
+                to.add(&[&label, "write"], device.writes.operations);
+                to.add(&[&label, "other"], device.others);
             }
         },
     },
@@ -130,10 +130,10 @@ pub(super) const FAMILIES: [Family; 16] = [
         labels: &["device", "operation"],
         help: "Bytes read and written.",
         samples: |report, to| {
-            for it in &report.devices {
-                let device = report.device_label(it.index);
-                to.add(&[&device, "read"], it.reads.bytes);
-                to.add(&[&device, "write"], it.writes.bytes);
+            for device in &report.devices {
+                let label = report.device_label(device.index);
+                to.add(&[&label, "read"], device.reads.bytes);
+                to.add(&[&label, "write"], device.writes.bytes);
             }
         },
     },
@@ -168,9 +168,9 @@ pub(super) const FAMILIES: [Family; 16] = [
         labels: &["device"],
         help: "Age of the oldest request in flight; 0 where there is none.",
         samples: |report, to| {
-            for it in &report.devices {
-                let device = report.device_label(it.index);
-                to.add(&[&device], it.oldest_ms as f64 / 1000.0);
+            for device in &report.devices {
+                let label = report.device_label(device.index);
+                to.add(&[&label], device.oldest_ms as f64 / 1000.0);
             }
         },
     },
@@ -205,8 +205,8 @@ fn histograms(
 ) {
     for device in &report.devices {
         let label = report.device_label(device.index);
-        for it in &device.latencies {
-            to.add_histogram(&[&label, &it.operation, &it.class], which(it));
+        for latency in &device.latencies {
+            to.add_histogram(&[&label, &latency.operation, &latency.class], which(latency));
         }
     }
 }

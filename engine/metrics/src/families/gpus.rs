@@ -12,9 +12,9 @@ pub(super) const FAMILIES: [Family; 13] = [
         labels: &["gpu", "uuid", "name", "mechanism"],
         help: "Always 1; its labels are the GPU and its setting in the configuration.",
         samples: |report, to| {
-            for it in &report.gpus {
-                let index = it.gpu.index.to_string();
-                to.add(&[&index, &it.gpu.uuid, &it.gpu.name, &it.configured], 1);
+            for gpu in &report.gpus {
+                let index = gpu.gpu.index.to_string();
+                to.add(&[&index, &gpu.gpu.uuid, &gpu.gpu.name, &gpu.configured], 1);
             }
         },
     },

@@ -10,11 +10,11 @@ pub(super) const FAMILIES: [Family; 4] = [
         labels: &["device", "controller", "transport", "address", "state", "ana_state"],
         help: "Always 1; its labels are a controller's state and that of its path to the device.",
         samples: |report, to| {
-            for it in &report.paths {
-                let device = report.device_label(it.device);
-                let ana = it.ana_state.as_deref().unwrap_or_default();
-                let (transport, address) = (&it.transport, &it.address);
-                to.add(&[&device, &it.controller, transport, address, &it.state, ana], 1);
+            for path in &report.paths {
+                let device = report.device_label(path.device);
+                let ana = path.ana_state.as_deref().unwrap_or_default();
+                let (transport, address) = (&path.transport, &path.address);
+                to.add(&[&device, &path.controller, transport, address, &path.state, ana], 1);
             }
         },
     },
@@ -25,9 +25,9 @@ pub(super) const FAMILIES: [Family; 4] = [
         labels: &["device", "controller"],
         help: "1 while requests can go this way: the controller is live and ANA lets them.",
         samples: |report, to| {
-            for it in &report.paths {
-                let device = report.device_label(it.device);
-                to.add(&[&device, &it.controller], u8::from(it.is_usable()));
+            for path in &report.paths {
+                let device = report.device_label(path.device);
+                to.add(&[&device, &path.controller], u8::from(path.is_usable()));
             }
         },
     },

@@ -40,8 +40,8 @@ pub(super) const FAMILIES: [Family; 3] = [
 pub(super) fn counted() -> impl Iterator<Item = Family> {
     let labels: &[_] = &["poller"];
     families(PollerCounters::TABLE, [labels, labels], |report, to| {
-        for it in &report.pollers {
-            to.add_counted(&[&it.index.to_string()], it.counters.each());
+        for poller in &report.pollers {
+            to.add_counted(&[&poller.index.to_string()], poller.counters.each());
         }
     })
 }

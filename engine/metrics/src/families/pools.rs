@@ -45,10 +45,10 @@ pub(super) const FAMILIES: [Family; 4] = [
 ];
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&PoolReport) -> u64) {
-    for it in &report.shards {
-        let device = report.device_label(it.device);
-        for pool in &it.pools {
-            to.add(&[&it.store, &device, &pool.name], value(pool));
+    for shard in &report.shards {
+        let device = report.device_label(shard.device);
+        for pool in &shard.pools {
+            to.add(&[&shard.store, &device, &pool.name], value(pool));
         }
     }
 }
@@ -56,10 +56,10 @@ fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&PoolReport) -> u
 /// Counters of a pool.
 pub(super) fn counted() -> impl Iterator<Item = Family> {
     families(PoolCounters::TABLE, [LABELS, LABELS], |report, to| {
-        for it in &report.shards {
-            let device = report.device_label(it.device);
-            for pool in &it.pools {
-                to.add_counted(&[&it.store, &device, &pool.name], pool.counters.each());
+        for shard in &report.shards {
+            let device = report.device_label(shard.device);
+            for pool in &shard.pools {
+                to.add_counted(&[&shard.store, &device, &pool.name], pool.counters.each());
             }
         }
     })

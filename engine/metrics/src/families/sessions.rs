@@ -12,11 +12,12 @@ pub(super) const FAMILIES: [Family; 8] = [
         labels: &["session", "name", "library", "pid", "uid", "state"],
         help: "Always 1; its labels are the session's client and state, attached or reclaiming.",
         samples: |report, to| {
-            for it in &report.sessions {
-                let (id, pid, uid) = (it.id.to_string(), it.pid.to_string(), it.uid.to_string());
+            for session in &report.sessions {
+                let (id, pid, uid) =
+                    (session.id.to_string(), session.pid.to_string(), session.uid.to_string());
                 // The rest of a state is words for people.
-                let state = it.state.split(':').next().unwrap_or_default();
-                to.add(&[&id, &it.name, &it.library, &pid, &uid, state], 1);
+                let state = session.state.split(':').next().unwrap_or_default();
+                to.add(&[&id, &session.name, &session.library, &pid, &uid, state], 1);
             }
         },
     },

@@ -22,10 +22,10 @@ pub(super) const FAMILIES: [Family; 8] = [
         labels: &["store", "device", "state"],
         help: "1 for the state that the member is in, 0 for the others.",
         samples: |report, to| {
-            for it in &report.shards {
-                let device = report.device_label(it.device);
+            for shard in &report.shards {
+                let device = report.device_label(shard.device);
                 for state in STATES {
-                    to.add(&[&it.store, &device, state], u8::from(it.state == state));
+                    to.add(&[&shard.store, &device, state], u8::from(shard.state == state));
                 }
             }
             for (store, member) in report.missing_members() {
@@ -90,9 +90,9 @@ pub(super) const FAMILIES: [Family; 8] = [
         labels: &["store", "device"],
         help: "When the oldest content was written, in seconds since 1970.",
         samples: |report, to| {
-            for it in &report.shards {
-                if let Some(oldest) = it.oldest_unix_s {
-                    to.add(&[&it.store, &report.device_label(it.device)], oldest);
+            for shard in &report.shards {
+                if let Some(oldest) = shard.oldest_unix_s {
+                    to.add(&[&shard.store, &report.device_label(shard.device)], oldest);
                 }
             }
         },
@@ -100,8 +100,8 @@ pub(super) const FAMILIES: [Family; 8] = [
 ];
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&ShardReport) -> u64) {
-    for it in &report.shards {
-        to.add(&[&it.store, &report.device_label(it.device)], value(it));
+    for shard in &report.shards {
+        to.add(&[&shard.store, &report.device_label(shard.device)], value(shard));
     }
 }
 
@@ -110,9 +110,9 @@ pub(super) fn counted() -> impl Iterator<Item = Family> {
     let labels: [&[_]; 2] = [&["store", "device"], &["store", "device", "reason"]];
     let tables = StoreCounters::TABLE.into_iter().chain(ServingCounters::TABLE);
     families(tables, labels, |report, to| {
-        for it in &report.shards {
-            let device = report.device_label(it.device);
-            to.add_counted(&[&it.store, &device], it.counters.each());
+        for shard in &report.shards {
+            let device = report.device_label(shard.device);
+            to.add_counted(&[&shard.store, &device], shard.counters.each());
         }
     })
 }

@@ -9,8 +9,8 @@ pub(super) const FAMILIES: [Family; 1] = [Family {
     labels: &["code", "severity", "subject"],
     help: "1 for each trouble there is now, as `kvrail status` lists them; absent without any.",
     samples: |report, to| {
-        for it in &report.troubles {
-            to.add(&[it.code.name(), it.severity.name(), &it.subject], 1);
+        for trouble in &report.troubles {
+            to.add(&[trouble.code.name(), trouble.severity.name(), &trouble.subject], 1);
         }
     },
 }];

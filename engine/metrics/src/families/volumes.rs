@@ -12,8 +12,8 @@ pub(super) const FAMILIES: [Family; 2] = [
         labels: &["volume"],
         help: "Members that are there now.",
         samples: |report, to| {
-            for it in &report.volumes {
-                to.add(&[&it.name], it.members.len().saturating_sub(gone(report, it)));
+            for volume in &report.volumes {
+                to.add(&[&volume.name], volume.members.len().saturating_sub(gone(report, volume)));
             }
         },
     },
@@ -24,8 +24,8 @@ pub(super) const FAMILIES: [Family; 2] = [
         labels: &["volume"],
         help: "Members that the volume has, with those that are missing.",
         samples: |report, to| {
-            for it in &report.volumes {
-                to.add(&[&it.name], it.members.len() + it.missing.len());
+            for volume in &report.volumes {
+                to.add(&[&volume.name], volume.members.len() + volume.missing.len());
             }
         },
     },

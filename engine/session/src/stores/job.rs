@@ -257,11 +257,11 @@ impl Job {
             Some(space) => space.uid,
             None => self.new_uid(seen)?,
         };
-        let has = |it: &Seen<'_>| it.space.is_some_and(|space| space.uid == uid);
+        let has = |member: &Seen<'_>| member.space.is_some_and(|space| space.uid == uid);
         if seen.iter().all(has) {
             return Ok(Next::Agreed { uid });
         }
-        let can = |it: &Seen<'_>| has(it) || it.mark < uid;
+        let can = |member: &Seen<'_>| has(member) || member.mark < uid;
         let uid = if seen.iter().all(can) { uid } else { self.new_uid(seen)? };
         let name = self.name().unwrap_or_default();
         let document = match (highest, &self.wish) {

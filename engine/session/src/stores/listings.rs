@@ -130,7 +130,7 @@ impl Listings {
 
     /// A session has ended.
     pub(super) fn forget(&mut self, session: u64) {
-        let own = |it: &Listing| it.asker.is_none_or(|asker| asker.session == session);
+        let own = |listing: &Listing| listing.asker.is_none_or(|asker| asker.session == session);
         self.waiting.retain(|listing| !own(listing));
         if let Some((listing, _)) = self.asked.as_mut().filter(|(listing, _)| own(listing)) {
             listing.asker = None;

@@ -120,12 +120,12 @@ impl Stores {
         pollers: &[PollerHandle],
         name: impl Fn(u16) -> String,
     ) -> Result<Self, String> {
-        let store = |it: ServedStore| {
-            let name = name(it.volume);
+        let store = |served: ServedStore| {
+            let name = name(served.volume);
             let shard = |served: ServedShard| shard(served, pollers, &name);
-            let shards: Vec<_> = it.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
+            let shards: Vec<_> = served.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
             let (listings, history) = (Listings::default(), History::new(shards.len()));
-            let (volume, jobs) = (it.volume, VecDeque::new());
+            let (volume, jobs) = (served.volume, VecDeque::new());
             Ok(Store { volume, name, shards, jobs, listings, history })
         };
         let stores: Vec<_> = served.into_iter().map(store).collect::<Result<_, String>>()?;
@@ -214,7 +214,7 @@ impl Stores {
             return Err((Status::Denied, message.into()));
         }
         let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
-        let bytes = |it: Option<&Arc<Region>>| it.map_or(0, |region| region.bytes() as u64);
+        let bytes = |table: Option<&Arc<Region>>| table.map_or(0, |region| region.bytes() as u64);
         let members = regions.clone().map(bytes).collect();
         let fds = regions.flatten().map(|region| region.fd().try_clone_to_owned());
         let fds = fds.collect::<Result<Vec<_>, _>>();
@@ -437,8 +437,12 @@ impl Stores {
         };
         job.stage = Stage::Granting { handle, uid };
         let spaces = store.shards.iter().filter_map(|shard| shard.find(&name));
-        let grant =
-            |it: &SpaceRecord| StoreAsk::Grant { session: slot, handle, space: it.id, permit };
+        let grant = |record: &SpaceRecord| StoreAsk::Grant {
+            session: slot,
+            handle,
+            space: record.id,
+            permit,
+        };
         let grants = spaces.map(grant).enumerate().collect();
         self.send(at, grants, pollers);
         None
@@ -470,7 +474,7 @@ impl Stores {
     /// The device of a poller is back after it was gone: its store starts again.
     pub(crate) fn replaced(&mut self, poller: usize, device: usize, pollers: &mut Pollers) {
         for (at, store) in self.stores.iter_mut().enumerate() {
-            let here = |it: &Shard| (it.poller, it.device) == (poller, device);
+            let here = |shard: &Shard| (shard.poller, shard.device) == (poller, device);
             let Some(place) = store.shards.iter().position(here) else { continue };
             let shard = &mut store.shards[place];
             shard.spaces = None;

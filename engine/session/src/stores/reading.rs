@@ -17,7 +17,7 @@ impl Stores {
     pub(super) fn take_evictions(&mut self, poller: usize, handle: &PollerHandle) {
         while let Some(batch) = handle.mailbox.next_gone() {
             let GoneRows { device, .. } = *batch;
-            let here = |it: &Shard| (it.poller, it.device) == (poller, device);
+            let here = |shard: &Shard| (shard.poller, shard.device) == (poller, device);
             for store in &mut self.stores {
                 if let Some(member) = store.shards.iter().position(here) {
                     store.history.add(member, &batch);
@@ -50,7 +50,7 @@ impl Stores {
             Some(failure) => {
                 // Its old state may not hold.
                 shards[place].spaces = None;
-                let refused = |it: Asker| Reply::failure(it.session, it.seq, failure);
+                let refused = |asker: Asker| Reply::failure(asker.session, asker.seq, failure);
                 replies.extend(listings.failed().map(refused));
             }
         }

@@ -11,11 +11,12 @@ impl Stores {
     pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
         let mut reports = Vec::new();
         for store in &self.stores {
-            for it in &store.shards {
-                let stats = &handles[it.poller].stats.devices[it.device].store;
-                let name = (store.name.as_str(), it.served.device.0);
-                let presence = it.served.presence.as_ref().map_or(0, |table| table.bytes() as u64);
-                reports.push(shard_report(name, (&it.sizing, presence), stats));
+            for shard in &store.shards {
+                let stats = &handles[shard.poller].stats.devices[shard.device].store;
+                let name = (store.name.as_str(), shard.served.device.0);
+                let presence =
+                    shard.served.presence.as_ref().map_or(0, |table| table.bytes() as u64);
+                reports.push(shard_report(name, (&shard.sizing, presence), stats));
             }
         }
         reports
@@ -25,7 +26,7 @@ impl Stores {
     pub(crate) fn log_corrupt(&self, handles: &[PollerHandle]) {
         for (poller, handle) in handles.iter().enumerate() {
             while let Some(block) = handle.mailbox.next_corrupt() {
-                let here = |it: &Shard| (it.poller, it.device) == (poller, block.device);
+                let here = |shard: &Shard| (shard.poller, shard.device) == (poller, block.device);
                 let store = self.stores.iter().find(|store| store.shards.iter().any(here));
                 let described = handle.devices.get(block.device);
                 tracing::error!(

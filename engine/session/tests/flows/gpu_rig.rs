@@ -184,8 +184,9 @@ impl Cache {
 
     /// The places of a block's fragments, in order.
     fn places(block: u32) -> impl Iterator<Item = (usize, u64)> {
-        let at =
-            move |it: Fragment| (usize::from(it.memory), it.base + u64::from(block) * it.stride);
+        let at = move |fragment: Fragment| {
+            (usize::from(fragment.memory), fragment.base + u64::from(block) * fragment.stride)
+        };
         Self::fragments().into_iter().map(at)
     }
 
