@@ -58,7 +58,7 @@ pub enum Outcome {
     Failed(Status),
 }
 
-/// The consequence.
+/// The consequence of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// The piece, or what is left of it, must be handed to the device again under the same id.

@@ -394,7 +394,7 @@ pub struct VolumeReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waker {
-    /// The poller that serves it.
+    /// The poller with the completion.
     #[default]
     Poller,
     /// A thread of its own, because to wake it takes long.

@@ -2,9 +2,9 @@
 //!
 //! The store admits every put until the ring or the index has been full once, and later while the
 //! bucket is well filled. Below that level a key is admitted at its second put; with an empty
-//! bucket no put is admitted. The level follows from the scarcity of tokens. If the bucket
-//! overflows as long as it is empty, any token suffices; if it is always empty, half a bucket
-//! suffices for the head of a chain and three quarters for its tail. The bucket pays every write of
+//! bucket no put is admitted. The level follows from the scarcity of tokens: any token suffices for
+//! a bucket that is full for as long as it is empty; a bucket that is always empty must be half
+//! full for the head of a chain, and three quarters for its tail. The bucket pays every write of
 //! the store. Writes in flight do not wait for the bucket: its level may be negative by one
 //! segment. Each pool has its own bucket; its income follows the number of segments that the pool
 //! has or may claim, whichever is larger.

@@ -77,7 +77,7 @@ pub(crate) struct Log {
     next_serial: u64,
 }
 
-/// Rows that each pool has for its open segments; the rest are shared by pools that need more.
+/// Open segments that each pool can always have, with a page each; other pages are shared.
 const OWN: usize = 2;
 const PAGES: usize = POOLS_MAX * OWN + OPENS - OWN;
 
