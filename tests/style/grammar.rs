@@ -18,18 +18,18 @@ const LIMITS: [Limit; 3] = [
     Limit {
         what: "things that speak",
         words: &["told", "said", "tell", "tells", "says", "say", "telling", "saying"],
-        most: 23.3,
+        most: 6.6,
     },
-    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 14.4 },
+    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 3.8 },
     Limit {
         what: "measures in words",
         words: &["so many", "as much", "so long", "so much"],
-        most: 6.8,
+        most: 2.7,
     },
 ];
 
 /// Closures whose parameter is `it`, in Rust and Python.
-const IT_MOST: usize = 430;
+const IT_MOST: usize = 50;
 
 /// Comments of one line and docstrings of a file; of a document all but its code.
 fn prose(source: &Source) -> String {
