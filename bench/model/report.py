@@ -1,0 +1,194 @@
+"""Tables and a plot of what run.py left: report.py RESULTS. The plot needs matplotlib.
+
+Writes RESULTS/model.md and RESULTS/model.png, and prints the tables.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from arms import ARMS
+
+LABELS = {
+    "recompute": "recompute",
+    "cpu": "vLLM's CPU tier",
+    "fs": "vLLM's files",
+    "tier": "kvrail tier",
+    "direct": "kvrail direct",
+}
+COLORS = dict(zip(ARMS, ("black", "tab:blue", "tab:orange", "tab:green", "tab:red"), strict=True))
+Rows = dict[str, dict[str, Any]]
+
+
+def load(results: Path, place: str, suffix: str = "") -> Rows:
+    """What each arm saw in a place."""
+    paths = {arm: results / f"{place}-{arm}{suffix}.json" for arm in ARMS}
+    return {arm: json.loads(path.read_text()) for arm, path in paths.items() if path.exists()}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def whole(length: str, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Hits of the whole prompt. Where a part is computed, its last bits are those of other kernels."""
+    return [hit for hit in row["hits"] if hit["cached_tokens"] >= int(length)]
+
+
+def hit_s(length: str, row: dict[str, Any]) -> float | None:
+    """Median time to the first token of hits of the whole prompt."""
+    hits = whole(length, row)
+    return statistics.median(hit["ttft_s"] for hit in hits) if hits else None
+
+
+def ttft(rows: Rows) -> tuple[list[str], dict[str, dict[int, float]]]:
+    """The table's parts and the plot's curves: seconds by tokens."""
+    curves: dict[str, dict[int, float]] = {}
+    for arm, seen in rows.items():
+        for length, row in seen.get("ttft", {}).items():
+            seconds = hit_s(length, row)
+            if seconds is not None:
+                curves.setdefault(arm, {})[int(length)] = seconds
+    lengths = sorted({int(at) for seen in rows.values() for at in seen.get("ttft", {})})
+    cold = {
+        at: statistics.median(
+            second
+            for seen in rows.values()
+            for second in seen.get("ttft", {}).get(str(at), {}).get("cold_s", [])
+        )
+        for at in lengths
+    }
+    curves["recompute"] = cold
+    names = [arm for arm in ARMS if arm in curves]
+    head = ["tokens", *(LABELS[arm] for arm in names)]
+    cells = []
+    for at in lengths:
+        row = [f"{at:,}"]
+        for arm in names:
+            seconds = curves[arm].get(at)
+            ratio = "" if arm == "recompute" or seconds is None else f" ({seconds / cold[at]:.2f})"
+            row.append("-" if seconds is None else f"{seconds:.3f} s{ratio}")
+        cells.append(row)
+    return [table(head, cells)], curves
+
+
+def exactness(rows: Rows) -> str:
+    """Whether hits have the tokens and log-probabilities of a hit in the GPU's cache."""
+    cells = []
+    for arm, seen in rows.items():
+        rows_of = seen.get("ttft", {})
+        hits = [hit for length, row in rows_of.items() for hit in whole(length, row)]
+        asked = sum(len(row["hits"]) for row in rows_of.values())
+        if asked:
+            exact = sum(hit["bit_exact"] for hit in hits)
+            cells.append([LABELS[arm], f"{len(hits)} of {asked}", f"{exact} of {len(hits)}"])
+    return table(["arm", "hits of the whole prompt", "of them equal to the last bit"], cells)
+
+
+def others(rows: Rows) -> list[str]:
+    """Interference, flipped bytes and a killed sidecar."""
+    parts = []
+    cells = [
+        [
+            LABELS[arm],
+            f"{seen['interfere']['small_before_s']:.3f} s",
+            f"{max(max(turn['small_s']) for turn in seen['interfere']['turns']):.3f} s",
+            f"{statistics.median(t['gpu_hit_s'] for t in seen['interfere']['turns']):.3f} s",
+        ]
+        for arm, seen in rows.items()
+        if "interfere" in seen
+    ]
+    if cells:
+        head = ["arm", "small request before", "slowest behind a stored prompt", "GPU hit at once"]
+        parts.append(table(head, cells))
+    cells = [
+        [
+            LABELS[arm],
+            f"{seen['flip']['flipped']:,}",
+            f"{seen['flip']['damaged']['tokens_equal']} of {seen['flip']['damaged']['of']}",
+            f"{seen['flip']['damaged']['ttft_s']:.3f} s",
+            f"{seen['flip']['anew']['cached_tokens']:,}",
+        ]
+        for arm, seen in rows.items()
+        if "flip" in seen
+    ]
+    if cells:
+        head = ["arm", "flipped", "tokens equal", "TTFT over the damage", "hits the next time"]
+        parts.append(table(head, cells))
+    cells = [
+        [
+            LABELS[arm],
+            f"{seen['kill']['wall_s']['killed']:.2f} s for {seen['kill']['wall_s']['hits']:.2f} s",
+            f"{sum(row['tokens_equal'] for row in seen['kill']['killed'])} of "
+            f"{sum(row['of'] for row in seen['kill']['killed'])}",
+            f"{seen['kill']['back_s']:.1f} s" if seen["kill"]["back_s"] else "never",
+        ]
+        for arm, seen in rows.items()
+        if "kill" in seen
+    ]
+    if cells:
+        head = ["arm", "six requests, sidecar killed", "tokens equal", "hits again after"]
+        parts.append(table(head, cells))
+    return parts
+
+
+def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(places), figsize=(5 * len(places), 3.6), squeeze=False)
+    for axis, (place, curves) in zip(axes[0], places.items(), strict=True):
+        for arm, points in curves.items():
+            tokens = sorted(points)
+            style = "--" if arm == "recompute" else "-"
+            seconds = [points[at] for at in tokens]
+            axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=LABELS[arm])
+        axis.set(title=place, xlabel="tokens of the prompt", ylabel="seconds to the first token")
+        axis.set_ylim(bottom=0)
+        axis.legend()
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    results = Path(sys.argv[1])
+    parts, places = ["# Time to first token with a model on the GPU"], {}
+    for name, title in (("disk", "One disk"), ("memory", "Four drives in memory")):
+        rows = load(results, name)
+        if not rows:
+            continue
+        machine = json.loads((results / f"{name}-machine.json").read_text())
+        first = next(iter(rows.values()))
+        parts.append(f"## {title}")
+        parts.append(
+            f"{first['shape']}, chunks of {first['chunk_tokens']} tokens, {first['gpu']}, "
+            f"{machine['cores']} cores, kernel {machine['kernel']}, {machine['kvrail']}; "
+            f"`{machine['command']}`"
+        )
+        tables, places[title] = ttft(rows)
+        parts += [*tables, exactness(rows), *others(rows)]
+        again = load(results, name, ".again")
+        if again:
+            cells = [
+                [LABELS[arm], f"{int(at):,}", f"{row['cached_tokens']:,}", f"{row['ttft_s']:.3f} s"]
+                for arm, seen in again.items()
+                for at, row in seen.get("again", {}).items()
+            ]
+            head = ["arm", "tokens", "hits after a restart of the engine", "TTFT"]
+            parts.append(table(head, cells))
+    text = "\n\n".join(parts) + "\n"
+    (results / "model.md").write_text(text)
+    print(text)
+    plot(results / "model.png", places)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# An engine with a model on a GPU: model pack FOLDER here, model run FOLDER RESULTS PLACE there.
+set -euo pipefail
+# `pack` makes one folder of 60 MB: vLLM without the parts that this measurement does not use, what
+# vLLM imports, kvrail's release wheel and bench/model. `run` needs Linux on x86-64, Python 3.12,
+# PyTorch 2.11 for CUDA 13, transformers and a GPU of compute capability 9.0, and no network. `run`
+# unpacks once, then runs bench/model/run.py. `report` makes tables and a plot of the results
+# (matplotlib).
+
+usage() {
+    cat >&2 <<'USAGE'
+usage: scripts/dev model pack FOLDER [WHEEL]     what travels to the GPU machine
+       scripts/dev model run FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/run.py]
+       scripts/dev model report RESULTS          model.md and model.png
+USAGE
+    exit 2
+}
+
+vllm=0.33.0
+# In GPU code for other chips are three quarters of the library's bytes.
+unused=('vllm/vllm_flash_attn/_vllm_fa2*' vllm/vllm-rs 'vllm/third_party/deep_gemm/*'
+    'vllm/third_party/fmha_sm100/*' 'vllm/_moe_C*' 'vllm/_flash*_C*' 'vllm/_deepselect*'
+    'vllm/_qutlass*')
+
+# fetch FOLDER REQUIREMENT...: wheels for the GPU machine's Python.
+fetch() {
+    local platforms=(manylinux{2014,2010,1}_x86_64) minor
+    for minor in 12 17 24 27 28 31 34; do platforms+=("manylinux_2_${minor}_x86_64"); done
+    python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
+        --implementation cp "${platforms[@]/#/--platform=}" -d "$@"
+}
+
+# unpack WHEEL FOLDER [ARGUMENTS of unzip]
+unpack() {
+    unzip -q -o "$1" -d "$2" "${@:3}"
+}
+
+pack() {
+    local folder=$1 wheel=${2:-} work libraries library
+    wheel=${wheel:-$(scripts/verbs/wheel.sh release | tail -n 1)}
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    mkdir -p "$folder" "$work/site" "$work/libraries"
+    fetch "$work/wheels" "vllm==$vllm"
+    unpack "$work"/wheels/vllm-*.whl "$work/vllm" -x "${unused[@]}"
+    mapfile -t libraries < <(cd "$work/vllm" && find . -name '*.so')
+    for library in "${libraries[@]}"; do
+        mkdir -p "$work/libraries/${library%/*}"
+        if [[ $library == */_C_stable_libtorch.abi3.so ]]; then
+            python3 bench/model/prune_fatbin.py "$work/vllm/$library" "$work/libraries/$library"
+        elif [[ ${library##*/} =~ ^(_vllm_fa3_C|fs_io_C|spinloop|cumem_allocator)\. ]]; then
+            mv "$work/vllm/$library" "$work/libraries/$library"
+        fi
+    done
+    fetch "$work/others" -r bench/model/requirements.txt
+    for library in "$work"/others/*.whl; do unpack "$library" "$work/site"; done
+    rm -rf "$work/site/mistral_common/data"
+    tar -C "$work/libraries" -c vllm | xz -T0 -9e >"$folder/libraries.txz"
+    tar -C "$work/vllm" -c --exclude='*.so' . | xz -T0 -4 >"$folder/vllm.txz"
+    tar -C "$work/site" -c . | xz -T0 -3 >"$folder/site.txz"
+    cp "$wheel" "$folder/"
+    cp -r bench/model/. "$folder/model"
+    cp scripts/verbs/model.sh "$folder/model.sh"
+    du -sh "$folder"
+}
+
+run() {
+    local folder=$1 results=$2 home=/tmp/kvrail-model-engine archive
+    shift 2
+    for archive in "$folder"/*.txz; do
+        [[ -e $archive && ! -e $home/${archive##*/}.done ]] || continue
+        mkdir -p "$home/site"
+        python3 -c 'import sys, tarfile
+tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="fully_trusted")' "$archive" "$home/site" \
+            && touch "$home/${archive##*/}.done" &
+    done
+    wait
+    rm -rf "$home/kvrail"
+    python3 -m zipfile -e "$folder"/kvrail-*.whl "$home/kvrail"
+    chmod 755 "$home/kvrail/kvrail/bin/kvrail"
+    export PATH=$home/kvrail/kvrail/bin:$PATH PYTHONPATH=$home/kvrail:$home/site PYTHONUNBUFFERED=1
+    exec python3 "$folder/model/run.py" "$results" "$@"
+}
+
+case ${1:-} in
+    pack) (($# == 2 || $# == 3)) || usage ;;
+    run) (($# >= 4)) || usage ;;
+    report)
+        (($# == 2)) || usage
+        exec python3 bench/model/report.py "$2"
+        ;;
+    *) usage ;;
+esac
+"$@"
