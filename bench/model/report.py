@@ -36,7 +36,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def whole(length: str, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Hits of the whole prompt. Where a part is computed, its last bits are those of other kernels."""
+    """Hits of the whole prompt. Where a part is computed, last bits are those of other kernels."""
     return [hit for hit in row["hits"] if hit["cached_tokens"] >= int(length)]
 
 
