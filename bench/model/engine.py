@@ -187,8 +187,8 @@ class Engine:
             same, last = (same + 1, last) if now == last else (0, now)
 
     def forget(self) -> None:
-        """Empties the caches of GPU and CPU; blocks on drives stay. The arm `cpu` has no other level
-        and keeps its blocks."""
+        """Empties the caches of GPU and CPU; blocks on drives stay. The arm `cpu` has no drive, and
+        keeps its blocks."""
         below = self.place.arm in ("fs", "tier")
         for _ in range(100):
             if self._llm.reset_prefix_cache(reset_connector=below):
