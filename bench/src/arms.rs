@@ -93,7 +93,7 @@ impl Arms {
                 }
             };
             if let Some(why) = missing {
-                ensure!(!named, "the arm that was asked for is not to be had: {why}");
+                ensure!(!named, "the requested arm is not available: {why}");
                 arms.notes.push(why);
             }
         }
@@ -174,7 +174,7 @@ impl Arms {
         }
         let (name, reason) = match mode {
             None => (RAW.to_owned(), "as the sidecar".to_owned()),
-            Some(mode) => (format!("{RAW}:{mode}"), "asked for".to_owned()),
+            Some(mode) => (format!("{RAW}:{mode}"), "requested".to_owned()),
         };
         let mode = mode.unwrap_or(ground.mode);
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;

@@ -174,7 +174,7 @@ impl Target for Arc<FilesTarget> {
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
         let area = self.area();
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
-        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are asked for");
+        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
         let memory = Memory::new(shape)?;
         work(&mut FilesPort { area, memory, ended: Vec::with_capacity(shape.slots as usize) })
     }

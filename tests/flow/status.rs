@@ -108,7 +108,7 @@ fn status_works_with_a_broken_configuration() {
     // The readable part of the file counts.
     let unknown =
         run(&mut status_with(&format!("no_such_key = 1\n[sidecar]\nsocket = {socket:?}\n")));
-    let line = format!("asking the sidecar at {}", socket.display());
+    let line = format!("using the sidecar at {}", socket.display());
     assert!(unknown.stderr.contains(&line), "{unknown:#?}");
     assert!(unknown.stdout.contains("Serving"), "{unknown:#?}");
     // The environment and --set override it, also where the file is no TOML at all.
@@ -119,7 +119,7 @@ fn status_works_with_a_broken_configuration() {
     let set = run(status_with(no_toml).args(["--set", &set]));
     assert!(set.stdout.contains("Serving"), "{set:#?}");
     let default = run(&mut status_with(no_toml));
-    default.expect(4, &["asking the sidecar at /run/kvrail/kvrail.sock"]);
+    default.expect(4, &["using the sidecar at /run/kvrail/kvrail.sock"]);
     sidecar.stop();
 }
 

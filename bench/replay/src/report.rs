@@ -47,7 +47,7 @@ impl Oddities {
             (self.empty, "requests have no block: they ask for nothing and put nothing"),
             (
                 self.repeated,
-                "references repeat a block of the same request: each counts as asked for, and the \
+                "references repeat a block of the same request: each counts as requested, and the \
                  block is put once",
             ),
             (

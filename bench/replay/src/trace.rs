@@ -47,7 +47,7 @@ pub enum TraceError {
     },
     /// More than the tables take.
     #[error(
-        "{path}:{line}: more than {} blocks are asked for; replay a part of the trace",
+        "{path}:{line}: more than {} blocks are requested; replay a part of the trace",
         u32::MAX
     )]
     TooLong {

@@ -42,7 +42,7 @@ pub(super) fn ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
                 "allow more pinned memory: sudo prlimit --pid $$ --memlock=unlimited"
             }
             Some(libc::EINVAL) => "this mode needs Linux 6.1 or later",
-            _ => "look for what the kernel log says",
+            _ => "read the cause in the kernel log",
         };
         anyhow!("the raw arm cannot set up a ring in mode {mode}: {error}; {remedy}")
     })

@@ -274,7 +274,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
         self.cq.sync();
         while let Some(cqe) = self.cq.next() {
             let cqe: cqueue::Entry = cqe.into();
-            let index = u32::try_from(cqe.user_data()).context("a completion nobody asked for")?;
+            let index = u32::try_from(cqe.user_data()).context("a completion without a request")?;
             self.in_flight -= 1;
             if let Some(ended) = self.settle(index, cqe.result())? {
                 done.push(ended);

@@ -137,8 +137,8 @@ pub(crate) fn table(served: &Served) -> String {
         let share = 100.0 * count as f64 / served.asked.max(1) as f64;
         [name.to_owned(), count.to_string(), format!("{share:.1}")]
     };
-    let mut counts = empty(&["blocks", "count", "% of those asked for"], 1);
-    counts.add_row(blocks("asked for", served.asked));
+    let mut counts = empty(&["blocks", "count", "% of requested"], 1);
+    counts.add_row(blocks("requested", served.asked));
     counts.add_row(blocks("hits inside prefixes", served.hits));
     counts.add_row(blocks("found, and gone when got", served.gone));
     counts.add_row(blocks("stored", served.stored));

@@ -157,7 +157,7 @@ impl Target for Arc<StoreTarget> {
     fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
         let area = self.area();
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
-        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are asked for");
+        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
         let slots = SlotQueue::open(&self.client, shape, (ALIGNMENT, 1), self.wait)?;
         let running = vec![Running::default(); shape.slots as usize];
         let keys = Vec::with_capacity(LOOKUP_KEYS as usize);

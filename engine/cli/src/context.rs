@@ -88,7 +88,7 @@ impl Context {
                 let socket = self.layers.socket();
                 let socket = socket.unwrap_or_else(|| Config::default().sidecar.socket);
                 self.note(&format!(
-                    "the configuration is broken, `kvrail config check` says where; asking the \
+                    "the configuration is broken, `kvrail config check` names the place; using the \
                      sidecar at {}",
                     socket.display()
                 ));

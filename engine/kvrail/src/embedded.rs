@@ -101,7 +101,7 @@ impl Embedded {
             | Reason::Remains { .. }
             | Reason::Unknown { .. }
             | Reason::Written => Failure::from(error)
-                .with_remedy("name another one, or add --overwrite if nobody needs it")
+                .with_remedy("name another one, or add --overwrite if its content is not needed")
                 .into(),
             _ => Failure::from(error).into(),
         })
@@ -276,7 +276,7 @@ fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout
     };
     let data = shape.segments * shape.segment_bytes;
     let mut areas = (0..=FRONT_BYTES_MAX >> 16).map(|step| data + (step << 16));
-    let area = areas.find(enough).context("no area has so many segments")?;
+    let area = areas.find(enough).context("no area has enough segments")?;
     let segment_bytes = Some(shape.segment_bytes);
     let layout = Layout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
     Ok(Some((area * members, layout)))

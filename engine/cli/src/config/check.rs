@@ -367,7 +367,7 @@ impl Findings<'_> {
         let is_null = volume.members.iter().any(|member| volume.null_size(member).is_some());
         if let Some(content) = volume.content.filter(|_| !is_null) {
             let key = format!("{}.content", key.trim_end_matches(".members"));
-            let rule = "only null members have it: the label of others says what they are for";
+            let rule = "only null members have it: other members have their purpose in the label";
             let remedy = "remove it; `kvrail volume create --kind store` makes a store";
             self.add(&key, format!("{content:?}").to_lowercase(), rule, remedy);
         }

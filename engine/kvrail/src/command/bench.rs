@@ -68,10 +68,10 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     match outcome {
         Ok(Verdict::Clean) => Ok(()),
         Ok(Verdict::Failed) => {
-            Err(Failure::new(Exit::Failed, "operations failed; the report says which"))
+            Err(Failure::new(Exit::Failed, "operations failed; the report lists them"))
         }
         Ok(Verdict::WrongData) => {
-            Err(Failure::new(Exit::WrongData, "data came back wrong; the report says which"))
+            Err(Failure::new(Exit::WrongData, "data came back wrong; the report lists it"))
         }
         Err(error) => Err(failure(error)),
     }

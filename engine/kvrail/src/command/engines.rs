@@ -102,7 +102,7 @@ pub(crate) fn run(args: EnginesArgs, context: &Context) -> Result<(), Failure> {
         (true, _) => Ok(()),
         (false, Some(Action::Try { engine })) => {
             let words = format!("the try of {} has failed", engine.name());
-            Err(Failure::new(Exit::Failed, words).with_remedy("the step that failed says why"))
+            Err(Failure::new(Exit::Failed, words).with_remedy("the failed step names the cause"))
         }
         (false, None) => {
             let words = format!("{} has failed: {ended}", place.python.display());

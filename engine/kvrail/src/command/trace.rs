@@ -170,7 +170,7 @@ fn print(found: &Found) -> Result<(), Failure> {
     }
     if found.lost > 0 {
         text += &format!(
-            "\n{} more events were lost: there was no room for so many; raise --slow",
+            "\n{} more events were lost because the trace was full; raise --slow",
             found.lost
         );
     }

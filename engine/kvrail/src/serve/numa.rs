@@ -58,7 +58,7 @@ pub(super) fn policy(
     }
     let nodes: Vec<_> = topology.nodes().keys().map(u32::to_string).collect();
     let remedy = match nodes.is_empty() {
-        true => "this kernel knows no NUMA nodes; set memory.node = \"auto\"".to_owned(),
+        true => "this kernel has no NUMA nodes; set memory.node = \"auto\"".to_owned(),
         false => format!("choose one of {}, or set memory.node = \"auto\"", nodes.join(", ")),
     };
     let what = format!("memory.node = {wanted}: there is no such NUMA node");
@@ -128,6 +128,6 @@ pub(super) mod tests {
         let why = policy(&fixed, &two, None).unwrap_err().log_text();
         assert!(why.contains("memory.node = 7") && why.contains("one of 0, 1"), "{why}");
         let why = policy(&fixed, &machine(&[]), None).unwrap_err().log_text();
-        assert!(why.contains("knows no NUMA nodes"), "{why}");
+        assert!(why.contains("has no NUMA nodes"), "{why}");
     }
 }

@@ -20,8 +20,8 @@ const DEVICES: &str = "/dev";
 const CUDA: [&str; 5] = ["/usr", "/lib", "/lib64", "/etc", "/opt"];
 
 /// Shown in the log, at start and by `kvrail status`.
-const OFF: &str = "sidecar.sandbox = \"off\": whoever takes over this process may do all that its \
-                   user may; set it to \"on\"";
+const OFF: &str = "sidecar.sandbox = \"off\": an attacker in this process has all rights of \
+                   its user; set it to \"on\"";
 
 /// Gives up what the sidecar does not need, before its first thread: files and capabilities.
 ///

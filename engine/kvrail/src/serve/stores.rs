@@ -276,8 +276,8 @@ fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
         tracing::warn!(
             store,
             member,
-            "an older copy of a member was put back: it knows {knows} starts of the store, others \
-             {others}; it begins empty, for blocks that it has may have been dropped since"
+            "an older copy of a member was put back: it has {knows} starts of the store, others \
+             {others}; it begins empty, because its blocks may have been dropped since"
         );
     }
     put_back

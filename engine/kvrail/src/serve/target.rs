@@ -176,7 +176,7 @@ impl Keeper {
         }
         match self.bring(&wanted) {
             Ok(lines) => {
-                tracing::info!("SIGHUP: the target is as [target] says now");
+                tracing::info!("SIGHUP: the target matches [target] now");
                 lines.iter().for_each(|line| tracing::info!("target: {line}"));
                 self.wanted = wanted;
                 self.last.clear();

@@ -139,7 +139,7 @@ fn there(it: &KeyBlock) -> String {
         0 => "its segment is the oldest".to_owned(),
         ahead => format!("{ahead} segments of its pool are older"),
     };
-    let doubt = if it.suspect { "\n  doubt    a reader said that its bytes are wrong" } else { "" };
+    let doubt = if it.suspect { "\n  doubt    a reader reported wrong bytes" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
          of the member's area\n  check    {:016x}\n  worth    {worth}\n  hold     \

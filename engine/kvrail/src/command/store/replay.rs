@@ -108,7 +108,7 @@ impl PolicyArg {
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=100.0).contains(share));
     share.ok_or_else(|| {
-        "write bytes written for each byte asked for: a number from 0 to 100, such as 0.20".into()
+        "write bytes written for each byte requested: a number from 0 to 100, such as 0.20".into()
     })
 }
 
@@ -188,7 +188,7 @@ fn show(report: &Report) -> Result<(), Failure> {
     print_table(&facts(report))?;
     print_text(&format!("blocks of {}\n", human_bytes(report.block_bytes.into())))?;
     print_table(&ratios(report))?;
-    print_text("hits inside unbroken prefixes / bytes written, of those asked for")?;
+    print_text("hits inside unbroken prefixes / bytes written, of those requested")?;
     if report.streams.iter().flat_map(|stream| &stream.runs).any(|run| run.store.is_some()) {
         print_text("")?;
         print_table(&counts(report))?;

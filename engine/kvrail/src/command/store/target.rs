@@ -142,7 +142,7 @@ pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), F
         }
         None => return refuse("not confirmed".into()),
     };
-    if said == name { Ok(()) } else { refuse(format!("{said:?} was said, not {name:?}")) }
+    if said == name { Ok(()) } else { refuse(format!("the name given is {said:?}, not {name:?}")) }
 }
 
 /// How long ago a second since 1970 was.
@@ -159,6 +159,7 @@ mod tests {
     fn only_the_same_name_confirms() {
         confirm("a", Some("a"), "clears a").unwrap();
         let why = confirm("a", Some("b"), "clears a").unwrap_err().log_text();
-        assert!(why.contains("clears a: \"b\" was said") && why.contains("--yes a"), "{why}");
+        let words = "clears a: the name given is \"b\"";
+        assert!(why.contains(words) && why.contains("--yes a"), "{why}");
     }
 }

@@ -138,7 +138,7 @@ impl ModelArgs {
 }
 
 fn missing() -> Failure {
-    Failure::new(Exit::Usage, "nothing says how many bytes a token has in the KV cache")
+    Failure::new(Exit::Usage, "the bytes of a token in the KV cache are unknown")
         .with_remedy(
             "name the shape in the model's config.json: --layers with --kv-heads and --head-size, \
              or with --mla-rank; or give --token-bytes",
