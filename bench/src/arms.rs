@@ -24,7 +24,7 @@ use crate::versions::VersionMap;
 /// The least number of cores at which clients have CPUs of their own.
 const CORES_FOR_CLIENTS: usize = 4;
 
-/// What an arm moves.
+/// The data that an arm moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes of the volume, at places.
@@ -40,13 +40,13 @@ pub enum Kind {
 pub struct Driven {
     /// Its name in the report.
     pub name: String,
-    /// What it moves.
+    /// The data that it moves.
     pub kind: Kind,
     /// Where it goes.
     pub target: Box<dyn Target>,
     /// Why it uses its mode.
     pub reason: String,
-    /// What it costs: this process, those beside it, the machine.
+    /// The CPU accounts of its cost: this process, its helpers, the machine.
     pub meters: Meters,
     /// Cores of its client threads, in turn; empty leaves them to the kernel.
     pub cores: Vec<u32>,
@@ -63,7 +63,7 @@ pub struct Arms {
     pub fio: Option<(Fio, u32)>,
     /// Whether lanes are to be measured.
     pub lanes: bool,
-    /// What was left out, and why.
+    /// Omitted arms, with reasons.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What stores hold for their cases: blocks of one length, put before the first case that gets
+//! Blocks of stores for their cases: blocks of one length, put before the first case that gets
 //! them, and put again when the ring may have come round.
 
 use anyhow::{Result, ensure};
@@ -73,7 +73,7 @@ impl Blocks {
     }
 }
 
-/// What the arms with keys hold.
+/// The blocks of the arms with keys.
 #[derive(Debug, Default)]
 pub(crate) struct Held(pub(crate) Vec<(Kind, Blocks)>);
 

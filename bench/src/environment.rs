@@ -15,7 +15,7 @@ use crate::cpu::{Load, MachineMeter, usable_cores};
 const OWN_CLOCKS: &str = "clocks of the benchmark's processes and the kernel threads that work for \
     them; interrupts are missing";
 
-/// What the benchmark ran on and with.
+/// The machine, versions and settings of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Release of kvrail.
@@ -54,7 +54,7 @@ pub struct Environment {
     pub modes: Vec<ArmMode>,
     /// How CPU time is counted.
     pub cpu_account: String,
-    /// What others did meanwhile.
+    /// The load of others meanwhile.
     #[serde(default)]
     pub load: Load,
     /// Rounds, the arms in turn and the order reversed in every other.
@@ -84,7 +84,7 @@ pub struct ArmMode {
     pub client_cores: Vec<u32>,
 }
 
-/// What lies under one member of a volume.
+/// The storage under one member of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage {
     /// The member.

@@ -1,4 +1,4 @@
-//! What the benchmark needs from outside: a volume, and a sidecar that serves it.
+//! The benchmark's surroundings: a volume, and a sidecar that serves it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct NullLane {
     pub poller_core: Option<u32>,
 }
 
-/// What the arms run on.
+/// The ground of the arms.
 #[derive(Debug)]
 pub struct Ground {
     /// The volume's devices or files, in order. Empty when this process cannot reach them: then

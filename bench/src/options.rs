@@ -30,7 +30,7 @@ const SERVED_CLIENTS: u32 = 4;
 /// Fastest replay, and one over the slowest.
 const SPEED_MAX: f64 = 1e6;
 
-/// What runs beside each other.
+/// The arms of a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmName {
     /// The sidecar's volume, over the lanes.

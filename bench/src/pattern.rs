@@ -1,4 +1,4 @@
-//! What every 512 bytes of a volume hold: whose they are, where they belong, which write it was.
+//! The pattern in every 512 bytes of a volume: owner, place and number of the write.
 //!
 //! ```text
 //! word 0      tag of the volume: the two halves of its uuid, folded
@@ -44,7 +44,7 @@ pub struct Pattern {
     tag: u64,
 }
 
-/// What was found where something else belongs.
+/// The content of a wrong sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A sector of this volume from another place.
@@ -92,7 +92,7 @@ pub struct Mismatch {
     pub offset: u64,
     /// The version it should have.
     pub version: u64,
-    /// What was there.
+    /// The content that was found.
     pub found: Found,
 }
 
@@ -203,7 +203,7 @@ impl Pattern {
         [self.tag, offset, version, key(self.tag, offset, version)]
     }
 
-    /// What a wrong sector is. Off the fast path.
+    /// Describes a wrong sector. Off the fast path.
     #[cold]
     fn explain(&self, sector: &[u8; SECTOR_BYTES], offset: u64, version: u64) -> Mismatch {
         let word = |index: usize| u64::from_le_bytes(sector.as_chunks::<8>().0[index]);

@@ -1,4 +1,4 @@
-//! What is measured: the cases and their order. No clock, no file.
+//! The plan of a benchmark: the cases and their order. No clock, no file.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::show::show_rate;
 
 /// Smallest block a case may have.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
-/// What requests of a volume are multiples of: the smallest logical block there is.
+/// The unit of requests of a volume: the smallest logical block there is.
 const SECTOR_BYTES: u32 = 512;
 /// Largest block a case may have.
 pub const BLOCK_BYTES_MAX: u32 = 4 << 20;
@@ -38,7 +38,7 @@ pub const FILES: &str = "files";
 /// The arms that get and put blocks by key.
 pub const KEYED: [&str; 2] = [STORE, FILES];
 
-/// What a case does.
+/// The operation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -109,7 +109,7 @@ pub enum Arrivals {
 /// One thing measured with every arm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// What it does.
+    /// Its operation.
     pub op: Op,
     /// Bytes of each operation.
     pub block_bytes: u32,
@@ -265,7 +265,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// What runs when nothing was chosen: the shapes that the speed aims speak of.
+/// The default cases: the shapes of the speed aims.
 #[must_use]
 pub fn default_cases() -> Vec<Case> {
     const KIB: u32 = 1 << 10;
@@ -285,7 +285,7 @@ pub fn default_cases() -> Vec<Case> {
     ]
 }
 
-/// What stores are compared in when nothing was chosen: an engine's mixture of gets and puts, by
+/// The default cases of a comparison of stores: an engine's mixture of gets and puts, by
 /// eight threads that wait for each.
 #[must_use]
 pub fn keyed_case() -> Case {

@@ -141,7 +141,7 @@ pub const HAND_OVER_AT: u32 = 4;
 /// Keys of one lookup. The last of them is of a block that was never put.
 pub const LOOKUP_KEYS: u32 = 1000;
 
-/// What a client thread does with its port.
+/// The work of a client thread with its port.
 pub type Work<'a> = &'a mut dyn FnMut(&mut dyn Port) -> Result<()>;
 
 /// Bytes of one operation of a sweep over a volume, about.

@@ -74,7 +74,7 @@ impl Shown {
         }
     }
 
-    /// What is done within a stage; only the bar shows it.
+    /// The step within a stage; only the bar shows it.
     pub(crate) fn detail(&self, what: String) {
         self.bar.set_message(what);
     }

@@ -47,7 +47,7 @@ struct Storage<'a> {
     arms: Arms,
     clients: Clients,
     map: VersionMap,
-    /// What the arms with keys hold.
+    /// The blocks of the arms with keys.
     held: Held,
     cases: Vec<Case>,
     /// Of the case that runs.
@@ -181,7 +181,7 @@ impl Suite for Storage<'_> {
         pairs
     }
 
-    /// What reads and writes a volume gets and puts blocks of a store.
+    /// Reads and writes of a volume are gets and puts of a store.
     fn case_of(&self, case: &CaseInfo, arm: &str) -> CaseInfo {
         if KEYED.contains(&arm) { case.clone().keyed() } else { case.clone() }
     }
@@ -262,7 +262,7 @@ fn map_of<'a>(arm: &Driven, volume: &'a mut VersionMap, held: &'a mut Held) -> &
 }
 
 impl Storage<'_> {
-    /// What the arms of a case move.
+    /// The data that the arms of a case move.
     fn kinds(&self, case: &Case) -> Vec<Kind> {
         let taking = self.arms.driven.iter().filter(|arm| takes(arm, case, &self.held));
         taking.map(|arm| arm.kind).collect()

@@ -86,7 +86,7 @@ fn a_report_ends_with_what_it_comes_to() {
     assert!(said.contains("2 sectors came back WRONG"), "{said}");
 }
 
-/// What moves no bytes has no GB/s, and a part is not larger than its whole.
+/// An operation without bytes has no GB/s, and a part is not larger than its whole.
 #[test]
 fn figures_that_say_nothing_are_left_out() {
     let mut report = stored(STORE);

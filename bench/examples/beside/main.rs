@@ -1,4 +1,4 @@
-//! What clients feel beside each other, at one or more sidecars in turns (the arms):
+//! Latencies of clients beside each other, at one or more sidecars in turns (the arms):
 //! `beside mixed|single|attach|puts SECONDS ROUNDS NAME=SOCKET...`. `scripts/dev beside` starts
 //! them.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What is counted: which way a request goes, and which part of that way.
+//! The counted arms: the path of a request, and the part of that path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub(crate) enum Arm {
     Raw(ModeName),
 }
 
-/// What is asked of a store.
+/// Operations of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keyed {
     /// Blocks that are there, verified.
@@ -37,7 +37,7 @@ pub(crate) enum Part {
     Poller,
 }
 
-/// What a machine without polled queues can count.
+/// The arms that a machine without polled queues can count.
 pub(crate) fn usual() -> Vec<Arm> {
     let interrupt = ModeName::Interrupt;
     let stores = [Keyed::Get, Keyed::Put].map(Arm::Store);

@@ -22,7 +22,7 @@ pub(crate) struct Stored {
 /// Every arm's counts, by its name.
 pub(crate) type Known = BTreeMap<String, Stored>;
 
-/// What is stored; nothing where there is no file yet.
+/// The stored counts; none where there is no file yet.
 pub(crate) fn read(path: &Path) -> Result<Known> {
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| path.display().to_string()),
@@ -47,7 +47,7 @@ fn raw_of(arm: Arm, counts: &[Count]) -> Option<f64> {
     counts.iter().find(|count| count.arm == Arm::Raw(mode)).map(Count::total)
 }
 
-/// What a poller spends on a store's request beyond a read of a volume.
+/// Instructions of a poller for a store's request beyond a read of a volume.
 fn beyond_null(count: &Count, counts: &[Count]) -> Option<f64> {
     let Arm::Store(_) = count.arm else { return None };
     let null = counts.iter().find(|count| count.arm == Arm::Null)?;
@@ -76,7 +76,7 @@ pub(crate) fn table(counts: &[Count], known: &Known) -> String {
     lines.join("\n")
 }
 
-/// What is stored of an arm in all.
+/// The stored total of an arm.
 fn stored(count: &Count, known: &Known) -> Option<f64> {
     known.get(&count.arm.to_string()).map(|known| known.client + known.poller)
 }
@@ -86,7 +86,7 @@ pub(crate) fn is_worse(count: &Count, known: &Known) -> bool {
     stored(count, known).is_some_and(|stored| count.total() > stored * (1.0 + TOLERANCE))
 }
 
-/// What costs more than it may, one line for each.
+/// The arms above their limit, one line for each.
 pub(crate) fn regressions(counts: &[Count], known: &Known) -> Vec<String> {
     let worse = counts.iter().filter(|count| is_worse(count, known));
     let line = |count: &Count| {

@@ -39,7 +39,7 @@ pub(crate) fn client(socket: &Path, baton: &Baton, keyed: Keyed) -> Result<()> {
     let queue = client.open_queue(BATCH as usize)?;
     let mut cache =
         Cache { queue, space, leases, done: Vec::with_capacity(BATCH as usize), next: 0 };
-    // Those that gets ask for; not counted.
+    // Puts of the blocks that gets read; not counted.
     stage(&mut cache, Keyed::Put)?;
     while cache.done.len() < BATCH as usize {
         thread::sleep(Duration::from_millis(1));

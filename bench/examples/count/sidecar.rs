@@ -56,7 +56,7 @@ impl Control {
     }
 }
 
-/// What the volume is.
+/// The kind of volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Raw,

@@ -1,4 +1,4 @@
-//! What runs under the counter: batches of reads, client and poller in turns.
+//! The counted program: batches of reads, client and poller in turns.
 //!
 //! The functions named `counted_*` are the only ones that count. Nothing in them waits: what they
 //! find is there, because the other side was given time, so their work is the same in every run.

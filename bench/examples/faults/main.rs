@@ -1,4 +1,4 @@
-//! What clients feel of a fault beside the data path, in turns with none:
+//! Latencies of clients under a fault beside the data path, in turns with none:
 //! `faults SECONDS ROUNDS (NAME SOCKET COMMAND)...`. `scripts/dev faults` starts the sidecars.
 //!
 //! Each round reads for some seconds at each socket while its command runs, which is one of bash,
@@ -20,7 +20,7 @@ use reader::{Reader, Round, medians};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What is done meanwhile; its whole process group ends with it.
+/// The fault's process; its whole process group ends with it.
 struct Disturbance(Child);
 
 impl Disturbance {

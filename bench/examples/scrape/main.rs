@@ -1,4 +1,4 @@
-//! What a scrape of a full sidecar takes, and what clients feel of it:
+//! The time of a scrape of a full sidecar, and its effect on clients:
 //! `scrape SOCKET ADDRESS SECONDS ROUNDS`. `scripts/dev scrape` starts the sidecar.
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use kvrail_store::Priority;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What a line has to look like.
+/// The form of a line.
 pub(crate) const EXPECTED: &str = "each line is a JSON object such as \
      {\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, \
      tokens (may be left out), and the ids of the prompt's blocks from the front; hints, if any, \
@@ -13,7 +13,7 @@ pub(crate) const EXPECTED: &str = "each line is a JSON object such as \
 /// Latest time: traces count from their begin, or from 1970.
 const AT_MS_MAX: f64 = 1e13;
 
-/// What a request's client knows of its blocks.
+/// A client's hints for the blocks of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
     pub(crate) priority: Priority,
@@ -87,7 +87,7 @@ fn nanoseconds(ms: f64) -> u64 {
     (ms * 1e3).round() as u64 * 1000
 }
 
-/// What is wrong with a line, by key where it is an object. Only lines that are wrong are read
+/// The error of a line, by key where the line is an object. Only lines that are wrong are read
 /// twice.
 fn complaint(text: &[u8], why: &serde_json::Error) -> String {
     // The line and column that serde knows are of this one line.

@@ -4,7 +4,7 @@ use kvrail_store::Chain;
 
 /// A keyed store as a cache manager uses it.
 pub trait Keyed {
-    /// What goes wrong with it.
+    /// The cache's error.
     type Error;
 
     /// Gets blocks from the first on until one is missing. How many were got.
@@ -24,7 +24,7 @@ pub trait Keyed {
 /// hits.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn request<K: Keyed>(store: &mut K, blocks: &[u32]) -> Result<usize, K::Error> {
     let there = store.get(blocks)?;
     store.put(blocks, there, Chain::of(there, blocks.len()))?;

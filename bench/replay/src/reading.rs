@@ -33,7 +33,7 @@ impl Sizes {
     }
 }
 
-/// What is seen of a block while a trace is read.
+/// Facts about a block while a trace is read.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The request that asked for it last.

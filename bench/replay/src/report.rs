@@ -1,4 +1,4 @@
-//! What a replay found.
+//! The report of a replay.
 
 use serde::Serialize;
 
@@ -15,12 +15,12 @@ pub struct TraceFacts {
     pub span_s: f64,
     /// Tokens of a block, where the lengths of prompts agree on it.
     pub block_tokens: Option<u64>,
-    /// What is odd.
+    /// The irregularity.
     #[serde(flatten)]
     pub odd: Oddities,
 }
 
-/// What a trace has that few have, and that is played all the same.
+/// An irregularity of a trace, which is played all the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Oddities {
     /// Requests that stand behind one of a later time.
@@ -67,7 +67,7 @@ impl Oddities {
     }
 }
 
-/// What only a store counts.
+/// Counters of a store alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StoreCounts {
     /// Bytes of a segment.
@@ -89,7 +89,7 @@ pub struct StoreCounts {
 }
 
 impl StoreCounts {
-    /// Those of two members of one shape.
+    /// The counters of two members of one shape.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             segment_bytes: self.segment_bytes,
@@ -121,11 +121,11 @@ pub struct Run {
     pub blocks: u64,
     /// Blocks found inside unbroken prefixes.
     pub hits: u64,
-    /// That of the blocks asked for.
+    /// The share of the requested blocks.
     pub hit_ratio: f64,
     /// Bytes written: blocks; a store writes moved blocks, records and heads too.
     pub written_bytes: u64,
-    /// That of the bytes asked for.
+    /// The share of the requested bytes.
     pub write_ratio: f64,
     /// Of the store only.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ pub struct StreamReport {
     pub facts: TraceFacts,
     /// Runs: size by size, the policies in order.
     pub runs: Vec<Run>,
-    /// What was left out, and what is odd.
+    /// Omissions and irregularities.
     pub notes: Vec<String>,
 }
 

@@ -13,7 +13,7 @@ const UID: u64 = 1;
 /// Which member has a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// That of the highest weight for its key: what kvrail does.
+    /// The member of the highest weight for its key, as in kvrail.
     Hash,
     /// The members in turn along each chain, from that of its first block on: an experiment.
     Chain,
@@ -70,7 +70,7 @@ impl Rings {
         self.placement.of(self.members, root, lower_half(blocks[depth]))
     }
 
-    /// What all counted since the first request, and the bytes they wrote.
+    /// The counters of all members since the first request, and the bytes they wrote.
     pub(crate) fn counted(&self) -> (StoreCounts, u64) {
         let each = self.rings.iter().map(Replayed::counted);
         let sum = each.reduce(|(one, bytes), (other, more)| (one.and(other), bytes + more));

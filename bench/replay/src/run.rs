@@ -21,7 +21,7 @@ const DAY_NS: f64 = 86_400e9;
 /// budget earns meanwhile must not count.
 const BLOCK_NS: u64 = 1_000_000;
 
-/// What to run.
+/// The runs of a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Sizes of the cache.
@@ -48,7 +48,7 @@ impl Plan {
 /// Requests as a store sees them.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// What the report calls the trace.
+    /// The trace's name in the report.
     pub name: String,
     /// The memory tier above.
     pub below: Option<Share>,
@@ -177,7 +177,7 @@ impl Job<'_> {
     }
 }
 
-/// What a store may write in a day, if its share of what is asked for is as in the trace.
+/// A policy's write budget in bytes a day: its share of the trace's requested bytes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
 fn budget(policy: Policy, trace: &Trace, block_bytes: u32) -> Budget {
     let Policy::Budget(share) = policy else { return Budget::Unlimited };

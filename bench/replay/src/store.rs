@@ -39,11 +39,11 @@ pub(crate) struct Replayed {
     member: Member,
     space: SpaceId,
     now: Now,
-    /// What is known of the blocks that are put.
+    /// Hints of the blocks that are put.
     hint: Hint,
     block_bytes: u32,
     shape: Shape,
-    /// What was counted before the trace began.
+    /// The counters before the trace began.
     filled: Stats,
 }
 
@@ -218,7 +218,7 @@ impl Replayed {
         Ok(())
     }
 
-    /// What the store counted since the first request, and the bytes it wrote.
+    /// The store's counters since the first request, and the bytes it wrote.
     pub(crate) fn counted(&self) -> (StoreCounts, u64) {
         let stats = self.store.stats();
         let counts = StoreCounts {

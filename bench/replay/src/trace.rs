@@ -34,7 +34,7 @@ pub enum TraceError {
         path: PathBuf,
         /// Counted from 1.
         line: u64,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
     /// Nothing to replay.

@@ -1,4 +1,4 @@
-//! What an arm costs between two moments, in both accounts.
+//! The cost of an arm between two moments, in both accounts.
 
 use anyhow::Result;
 

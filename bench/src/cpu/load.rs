@@ -13,7 +13,7 @@ use crate::cpu::process::CpuMeter;
 /// take less than a hundredth.
 const BUSY_PERCENT: f64 = 5.0;
 
-/// What others did to the machine.
+/// The load of other processes on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Load average of the minute before the benchmark began.
@@ -83,7 +83,7 @@ impl LoadMeter {
         meter
     }
 
-    /// What was there since. Zeroes where the kernel does not show it.
+    /// The load since then. Zeroes where the kernel does not show it.
     ///
     /// # Errors
     /// When one of our processes has ended.

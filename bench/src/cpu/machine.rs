@@ -100,7 +100,7 @@ impl MachineMeter {
         Some(Self { source: Source::Statistics, cores })
     }
 
-    /// What it reads, in words.
+    /// Its source, in words.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self.source {

@@ -35,7 +35,7 @@ pub enum Load {
     },
 }
 
-/// What all runs of a benchmark have in common.
+/// Settings that all runs of a benchmark share.
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// The volume's uuid: part of the pattern.
@@ -57,13 +57,13 @@ pub struct Clients {
 pub struct Way<'a> {
     /// Where it goes.
     pub target: &'a dyn Target,
-    /// What it costs.
+    /// Its cost.
     pub meters: &'a Meters,
     /// Cores of the client threads, in turn; empty leaves them to the kernel.
     pub cores: &'a [u32],
 }
 
-/// What one run brought.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The counts of all clients.
@@ -165,7 +165,7 @@ enum Event {
     Ended,
 }
 
-/// What a client thread gets of its own.
+/// The own data of a client thread.
 struct Lot {
     index: usize,
     events: Sender<Event>,

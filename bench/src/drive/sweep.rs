@@ -15,7 +15,7 @@ const IN_FLIGHT_BYTES: u32 = 8 << 20;
 /// Operations it keeps in flight at most.
 const DEPTH_MAX: u32 = 32;
 
-/// What a sweep does with every block.
+/// The operation of a sweep on every block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
     /// Writes the next version.

@@ -1,4 +1,4 @@
-//! What one client counted.
+//! The counters of one client.
 
 use std::fmt;
 

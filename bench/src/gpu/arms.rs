@@ -89,7 +89,7 @@ impl Arm {
     }
 }
 
-/// What this machine has for the arms.
+/// This machine's means for the arms.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     /// The pollers of kvrail's arms, each pair for itself.

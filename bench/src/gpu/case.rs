@@ -41,7 +41,7 @@ impl Shape {
     }
 }
 
-/// What takes part.
+/// The arms of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     /// Everything between a file and the GPU, and the same without a device.
@@ -73,7 +73,7 @@ pub(super) const CASES: [Case; 9] = [
     Case { shape: Shape::Layers, ..COPIED },
 ];
 
-/// Those that aims speak of.
+/// The cases of the aims.
 pub(super) const SMALL: Case =
     Case { depth: 1, ..volume(Direction::Read, 4 << 10, Shape::Contiguous) };
 pub(super) const ONE: Case = volume(Direction::Read, 1 << 20, Shape::Contiguous);

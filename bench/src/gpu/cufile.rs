@@ -90,7 +90,7 @@ impl<'a> Hand<'a> {
     }
 }
 
-/// What all handles work on.
+/// The state that all handles share.
 struct Job<'a> {
     cache: &'a Cache,
     case: Case,

@@ -1,4 +1,4 @@
-//! What connectors without a dataplane do: threads that block in reads or writes of pinned
+//! The arm of connectors without a dataplane: threads that block in reads or writes of pinned
 //! buffers, with a copy to or from the GPU behind or before each.
 
 use std::os::fd::OwnedFd;

@@ -9,7 +9,7 @@ use super::case::KV_BLOCKS;
 use crate::cpu::{Account, Meters};
 use crate::drive::{Sample, Tally};
 
-/// What one run of one arm found.
+/// The result of one run of one arm.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub(super) sample: Sample,
@@ -36,7 +36,7 @@ impl<'a> Meter<'a> {
         Self { account, begun, begun_ns: 0, stop_after, tally, last }
     }
 
-    /// What is needed is there: the time begins.
+    /// Preparation is done: the time begins.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.account.begin()?;
         (self.begun, self.begun_ns) = (Instant::now(), MonotonicClock.now_ns());

@@ -70,7 +70,7 @@ pub(super) struct Pollers {
     pub(super) volume_bytes: u64,
 }
 
-/// What the GPU's poller needs before it starts.
+/// Inputs of the GPU's poller.
 struct GpuSide {
     ports: Vec<Arc<Port>>,
     setup: GpuSetup,

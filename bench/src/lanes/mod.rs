@@ -1,4 +1,4 @@
-//! What it costs two cores to talk: the ceilings under kvrail's lanes, and the lanes themselves.
+//! The cost of communication between two cores: the ceilings of kvrail's lanes, and the lanes.
 //!
 //! All round trips run between the same two cores, a client thread and an echo thread, each bound
 //! to one. The clock is read once for `TRIPS_PER_SAMPLE` trips, so that reading it does not count.
@@ -44,7 +44,7 @@ pub trait LaneProbe: Send + fmt::Debug {
     }
 }
 
-/// What is asked of a store on a null device.
+/// Operations of a store on a null device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyed {
     /// Blocks that are there, each verified.
@@ -68,7 +68,7 @@ impl Keyed {
     }
 }
 
-/// What travels through kvrail's lane.
+/// Requests of kvrail's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trip {
     /// To the poller and back.
@@ -148,7 +148,7 @@ pub fn measure(
 ) -> Result<LaneReport> {
     let mut trips = Trips::default();
     for _ in 0..rounds {
-        // What is compared runs in turn: a host may move a processor from one second to the next,
+        // Compared arms run in turn: a host may move a processor from one second to the next,
         // and a line's way takes 50 or 350 ns then.
         trips.add("cache_line", cache_line::round_trips(cores, time)?);
         if let Some(probe) = probe.as_deref_mut() {
@@ -196,7 +196,7 @@ fn time_burst(burst: impl FnOnce() -> Result<u64>) -> Result<f64> {
     Ok(completed as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// What the rounds brought so far, in the order of the kinds.
+/// The results of the rounds so far, in the order of the kinds.
 #[derive(Debug, Default)]
 struct Trips {
     trips: Vec<(&'static str, Histogram<u64>)>,

@@ -97,7 +97,7 @@ pub(super) enum Buffers {
     Addressed,
 }
 
-/// What a slot is doing.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// Pieces in flight; 0 when the bytes are the caller's.
@@ -366,7 +366,7 @@ impl<W: Wire> Drop for RingPort<'_, W> {
     fn drop(&mut self) {
         // After `drain` this does nothing. If the client's work failed or panicked, wait here.
         if self.drain().is_err() {
-            // What the kernel may still write to must not be freed.
+            // Memory that the kernel may still write to must not be freed.
             std::mem::forget(Arc::clone(&self.memory));
         }
     }

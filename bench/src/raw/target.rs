@@ -136,7 +136,7 @@ pub fn memory_in_use() -> String {
     }
 }
 
-/// What of them is not registered.
+/// The bytes of them that are not registered.
 fn limited() -> String {
     match PinLimit::of_this_process() {
         PinLimit::Unlimited => String::new(),

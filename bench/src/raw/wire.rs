@@ -1,4 +1,4 @@
-//! What the bare ring's requests look like: block requests, or NVMe commands passed through.
+//! The form of the bare ring's requests: block requests, or NVMe commands passed through.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -7,7 +7,7 @@ use crate::lanes::LaneReport;
 use crate::plan::{CaseInfo, KVRAIL};
 use crate::statistics::{Figures, Latency, Relation};
 
-/// What a ratio calls the arm that a store is compared with: the same sidecar's volume.
+/// The name in ratios of the arm that a store is compared with: the same sidecar's volume.
 const VOLUME: &str = "volume";
 
 /// Version of the JSON.
@@ -71,9 +71,9 @@ pub struct Ratio {
     pub block_bytes: u32,
     /// As in the run.
     pub depth: u32,
-    /// What is compared: `kvrail` or `store`.
+    /// The compared arm: `kvrail` or `store`.
     pub arm: String,
-    /// What it is compared with: `raw`, or `volume`, which is the arm `kvrail`.
+    /// The reference: `raw`, or `volume`, which is the arm `kvrail`.
     pub against: String,
     /// Median latency.
     pub p50: Option<f64>,
@@ -113,7 +113,7 @@ pub struct Comparison {
     pub case: CaseInfo,
     /// The arm that is compared.
     pub arm: String,
-    /// What it is compared with.
+    /// The reference.
     pub against: String,
     /// Planned operations per second of an open loop.
     pub planned_per_second: Option<f64>,
@@ -122,7 +122,7 @@ pub struct Comparison {
     pub relation: Relation,
 }
 
-/// What was compared with what had been written.
+/// The comparison of bytes read with bytes written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {
     /// How, in words.
@@ -147,8 +147,8 @@ pub struct SidecarCost {
     pub idle_cpu_percent: f64,
     /// Resident memory that is not shared (arenas are), in bytes.
     pub resident_bytes: u64,
-    /// What its stores' tables and buffers take once all of them are used; what was never used of
-    /// them is not resident, so this may be more than `resident_bytes`.
+    /// The memory of its stores' tables and buffers once all of them are used; unused parts are not
+    /// resident, so this may be more than `resident_bytes`.
     #[serde(default)]
     pub stores_bytes: u64,
     /// Heap allocations on its pollers after their start, where they are counted.
@@ -158,7 +158,7 @@ pub struct SidecarCost {
 /// A GPU and its libraries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFound {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Which one.
     pub uuid: String,
@@ -185,13 +185,13 @@ pub enum Bound {
 /// One aim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
-    /// What is compared.
+    /// The compared value.
     pub what: String,
     /// Which way is better.
     pub bound: Bound,
     /// The aim.
     pub aim: f64,
-    /// What was measured.
+    /// The measured value.
     pub value: f64,
     /// Whether it was reached.
     pub met: bool,
@@ -234,7 +234,7 @@ pub struct Report {
     pub aims: Vec<Aim>,
     /// Verification.
     pub verification: Verification,
-    /// What was left out, and why.
+    /// Omissions, with reasons.
     pub notes: Vec<String>,
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn machine(found: &Environment) -> String {
     text
 }
 
-/// What it was measured with.
+/// The environment of the measurement.
 fn settings(found: &Environment) -> String {
     let mut text = String::new();
     let mut line = |words: String| {
@@ -83,7 +83,7 @@ fn settings(found: &Environment) -> String {
         ));
     }
     for mode in &found.modes {
-        // What else was tried, and why it is not used, is in the JSON.
+        // The JSON has the other modes that were tried, with the reasons against them.
         let reason = mode.reason.split("; ").next().unwrap_or_default();
         line(format!("{}: {} ({reason})", mode.arm, mode.mode));
     }

@@ -2,7 +2,7 @@
 
 use crate::report::schema::{Aim, Report};
 
-/// What arms and columns are, for the report and for `kvrail bench --help`.
+/// Explains arms and columns, for the report and for `kvrail bench --help`.
 pub const LEGEND: &str = "\
 Arms: `kvrail` reads and writes a volume through the sidecar; `checked` is the
 same with a checksum of every request. `store` puts, gets and looks up blocks by
@@ -20,7 +20,7 @@ failed operations and wrong sectors. A ratio is the first arm over the second,
 median over rounds (least..greatest): below 1 is better for times and CPU, above
 1 for throughput; added is what the first arm's p50 has more.";
 
-/// What the report comes to: right or wrong, targets, and what to do.
+/// The verdict of the report: right or wrong, targets, and the next step.
 pub(super) fn closing(report: &Report) -> String {
     let right = match (report.verify_failures(), report.errors()) {
         (0, 0) => "every byte that was read is right, and no operation failed".to_owned(),

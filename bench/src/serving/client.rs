@@ -21,7 +21,7 @@ const ALIGNMENT: usize = 4096;
 /// A block is put once under its key, with these bytes.
 const VERSION: u32 = 1;
 
-/// What all clients of a run share.
+/// The state that all clients of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks<'a> {
     pub(super) space: &'a Namespace,
@@ -221,7 +221,7 @@ impl Keyed for Player<'_> {
     }
 }
 
-/// What this thread has worked so far, waiting for a CPU left out.
+/// This thread's CPU time so far, without waits for a CPU.
 fn worked_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000

@@ -1,4 +1,4 @@
-//! What clients count.
+//! Counters of clients.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Counts {
     pub(super) pattern_ns: u64,
 }
 
-/// What requests found.
+/// Results of requests.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) requests: u64,
@@ -33,7 +33,7 @@ pub(super) struct Found {
     pub(super) gone: u64,
 }
 
-/// What became of blocks that were put.
+/// Results of puts.
 #[derive(Debug, Default)]
 pub(super) struct Put {
     pub(super) stored: u64,
@@ -43,7 +43,7 @@ pub(super) struct Put {
     pub(super) declined: BTreeMap<&'static str, u64>,
 }
 
-/// What must not be.
+/// Counters that must stay 0.
 #[derive(Debug, Default)]
 pub(super) struct Failed {
     /// Gets and puts that failed, by status.

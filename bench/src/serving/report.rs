@@ -17,7 +17,7 @@ use crate::statistics::Latency;
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
 
-/// What was played, and what was expected of it.
+/// The played trace, and its expected hits.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Played {
     #[serde(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct Played {
     pub(super) store_bytes: u64,
     /// How long it was to take.
     pub(super) expected_seconds: f64,
-    /// What the same requests hit in simulated time, in an empty store of that size.
+    /// Hits of the same requests in simulated time, in an empty store of that size.
     pub(super) replay_hit_ratio: Option<f64>,
 }
 

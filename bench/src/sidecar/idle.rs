@@ -15,7 +15,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// How long the idle sidecar is watched.
 const WATCH: Duration = Duration::from_millis(800);
 
-/// What an idle sidecar costs, and what its pollers did wrong since they started.
+/// The cost of an idle sidecar, and its pollers' faults since they started.
 ///
 /// # Errors
 /// When one of its processes has ended, or it does not answer.

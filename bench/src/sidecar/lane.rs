@@ -31,7 +31,7 @@ impl NullProbe {
     /// Opens a queue and leases memory for `BURST_DEPTH` reads; `store` is on a null device too.
     ///
     /// # Errors
-    /// What the sidecar refuses.
+    /// The sidecar's refusal.
     pub fn new(client: &Client, volume: Volume, store: Option<&str>) -> Result<Self> {
         let depth = BURST_DEPTH as usize;
         let arena = client.create_arena(depth * READ_BYTES, Pages::Auto)?;

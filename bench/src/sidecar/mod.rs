@@ -24,7 +24,7 @@ pub use self::queue::ClientWait;
 pub use self::store::StoreTarget;
 pub use self::target::SidecarTarget;
 
-/// What of the sidecar's memory is not registered with its rings, in words behind others.
+/// The sidecar's memory that is not registered with its rings, as the end of a sentence.
 ///
 /// # Errors
 /// When the sidecar does not answer.

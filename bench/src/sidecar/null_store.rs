@@ -47,7 +47,7 @@ impl NullStore {
     /// Makes a namespace and puts its blocks.
     ///
     /// # Errors
-    /// What the sidecar refuses.
+    /// The sidecar's refusal.
     pub(super) fn new(client: &Client, name: &str) -> Result<Self> {
         let depth = BURST_DEPTH as usize;
         let identity = Identity::new([("made by", "kvrail bench")])?;

@@ -45,7 +45,7 @@ pub struct StoreTarget {
 #[derive(Debug, Default)]
 struct Area {
     block_bytes: u32,
-    /// What `put_bytes` was when there was none of them.
+    /// The value of `put_bytes` before the first of them.
     begun: u64,
     /// For each block what `put_bytes` was when it was put last: 0 before that. Makes its key.
     puts: Box<[AtomicU64]>,
@@ -167,7 +167,7 @@ impl Target for Arc<StoreTarget> {
     }
 }
 
-/// What a slot does.
+/// The operation of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Running {
     index: usize,

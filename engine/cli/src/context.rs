@@ -1,4 +1,4 @@
-//! What every command gets: the global options.
+//! The context of every command: the global options.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

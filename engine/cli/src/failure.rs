@@ -47,7 +47,7 @@ pub enum Exit {
     Warnings,
     /// The host does not meet a requirement.
     Unfit,
-    /// What is there differs from the plan.
+    /// The present state differs from the plan.
     Differs,
     /// Something of the sidecar is out of service.
     Degraded,
@@ -68,7 +68,7 @@ impl Exit {
             Self::Unfit => 7,
             Self::Differs => 8,
             Self::Degraded => 9,
-            // What shells report for SIGINT.
+            // The status that shells report for SIGINT.
             Self::Interrupted => 130,
         }
     }
@@ -151,7 +151,7 @@ impl Failure {
         self.closed_pipe == Pipe::Closed
     }
 
-    /// What goes to standard error.
+    /// The text for standard error.
     pub fn text(&self, format: Format) -> String {
         match self.shown_as.unwrap_or(format) {
             Format::Human => {
@@ -163,7 +163,7 @@ impl Failure {
         }
     }
 
-    /// What happened and what to do about it, for a log.
+    /// The error and its remedy, for a log.
     pub fn log_text(&self) -> String {
         let remedy = self.remedy.as_ref().map(|remedy| format!("; remedy: {remedy}"));
         format!("{}{}", self.message, remedy.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! What the commands of kvrail share: the configuration and the global options, how a command
+//! The common parts of kvrail's commands: the configuration and the global options, how a command
 //! fails, what it prints, and the signals that end it.
 //!
 //! Owns exit statuses, the words of failures and the keys of the configuration. Runs no command and

@@ -1,4 +1,4 @@
-//! What goes to standard output: tables for people, JSON for programs.
+//! Standard output: tables for people, JSON for programs.
 
 use std::io::Write;
 

@@ -41,7 +41,7 @@ use kvrail_cli::stop::ending_signals;
 /// The folder of the volume without `--dir`: on disk, unlike /tmp on many hosts.
 const DEFAULT_DIR: &str = "/var/tmp";
 
-/// What the sidecar calls the store.
+/// The store's name in the sidecar.
 const STORE: &str = "store";
 /// The same of the one without storage.
 const NULL_STORE: &str = "null-store";
@@ -59,7 +59,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// How long it may take to end: its drain timeout and a little.
 const END_WITHIN: Duration = Duration::from_secs(35);
 
-/// What a signal must take away.
+/// The files that a signal must remove.
 #[derive(Debug, Default)]
 struct CleanupList {
     dirs: Vec<PathBuf>,
@@ -282,7 +282,7 @@ fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout
     Ok(Some((area * members, layout)))
 }
 
-/// What is going to be written, and where.
+/// The announcement of the files to be written.
 fn intention(
     options: &BenchOptions,
     dirs: &[PathBuf],
@@ -364,7 +364,7 @@ fn own_config(
         .map(|members| [(STORE, members, None), (NULL_STORE, &null[..], Some(NullContent::Store))]);
     for (name, members, content) in volumes.into_iter().chain(stores.into_iter().flatten()) {
         let members = members.iter().cloned().map(Selector::Path).collect();
-        // What is measured is not what a drive bears for years.
+        // A measurement does not spare a drive's endurance.
         let write_budget =
             if name == STORE { WriteBudget::Unlimited } else { WriteBudget::default() };
         let name = name.parse().map_err(anyhow::Error::msg)?;

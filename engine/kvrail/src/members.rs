@@ -18,7 +18,7 @@ pub(crate) struct Located {
     pub(crate) named: Selector,
     /// Where it is to be opened.
     pub(crate) path: PathBuf,
-    /// What it is, where the name was no plain path.
+    /// The device's identity, where the name was no plain path.
     namespace: Option<Namespace>,
 }
 

@@ -113,7 +113,7 @@ fn what_is_no_trace_is_refused() {
     store("replay").assert().code(2).stderr(contains("<TRACE>"));
 }
 
-/// What is odd is played, with one sentence about what is made of it.
+/// Irregular traces are played, with one note for each irregularity.
 #[test]
 fn what_is_odd_is_said() {
     let directory = directory();

@@ -13,7 +13,7 @@ pub(crate) struct Belady {
     /// For each block asked for, when it is asked for the next time.
     next: Vec<u32>,
     at: usize,
-    /// What is there: by when it is asked for.
+    /// The cached blocks, by the time of their next request.
     there: BTreeSet<(u32, u32)>,
     /// For each block, its time in `there`.
     due: Vec<u32>,

@@ -14,7 +14,7 @@ pub(crate) trait Peer {
     fn request(&mut self, blocks: &[u32]) -> Found;
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Blocks that were there before the first one that was not.
@@ -22,7 +22,7 @@ pub(crate) struct Found {
     pub(crate) written: u64,
 }
 
-/// What came of one block.
+/// The result of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It was there.

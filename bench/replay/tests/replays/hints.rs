@@ -23,7 +23,7 @@ fn mixed(hints: impl Fn(u64) -> String) -> Trace {
     read(&text)
 }
 
-/// What is worth little makes room for the rest; caches that know no hints do as before.
+/// Blocks of low priority make room for the others; caches without hints are unaffected.
 #[test]
 fn the_store_takes_the_hints_of_a_line() {
     let hits = |trace: &Trace| {

@@ -30,7 +30,7 @@ fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes(), "generated".as_ref(), &mut |_| {}).unwrap()
 }
 
-/// What all runs over a trace came to.
+/// The report of all runs over a trace.
 fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Report {
     run_on(1, trace, (sizes, ""), policies, block_bytes)
 }

@@ -26,7 +26,7 @@ fn the_store_keeps_up_with_lru() {
             assert!(counts.puts <= missed, "{counts:?}");
             let there = counts.puts - counts.evicted;
             assert!(there <= store.blocks, "{there} of {}", store.blocks);
-            // What is written is what was put and moved, and little else.
+            // The written bytes are those put and moved, and little else.
             let blocks = (counts.puts + counts.moved) << 20;
             let own = store.written_bytes - blocks;
             // Segments are small here: a head and a page for each few blocks.
@@ -100,7 +100,7 @@ fn below_a_tier_is_what_the_tier_does_not_have() {
     });
 }
 
-/// What several traces and tiers come to stands in one report, each as it would alone.
+/// One report has several traces and tiers, each with its result alone.
 #[test]
 fn a_report_has_each_stream_as_if_alone() {
     let trace = read(&chats(8, 1200));

@@ -29,7 +29,7 @@ impl<T> Auto<T> {
     }
 }
 
-/// What a fixed value looks like, for messages.
+/// The form of a fixed value, for messages.
 pub trait Described {
     const WORDS: &'static str;
 }

@@ -343,7 +343,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What a volume takes over from `[device]` has been reported there.
+    /// Errors that a volume inherits from `[device]` have been reported there.
     fn drop_inherited(&mut self, from: usize) {
         let (earlier, new) = self.problems.split_at(from);
         let said = |problem: &Problem| {

@@ -47,7 +47,7 @@ impl Pages {
     }
 }
 
-/// What a null volume is for.
+/// The purpose of a null volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NullContent {
@@ -57,7 +57,7 @@ pub enum NullContent {
     Store,
 }
 
-/// What happens to memory that clients import without seals.
+/// The treatment of memory that clients import without seals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unsealed {

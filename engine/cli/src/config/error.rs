@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub enum ConfigError {
     Override {
         /// Which one.
         origin: Origin,
-        /// What is wrong with it.
+        /// The violated rule.
         message: String,
     },
     /// Values that are readable and make no sense.
@@ -38,7 +38,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// The remedy.
     pub fn remedy(&self) -> String {
         match self {
             Self::Read { .. } => "name a readable file with --config".into(),
@@ -58,13 +58,13 @@ impl ConfigError {
 pub struct Problem {
     /// Its key path.
     pub key: String,
-    /// What it is.
+    /// The value.
     pub value: String,
     /// Where it was set.
     pub origin: Origin,
-    /// What it must fulfil.
+    /// The rule that it must fulfil.
     pub rule: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 

@@ -101,7 +101,7 @@ impl Serialize for GpuName {
 pub(super) type Finding = (&'static str, String, String, &'static str);
 
 impl Gpu {
-    /// What is wrong, for pollers on these CPUs and this many devices.
+    /// Errors for pollers on these CPUs and this number of devices.
     pub(super) fn check(&self, pollers: Option<&Vec<u16>>, devices: usize) -> Vec<Finding> {
         let mut found = Vec::new();
         let twice =

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::error::ConfigError;
 use super::provenance::{Origin, join};
 
-/// What every environment variable of kvrail begins with.
+/// Prefix of kvrail's environment variables.
 const PREFIX: &str = "KVRAIL_";
 
 /// Variables with the prefix that are no keys: the one behind `--config`, the Python package's.
@@ -100,7 +100,7 @@ fn refuse(origin: Origin, message: impl Into<String>) -> ConfigError {
 }
 
 impl Override {
-    /// What the text may mean: TOML where it is TOML (`3`, `[2, 3]`, `"auto"`), and the bare text.
+    /// Meanings of the text: TOML where it is TOML (`3`, `[2, 3]`, `"auto"`), and the bare text.
     pub fn meanings(&self) -> Vec<Value> {
         let bare = Value::String(self.text.clone());
         let parsed = toml::from_str::<Table>(&format!("value = {}", self.text)).ok();

@@ -116,7 +116,7 @@ pub struct Memory {
     pub unsealed_imports: Unsealed,
 }
 
-/// What one client, and all together, may have.
+/// Limits of one client and of all together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -206,7 +206,7 @@ impl Volume {
     }
 }
 
-/// What differs from `[device]` for the members of one volume.
+/// Differences from `[device]` for the members of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceOverrides {

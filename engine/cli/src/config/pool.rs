@@ -58,7 +58,7 @@ impl Share {
         Self::Hundredths(10_000)
     }
 
-    /// What it takes of any store, in hundredths of a percent; of a size that is not known.
+    /// Its share of any store, in hundredths of a percent; 0 for a fixed size.
     pub fn hundredths(self) -> u64 {
         match self {
             Self::Size(_) => 0,

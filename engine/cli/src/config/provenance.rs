@@ -28,7 +28,7 @@ pub enum Origin {
     },
     /// `--set` on the command line.
     CommandLine {
-        /// What was written behind `--set`.
+        /// The argument of `--set`.
         argument: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a running sidecar takes over from a changed configuration, and what it cannot.
+//! The keys of a changed configuration that a running sidecar takes over, and the others.
 
 use toml::Value;
 
@@ -33,7 +33,7 @@ impl Config {
         }
         renewed.target = new.target.clone();
         if !self.target.wish().is_empty() {
-            // What is kept up stays where it is.
+            // A target that is kept up stays where it is.
             let Target { configfs, state_dir, .. } = self.target.clone();
             renewed.target = Target { configfs, state_dir, ..renewed.target };
         }

@@ -23,7 +23,7 @@ pub struct Target {
     pub port: Vec<Port>,
 }
 
-/// What `kvrail serve` does with the target when it stops.
+/// The target's state after `kvrail serve` stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnShutdown {
@@ -49,7 +49,7 @@ impl Default for Target {
 }
 
 impl Target {
-    /// What is to be exported.
+    /// The exported device.
     pub fn wish(&self) -> TargetSpec {
         let (host, subsystem) = (self.host.clone(), self.subsystem.clone());
         TargetSpec { host, subsystem, port: self.port.clone() }

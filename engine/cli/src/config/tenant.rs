@@ -3,7 +3,7 @@
 use kvrail_session::{Right, Tenancy};
 use serde::{Deserialize, Serialize};
 
-/// What some users may do with some namespaces.
+/// Rights of some users to some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
@@ -17,7 +17,7 @@ pub struct Tenant {
     pub namespaces_max: Option<u32>,
 }
 
-/// What users may do; each is more than the one before.
+/// Rights of users; each includes the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {

@@ -1,4 +1,4 @@
-//! What a store may write: `"auto"`, `"unlimited"` or drive writes a day, `"0.2dwpd"`.
+//! The write budget of a store: `"auto"`, `"unlimited"` or drive writes a day, `"0.2dwpd"`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Most drive writes a day: no drive keeps up with more.
 const MOST: u32 = 1000;
 
-/// What the members of a store may write, each of them, moves and records counted.
+/// The write budget of each member of a store, moves and records included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBudget {
     /// The endurance that each drive reports; no limit where it reports none.

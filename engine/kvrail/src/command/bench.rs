@@ -77,7 +77,7 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// What stood in the way, with the status of its kind.
+/// The obstacle, with the exit status of its kind.
 fn failure(error: anyhow::Error) -> Failure {
     let client = error.downcast_ref::<ClientError>().map(Failure::from);
     if let Some(failure) = client.filter(|failure| failure.exit() != Exit::Failed) {

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
 
 /// Paths that were named, else the members of the configuration, as they are seen from the root.
 fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
-    // What is named by what it is, is a drive: those are looked at anyway.
+    // A name by identity is a drive: drives are checked anyway.
     let members = volumes.iter().flat_map(|volume| &volume.members);
     let named = args.paths.iter().map(PathBuf::as_path);
     let all = named.chain(members.filter_map(Selector::path));

@@ -31,7 +31,7 @@ const DEFAULT_EXAMPLES: &str = "\
 Examples:
   kvrail config default > /etc/kvrail/kvrail.toml";
 
-/// What to do with the configuration.
+/// Commands on the configuration.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum ConfigCommand {

@@ -76,7 +76,7 @@ fn matrix(map: &Map) -> comfy_table::Table {
     rows
 }
 
-/// What the words mean, for those that are used.
+/// The legend of the words in use.
 fn legend(pairs: &[Pair]) -> String {
     let used = PATH_KINDS.iter().filter(|kind| pairs.iter().any(|pair| pair.path == **kind));
     let lines = used.map(|kind| format!("  {:<9} {}", kind.name(), kind.words()));

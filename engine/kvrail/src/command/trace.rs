@@ -54,7 +54,7 @@ pub(crate) struct TraceArgs {
     rows: u32,
 }
 
-/// What was found.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Found {
     slow_ns: u64,

@@ -1,6 +1,6 @@
-//! What other threads than the server's know of the sidecar: which drives its devices are, paths to
-//! them, its target, its configuration, its metrics endpoint, lines of the log that were lost. The
-//! server's report carries it.
+//! State of the sidecar outside the server's thread: the drives of the devices, paths to them, its
+//! target, its configuration, its metrics endpoint, lines of the log that were lost. The server's
+//! report carries it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Annex {
         self.lock().target = target;
     }
 
-    /// What is in force, and what is on the disk.
+    /// The configuration in force, and that on the disk.
     pub(super) fn set_config(&self, config: ConfigReport) {
         self.lock().config = config;
     }

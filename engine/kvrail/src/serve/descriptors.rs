@@ -7,7 +7,7 @@ use super::plan;
 use kvrail_cli::config::Config;
 use kvrail_cli::failure::{Exit, Failure};
 
-/// What a sidecar has open beside its devices, its passing needs at start counted in: standard
+/// Open descriptors of a sidecar besides its devices, with its temporary ones at start: standard
 /// streams, log, socket and lock, bells, epoll sets.
 const OWN: u64 = 32;
 

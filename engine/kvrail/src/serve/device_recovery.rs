@@ -87,7 +87,7 @@ struct Watched {
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
     description: Description,
-    /// What it is, for NVMe namespaces; others are known by their path.
+    /// The identity of an NVMe namespace; other devices have their path.
     identity: Option<Namespace>,
     state: State,
     name: Name,
@@ -101,7 +101,7 @@ enum Name {
     Lost,
 }
 
-/// What is known of a device.
+/// The known state of a device.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Here,

@@ -12,7 +12,7 @@ use super::takeover::Takeover;
 use super::volumes::{Served, Source as Member};
 use kvrail_cli::failure::Failure;
 
-/// What a device is opened from.
+/// The source of a device.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A claimed member; the claim stays with the volume.

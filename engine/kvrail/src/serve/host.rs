@@ -1,4 +1,4 @@
-//! What a start refuses before it touches a device: CPUs and NUMA nodes that this host does not
+//! Refusals of a start before it touches a device: CPUs and NUMA nodes that this host does not
 //! have. `kvrail config check` asks the same.
 
 use kvrail_memory::Topology;

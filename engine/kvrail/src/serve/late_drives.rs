@@ -17,7 +17,7 @@ use kvrail_cli::context::Context;
 /// How often members are looked for.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What the supervisor is asked to wait beyond each look.
+/// The extension of the supervisor's time-out at each check.
 const EXTENSION_US: u32 = 30_000_000;
 
 /// Returns when all members are there, when this host has been up for `sidecar.wait_for_drives`,

@@ -6,7 +6,7 @@ use kvrail_protocol::StatusReport;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::Served;
 
-/// What reports are given.
+/// The members as reports have them.
 #[derive(Debug)]
 pub(super) struct Membership {
     /// Volume and member of each device.

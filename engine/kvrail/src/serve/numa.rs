@@ -1,4 +1,4 @@
-//! What devices hang on, and where arenas lie because of that.
+//! NUMA nodes of devices, and the resulting place of arenas.
 
 use std::path::PathBuf;
 

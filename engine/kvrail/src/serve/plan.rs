@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) spare_cpu: Option<u32>,
     /// Where arenas lie.
     pub(crate) numa: NumaPolicy,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub(crate) notes: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl Plan {
         Ok(Self { devices, pollers, spin_ns, beat_ns, cores, gpu_cpus, spare_cpu, numa, notes })
     }
 
-    /// What a device may hold at once.
+    /// The in-flight limit of a device.
     pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
         let settings = &self.devices[usize::from(device.0)].settings;
         let fixed = settings.in_flight_bytes.fixed();
@@ -147,7 +147,7 @@ impl Plan {
         self.pollers.iter().find(of).expect("every device has a poller").seat.index
     }
 
-    /// What clients need to know to spin no more than the machine can bear.
+    /// The machine's facts that limit the clients' spinning.
     pub(crate) fn hints(&self) -> SpinHints {
         let spinning = if self.spin_ns == 0 { 0 } else { self.pollers.len() + self.gpu_cpus.len() };
         SpinHints {
@@ -298,7 +298,7 @@ fn seats(
     cpus.iter().enumerate().map(seat).collect()
 }
 
-/// What pollers know of the volumes.
+/// The volumes as pollers see them.
 pub(super) fn routes(served: &[Served], plan: &Plan) -> Vec<Route> {
     let route = |(index, volume): (usize, &Served)| Route {
         geometry: volume.geometry,

@@ -5,7 +5,7 @@ use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, PoolSize, Ten
 
 use kvrail_cli::config::{Config, Unsealed, Volume};
 
-/// What `config` lets clients do.
+/// The rights and limits of clients from `config`.
 pub(super) fn policy(config: &Config) -> Policy {
     let own = rustix::process::getuid().as_raw();
     let limits = &config.limits;

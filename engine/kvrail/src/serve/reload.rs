@@ -173,7 +173,7 @@ impl Reload {
         annex.set_config(self.report.clone());
     }
 
-    /// What the next start would read, if it does not refuse it before it touches a device.
+    /// The configuration of the next start, if it is not refused before it touches a device.
     fn read_all(&self) -> Result<Config, String> {
         let read = || {
             let new = self.context.config()?.config;
@@ -239,7 +239,7 @@ impl Reload {
     }
 }
 
-/// What would be in force after a reload.
+/// The configuration after a reload.
 fn renewed(in_force: &Config, new: &Config, target: Reach) -> Config {
     let mut renewed = in_force.apply_reload(new);
     if target == Reach::Closed {

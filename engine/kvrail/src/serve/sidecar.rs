@@ -119,7 +119,7 @@ impl Sidecar {
         })
     }
 
-    /// What `kvrail status` shows.
+    /// The report of `kvrail status`.
     pub(crate) fn status(&self) -> StatusReport {
         self.server.report()
     }

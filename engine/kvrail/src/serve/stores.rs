@@ -42,7 +42,7 @@ const CALL: u64 = 0;
 struct Shard {
     device: DeviceIndex,
     volume: usize,
-    /// What people know it by.
+    /// Its configured name.
     name: String,
     setup: StoreSetup,
     /// Its presence table, as clients get it.
@@ -80,7 +80,7 @@ impl Stores {
         Ok(Self(shards))
     }
 
-    /// Those of a poller's devices, with their places there.
+    /// The shards of a poller's devices, with their places there.
     pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
         let place = |shard: &Shard| devices.iter().position(|device| *device == shard.device);
         let own = self.0.iter().filter_map(|shard| Some((place(shard)?, shard.setup.clone())));
@@ -227,7 +227,7 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
     Ok(supers.iter().map(begin).collect())
 }
 
-/// That of a store that is made.
+/// The state of a new store.
 fn identity(served: &Served, member: u16, generation: u64) -> Identity {
     Identity {
         volume: served.uuid.as_u128(),
@@ -330,7 +330,7 @@ fn pools(served: &Served, sizing: &Sizing) -> Result<Vec<PoolRule>, String> {
     pools_fit(&rules, sizing.segments).map(|()| rules)
 }
 
-/// What to do when pools are too many or too large.
+/// The remedy when pools are too many or too large.
 const POOLS_REMEDY: &str = "change [[volume.pool]], or make the store with smaller segments";
 
 /// The endurance of the drive below a member, if the drive reports it.
@@ -362,7 +362,7 @@ fn refused_words(status: Option<Status>) -> String {
     }
 }
 
-/// What to do about it. Nothing of the store is lost.
+/// The remedy. Nothing of the store is lost.
 fn refused_remedy(status: Option<Status>) -> &'static str {
     match status {
         Some(Status::NoSpace) => {

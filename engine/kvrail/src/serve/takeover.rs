@@ -1,4 +1,4 @@
-//! What a sidecar leaves beside its socket for the one that takes over from it: the modes that
+//! The file that a sidecar leaves beside its socket for its successor: the modes that
 //! `auto` found on its devices, so that clients need not wait while all are tried again. Only right
 //! after its end: a later start tries again. Other users may write to the folder, so no link is
 //! followed and only a file of this user counts.
@@ -35,7 +35,7 @@ struct Noted {
     found: Found,
 }
 
-/// What was found on all devices whose mode is not configured.
+/// The modes of all devices whose mode is not configured.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Takeover(Vec<Noted>);
 
@@ -54,7 +54,7 @@ impl Takeover {
         Self(noted.collect())
     }
 
-    /// What the sidecar of this socket left that ended just now; nothing where none did.
+    /// The modes that this socket's last sidecar left just now; none without one.
     pub(super) fn read(socket: &Path) -> Self {
         let path = beside(socket);
         match read_fresh(&path) {
@@ -70,7 +70,7 @@ impl Takeover {
         }
     }
 
-    /// What was found on this device.
+    /// The mode of this device.
     pub(super) fn found(&self, volume: Uuid, path: &str) -> Option<&Found> {
         let noted = self.0.iter().find(|noted| noted.volume == volume && noted.path == path);
         noted.map(|noted| &noted.found)

@@ -56,7 +56,7 @@ impl Door {
 pub(super) struct Export {
     door: Door,
     watch: Option<JoinHandle<()>>,
-    /// What was brought up, a line each.
+    /// The exports that were brought up, a line each.
     pub(super) report: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Drop for Export {
     }
 }
 
-/// What an earlier configuration exported is not taken down unasked: hosts may be at it.
+/// Exports of an earlier configuration stay until a command removes them: hosts may use them.
 fn leftover(wanted: &Wanted) -> Vec<String> {
     let count = seen(wanted, None).map_or(0, |target| target.owned().len());
     if count == 0 {

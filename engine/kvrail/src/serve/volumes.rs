@@ -129,7 +129,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     })
 }
 
-/// What the missing members are called: as configured, or by their numbers where the configuration
+/// The names of the missing members: as configured, or their numbers where the configuration
 /// does not name them.
 fn missing(absent: Vec<String>, numbers: Members) -> Vec<String> {
     let mut absent = absent.into_iter();

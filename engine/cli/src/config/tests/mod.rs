@@ -1,4 +1,4 @@
-//! What the configuration takes and refuses.
+//! Accepted and refused configurations.
 
 mod defaults;
 mod refused;

@@ -9,7 +9,7 @@ const VOLUME: &str = "[[volume]]\nname = \"a\"\nmembers = [\"/dev/x\"]\n";
 /// Text of a file, and parts of the message.
 #[rustfmt::skip]
 const FILES: &[(&str, &[&str])] = &[
-    // What the parser refuses: with line, caret and what would be right.
+    // Refusals of the parser: with line, caret and the right form.
     ("[sidecar", &["line 1", "^"]),
     ("a b", &["line 1", "^"]),
     ("[limits]\nsessions = 1\nsessions = 2", &["line 3", "^", "duplicate"]),

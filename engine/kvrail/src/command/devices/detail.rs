@@ -8,7 +8,7 @@ use super::overview;
 use crate::command::describe;
 use kvrail_cli::output::{human_bytes, table as bare};
 
-/// What is not known has no line.
+/// Unknown facts have no line.
 pub(super) fn table(device: &Device) -> Table {
     let drive = &device.drive;
     let namespace = &drive.namespace;

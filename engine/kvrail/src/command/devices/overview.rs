@@ -55,7 +55,7 @@ pub(super) fn block(drive: &Drive) -> Option<String> {
     Some(format!("{data}{metadata}{protection}"))
 }
 
-/// Whether the write cache is volatile: the drive's word, or else the kernel's.
+/// Whether the write cache is volatile: the drive's answer, or else the kernel's.
 pub(super) fn cache(drive: &Drive) -> Option<&'static str> {
     let by_drive = drive.controller.as_ref().map(|facts| facts.volatile_write_cache);
     let by_kernel =

@@ -1,4 +1,4 @@
-//! What is shown of namespaces: the drive's facts, and what lies on it.
+//! The view of namespaces: the drive's facts and its content.
 
 use kvrail_memory::Root;
 use kvrail_nvme::{Drive, Selector, Unseen, describe, drives, resolve};

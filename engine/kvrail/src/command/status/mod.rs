@@ -165,7 +165,7 @@ fn watch(
             print_text(CLEAR)?;
         }
         match looker.report() {
-            // What scrolls away is the head: state, uptime, troubles.
+            // The head would scroll away: state, uptime, troubles.
             Ok(report) if clears => print_text(&head(&text(&report, detail), area()))?,
             Ok(report) => show(&report, detail, format)?,
             Err(failure) => say(&failure.text(format)),
@@ -188,7 +188,7 @@ fn text(report: &StatusReport, detail: Detail) -> String {
     }
 }
 
-/// What a terminal has, less a line for what is typed next.
+/// The size of the terminal, less a line for the next input.
 fn area() -> Area {
     let size = rustix::termios::tcgetwinsize(stdout()).ok();
     let known = size.filter(|size| size.ws_col > 0 && size.ws_row > 1);

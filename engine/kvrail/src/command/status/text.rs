@@ -23,7 +23,7 @@ const CELL: usize = 14;
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Detail {
-    /// What fits a screen.
+    /// The columns that fit a screen.
     Screen,
     /// Everything.
     Verbose,
@@ -200,7 +200,8 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
     text + &configuration(report, detail)
 }
 
-/// What of the file is not in force; and when it is asked for, which file and values are.
+/// The part of the configuration file that is not in force; with `--verbose` also the file and
+/// hashes of the values.
 fn configuration(report: &StatusReport, detail: Detail) -> String {
     let config = &report.config;
     let mut text = String::new();
@@ -228,7 +229,7 @@ const VOLUMES: [Column<VolumeReport>; 7] = [
     ("THEY ARE", Verbose, |volume| volume.members.join(" ")),
 ];
 
-/// What keeps the sidecar from doing all that it is configured for, and what to do.
+/// The sidecar's troubles, with their remedies.
 pub(crate) fn troubles(report: &StatusReport) -> String {
     let lines = report.troubles.iter().map(|trouble| {
         format!(
@@ -453,7 +454,7 @@ pub(crate) fn short(cell: String) -> String {
     cell.chars().take(CELL - 1).chain(std::iter::once('…')).collect()
 }
 
-/// What keeps the pollers that do not turn.
+/// The causes of stalled pollers.
 pub(crate) fn stalls(report: &StatusReport) -> String {
     let stalled = report.pollers.iter().filter_map(|poller| {
         let kernel = &poller.stalled.as_ref()?.kernel;
@@ -493,7 +494,7 @@ fn waker(by: Waker) -> &'static str {
     }
 }
 
-/// What an operator should know.
+/// Notes for the operator.
 pub(crate) fn notes(report: &StatusReport) -> String {
     report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
 }

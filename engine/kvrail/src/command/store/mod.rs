@@ -30,7 +30,7 @@ Examples:
   kvrail store replay trace.jsonl                     hits and writes before a drive is bought
   kvrail store size --layers 80 --kv-heads 8 --head-size 128 --sessions 200 --context 60000";
 
-/// What to do with stores.
+/// Commands on stores.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum StoreCommand {

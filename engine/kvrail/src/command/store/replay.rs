@@ -168,7 +168,7 @@ fn streams(args: &ReplayArgs, context: &Context) -> Result<Vec<Stream>, Failure>
     Ok(streams)
 }
 
-/// What a trace is called: its file's name, or its path where others have that name.
+/// A trace's name: its file's name, or its path where others have that name.
 fn name(path: &Path, all: &[&PathBuf]) -> String {
     let same = all.iter().filter(|other| other.file_stem() == path.file_stem()).count();
     let stem = path.file_stem().filter(|_| same == 1).unwrap_or(path.as_os_str());
@@ -201,7 +201,7 @@ fn show(report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was read.
+/// Facts of the trace.
 fn facts(report: &Report) -> comfy_table::Table {
     let mut rows = table(&["TRACE", "REQUESTS", "REFERENCES", "BLOCKS", "SPAN", "TOKENS A BLOCK"]);
     for stream in &report.streams {

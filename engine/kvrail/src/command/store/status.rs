@@ -230,7 +230,7 @@ fn declined(counters: &StoreCounters<Option<u64>>) -> String {
     if reasons.is_empty() { all } else { format!("{all} ({})", reasons.join(", ")) }
 }
 
-/// What may be written in a day, and at once.
+/// The bytes that may be written in a day, and at once.
 fn budget(counters: &ServingCounters<Option<u64>>) -> String {
     match counters.budget_bytes_per_day {
         None | Some(0) => dash(),

@@ -136,7 +136,7 @@ pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), F
             // A prompt that cannot be shown is still answered or not.
             let _ = std::io::stderr().flush();
             let mut line = String::new();
-            // What cannot be read is no yes.
+            // An unreadable answer is no confirmation.
             let _ = std::io::stdin().lock().read_line(&mut line);
             line.trim_end_matches('\n').to_owned()
         }

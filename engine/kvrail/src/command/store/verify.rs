@@ -59,7 +59,7 @@ fn share(text: &str) -> Result<f64, String> {
     Ok(percent / 100.0)
 }
 
-/// What came of one namespace.
+/// The result of one namespace.
 #[derive(Debug, Default, Serialize)]
 struct Verified {
     namespace: String,

@@ -64,7 +64,7 @@ pub(crate) struct BundleArgs {
     sidecar: SidecarArgs,
 }
 
-/// What is in the bundle: each part's file, and whether it could be had.
+/// The bundle's content: each part's file, and whether it could be collected.
 #[derive(Debug, Serialize)]
 struct Part {
     file: &'static str,

@@ -1,14 +1,14 @@
-//! What must not leave the host.
+//! Removes secrets, which must not leave the host.
 
 use kvrail_cli::config::Loaded;
 
-/// What stands in place of a secret.
+/// The text in place of a secret.
 const REDACTED: &str = "(redacted)";
 
-/// What a DH-HMAC-CHAP key begins with.
+/// Prefix of a DH-HMAC-CHAP key.
 const KEY: &str = "DHHC-1:";
 
-/// What the keys of the configuration end with that name a secret's file.
+/// Suffix of the configuration's keys that name a secret's file.
 const KEY_FILE: &str = "key_file";
 
 /// Takes secrets, and where they lie, out of texts.

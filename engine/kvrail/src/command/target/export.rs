@@ -21,7 +21,7 @@ Keys are not written.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
-    /// What is in a tree instead of the plan
+    /// Export the present tree instead of the plan
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
 }

@@ -23,7 +23,7 @@ Devices are looked up on this host and named by what they are.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ImportArgs {
-    /// What `nvmetcli save` wrote
+    /// The file that `nvmetcli save` wrote
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

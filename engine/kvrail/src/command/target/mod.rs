@@ -27,7 +27,7 @@ Examples:
 What to export stands in [target] of the configuration: `kvrail config default` explains its keys.
 `kvrail serve` applies it at start and keeps it up.";
 
-/// What to do with the NVMe over Fabrics target.
+/// Commands on the NVMe over Fabrics target.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum TargetCommand {

@@ -7,7 +7,7 @@ use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, print_json, print_text};
 
-/// What a command did or would do.
+/// The steps that a command did or would do.
 #[derive(Serialize)]
 pub(super) struct Report<'a> {
     /// `planned`, `applied`, ...

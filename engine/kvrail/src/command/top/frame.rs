@@ -51,7 +51,7 @@ fn style(line: &str) -> &'static str {
     ""
 }
 
-/// What is drawn, as text.
+/// The frame as text.
 pub(super) fn sections(
     report: &StatusReport,
     happened: &Happened,

@@ -118,7 +118,7 @@ fn ends_sequence(byte: u8) -> bool {
     (0x40..0x7f).contains(&byte)
 }
 
-/// What bytes of a terminal mean. Keys that mean nothing here are left out.
+/// The keys in a terminal's bytes. Keys without a function here are left out.
 fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! What happened between two reports, and how somebody wants to see it.
+//! The rates between two reports, and the user's choice of view.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::command::status::Detail;
 /// Lines that a Page key moves by.
 const PAGE: usize = 20;
 
-/// What rows are ordered by.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     /// Number.
@@ -125,7 +125,7 @@ pub(super) struct SessionRate {
     pub(super) bytes: u64,
 }
 
-/// What happened between two reports of one sidecar, a second.
+/// The rates between two reports of one sidecar, a second.
 #[derive(Clone, Debug)]
 pub(super) struct Happened {
     pub(super) devices: Vec<DeviceRate>,

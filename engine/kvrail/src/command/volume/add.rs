@@ -33,7 +33,7 @@ pub(crate) struct AddArgs {
     /// All members that it has [default: the members configured for NAME]
     #[arg(value_name = "MEMBER")]
     members: Vec<Selector>,
-    /// What is written once from end to end, so that later writes allocate nothing
+    /// File that is written once from end to end, so that later writes allocate nothing
     #[arg(long, value_enum, default_value_t)]
     fill: FillArg,
     /// How members are opened

@@ -41,7 +41,7 @@ pub(crate) struct CreateArgs {
     /// Usable size of the whole volume [default: all that its members have]
     #[arg(long)]
     size: Option<Size>,
-    /// What requests will name in it
+    /// Content of the volume: raw ranges or keyed blocks
     #[arg(long, value_enum, default_value_t)]
     kind: KindArg,
     /// Raw: bytes on one member before the next one's turn; one KV block is a good choice
@@ -56,7 +56,7 @@ pub(crate) struct CreateArgs {
     /// [default: 64KiB]
     #[arg(long)]
     block_mean: Option<Size>,
-    /// What is written once from end to end, so that later writes allocate nothing
+    /// File that is written once from end to end, so that later writes allocate nothing
     #[arg(long, value_enum, default_value_t)]
     fill: FillArg,
     /// How members are opened
@@ -111,7 +111,7 @@ struct Made {
     store: Option<MadeStore>,
 }
 
-/// What a store takes, on all its members.
+/// The size of a store, on all its members.
 #[derive(Serialize)]
 struct MadeStore {
     segment_bytes: u64,
@@ -164,7 +164,7 @@ fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
     })
 }
 
-/// What the store takes once it is served: members are alike.
+/// The memory of the store once it is served: members are alike.
 fn sizing(volume: &Volume, shape: StoreShape) -> Option<Sizing> {
     let owners = u16::try_from(SESSIONS_MAX + 1).expect("sessions are few");
     let geometry = volume.geometry;

@@ -43,7 +43,7 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What is no path, or has a slash, or exists is a member; everything else is a volume of the
+/// A name that is no path, has a slash or exists is a member; everything else is a volume of the
 /// configuration.
 fn resolve(word: &str, context: &Context) -> Result<Vec<PathBuf>, Failure> {
     let selector: Selector =

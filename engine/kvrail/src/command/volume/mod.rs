@@ -24,7 +24,7 @@ Examples:
 
 Serve it: kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]'";
 
-/// What to do with volumes.
+/// Commands on volumes.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum VolumeCommand {

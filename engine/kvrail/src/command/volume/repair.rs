@@ -34,7 +34,7 @@ pub(crate) struct RepairArgs {
 #[derive(Serialize)]
 struct Repaired {
     member: PathBuf,
-    /// What was wrong; null where the label was whole.
+    /// The fault; null where the label was whole.
     restored: Option<String>,
 }
 

@@ -24,10 +24,10 @@ pub(super) struct DriveArgs {
     /// Capacity of a drive
     #[arg(long, value_name = "TB", default_value = "3.84", value_parser = positive)]
     drive_tb: f64,
-    /// What a drive reads in large blocks
+    /// Read rate of a drive in large blocks
     #[arg(long, value_name = "GB/S", default_value = "6.8", value_parser = positive)]
     drive_read: f64,
-    /// What a drive writes in large blocks, and goes on writing
+    /// Sustained write rate of a drive in large blocks
     #[arg(long, value_name = "GB/S", default_value = "4", value_parser = positive)]
     drive_write: f64,
     /// Drive writes a day that it bears for --drive-years
@@ -48,7 +48,7 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "write a number above 0 and up to 1e15, such as 3.84".into())
 }
 
-/// What is asked of a store, in bytes and bytes a second.
+/// The load of a store, in bytes and bytes a second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Load {
     pub(super) block_bytes: u32,

@@ -86,7 +86,7 @@ pub(crate) struct SizeArgs {
     drives: DriveArgs,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Sized {
     token_bytes: u64,
@@ -118,7 +118,7 @@ pub(super) fn run(args: &SizeArgs, context: &Context) -> Result<(), Failure> {
 }
 
 impl SizeArgs {
-    /// What sessions ask for.
+    /// The load of sessions.
     fn planned(&self, model: &Model) -> Load {
         let (sessions, context) =
             (self.sessions.unwrap_or_default(), self.context.unwrap_or_default());
@@ -136,7 +136,7 @@ impl SizeArgs {
         }
     }
 
-    /// What a trace asks for, and how much of it the store has.
+    /// The load of a trace, and the store's part of it.
     fn replayed(&self, trace: Trace, model: &Model) -> Result<(Load, Option<f64>), Failure> {
         let seconds = trace.span_ns() as f64 / 1e9;
         if seconds <= 0.0 {
