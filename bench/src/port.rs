@@ -133,9 +133,9 @@ pub trait Port {
 }
 
 /// Operations that a port hands over without waiting for more of a batch. Handing over everything
-/// at once lets all operations end together and the device idle while they are prepared anew: on
-/// a virtio disk at depth 32 that costs a fifth of the throughput (107k against 131k IOPS of 4 KiB;
-/// 4 was best of 1, 2, 4 and 8). The ceiling must not be lower than it could be.
+/// at once lets all operations end together and the device idle while the next ones are prepared:
+/// on a virtio disk at depth 32 that costs a fifth of the throughput (107k against 131k IOPS of 4
+/// KiB; 4 was best of 1, 2, 4 and 8). The ceiling must not be lower than it could be.
 pub const HAND_OVER_AT: u32 = 4;
 
 /// Keys of one lookup. The last of them is of a block that was never put.

@@ -79,7 +79,7 @@ impl Driver for Lane {
                     turn(&mut poller);
                     answer.send(())?;
                 } else {
-                    poller.tick(); // whatever the control thread wants
+                    poller.tick(); // commands of the control thread
                     thread::sleep(Duration::from_micros(200));
                 }
             }

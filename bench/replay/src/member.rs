@@ -29,7 +29,7 @@ impl Member {
         }
     }
 
-    /// Does what the store wants done.
+    /// Executes the store's tasks.
     pub(crate) fn perform(&mut self, task: &Task) {
         let Memory::Pool { buffer, .. } = task.memory else { return };
         let at = task.offset / PAGE as u64;

@@ -203,7 +203,7 @@ impl Replayed {
         Err("the store does not start".into())
     }
 
-    /// Does everything that the store wants done now.
+    /// Executes all tasks of the store.
     fn turn(&mut self) -> Result<(), String> {
         if let Phase::Failed(why) = self.store.phase() {
             return Err(why.to_string());

@@ -24,7 +24,7 @@ pub enum Sweep {
     Verify,
 }
 
-/// Goes once over the whole area. `progress` hears how many bytes are done.
+/// Goes once over the whole area. `progress` gets the number of bytes done.
 ///
 /// # Errors
 /// When the target fails, or (filling) a write does: nothing can be verified on such a volume.

@@ -1,6 +1,6 @@
 //! A bare pair of rings with kvrail's slot sizes, from another author (rtrb): no opcodes, no
 //! checks, no sleeping, no second process. The ceiling of a lane. Both sides write every word of a
-//! slot anew and read every word, as a lane's sides do.
+//! slot again and read every word, as a lane's sides do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -247,7 +247,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
         }
         match self.submitter.submit_and_wait(want) {
             Ok(_) => Ok(()),
-            // A signal, or the kernel wants completions to be taken first: the caller does.
+            // A signal, or the kernel requires completions to be taken first: the caller does.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => Ok(()),
             Err(error) => Err(error).context("io_uring_enter in the raw arm"),
         }

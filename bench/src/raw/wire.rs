@@ -26,7 +26,7 @@ pub(super) struct Request {
     pub(super) entry: Option<u16>,
 }
 
-/// The language of a ring and the members it speaks to.
+/// The command set of a ring and its members.
 pub(super) trait Wire: Sized {
     type Entry: squeue::EntryMarker;
     type Answer: cqueue::EntryMarker;

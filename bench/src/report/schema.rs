@@ -166,7 +166,7 @@ pub struct GpuFound {
     pub pci_address: String,
     /// Bytes of its memory.
     pub memory_bytes: u64,
-    /// Version of CUDA that the driver speaks, 1000 * major + 10 * minor.
+    /// Version of CUDA that the driver supports, 1000 * major + 10 * minor.
     pub cuda: Option<u32>,
     /// Version of cuFile, likewise.
     pub cufile: Option<u32>,

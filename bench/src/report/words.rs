@@ -45,7 +45,7 @@ fn targets(report: &Report) -> String {
             .to_owned();
     }
     match (met, all) {
-        (_, 0) => "no target speaks of these cases".to_owned(),
+        (_, 0) => "no target covers these cases".to_owned(),
         (met, all) if met == all => format!("all {all} targets are met"),
         (met, all) => format!(
             "{met} of {all} targets are met: `kvrail check --for bench` names what makes this \

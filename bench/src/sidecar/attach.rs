@@ -116,7 +116,7 @@ impl Harness for AttachHarness {
         let socket = options.attach.clone().context("--attach names no socket")?;
         let store = options.store_volume.clone();
         let volume = options.volume.clone().or_else(|| store.clone());
-        let volume = volume.context("--attach wants --volume or --store-volume")?;
+        let volume = volume.context("--attach needs --volume or --store-volume")?;
         let null_volume = options.null_volume.clone();
         attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
     }

@@ -446,8 +446,8 @@ fn quoted(mode: ModeName) -> String {
     format!("\"{}\"", mode.name())
 }
 
-/// The first word of a log filter that stands where a level should. The library would take it for
-/// a target and leave out everything else.
+/// The first word of a log filter in the place of a level. The library would take it for a target
+/// and leave out everything else.
 fn unknown_level(log: &str) -> Option<&str> {
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
     let known = |word: &str| levels.iter().any(|level| level.eq_ignore_ascii_case(word));

@@ -25,12 +25,12 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail check                      everything
   kvrail check --for serve          what the sidecar needs
-  kvrail check --for store          what drives bear, what write budgets mean, memory of indexes
+  kvrail check --for store          endurance of drives, write budgets, memory of indexes
   kvrail check --for gpu --format json
   kvrail check --for bench /data    also the file system below /data
 
-Changes nothing and needs no privilege; what it could not see it calls unseen. Exit status: 0 when
-all is well, 6 with warnings, 7 with failures.";
+Changes nothing and needs no privilege; unreadable facts are reported as unseen. Exit status: 0
+when all is well, 6 with warnings, 7 with failures.";
 
 /// Arguments of `kvrail check`.
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail config default > /etc/kvrail/kvrail.toml    every key, explained and commented out
   kvrail config check                                before a restart or a SIGHUP
-  kvrail config show --origin                        what is in force, and who says so";
+  kvrail config show --origin                        the values in force, and their origin";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

@@ -16,9 +16,9 @@ Examples:
   kvrail reload --socket /tmp/kvrail.sock
   kvrail reload --format json | jq .restart
 
-The sidecar reads its own file, environment and --set again. What can change while it serves does;
-keys that need a restart are named. A configuration that would not start is refused, the one in
-force stays, and the exit status is 1. Root and the sidecar's own user may ask.";
+The sidecar reads its own file, environment and --set again. Keys that can change while it
+serves do; keys that need a restart are named. A configuration that a start would refuse is refused,
+the one in force stays, and the exit status is 1. Only root and the sidecar's own user may reload.";
 
 /// Longest wait for the answer: new pages are tried, which may take a moment.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -20,15 +20,15 @@ Examples:
   kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]}]' \\
                --set sidecar.socket=/tmp/kvrail.sock
 
-SIGTERM or SIGINT drains: what was accepted is finished, new requests are answered DRAINING.
-A second signal stops at once; within half a second it is taken for the first. SIGHUP and
-`kvrail reload` read the configuration again: what may be attached, limits, pages, the drain
-timeout, the log and the target change at once, the log names keys that need a restart. A [target]
-that was emptied is taken down; a change that cannot be made leaves what is.
+SIGTERM or SIGINT drains: accepted requests are finished, new ones are answered with DRAINING. A
+second signal stops at once; within half a second it counts as the first. SIGHUP and `kvrail reload`
+read the configuration again: the users that may attach, limits, pages, the drain timeout, the log
+and the target change at once, the log names keys that need a restart. An emptied [target] is taken
+down; a change that fails leaves the target as it was.
 
-While the host boots (sidecar.wait_for_drives), members that are not there are waited for.
+While the host boots (sidecar.wait_for_drives), the sidecar waits for missing members.
 
-With --format json a sidecar that is ready prints one document, that of `kvrail status`.";
+With --format json a ready sidecar prints one document, that of `kvrail status`.";
 
 /// Arguments of `kvrail serve`.
 #[derive(Debug, Args)]

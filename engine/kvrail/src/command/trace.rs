@@ -21,11 +21,12 @@ Examples:
   kvrail trace --slow 20ms --seconds 60
   kvrail trace --slow 500us --rows 200 --format json
 
-Columns: LANE before the poller took it, at most (* its session had its share in flight, so more
-stood behind it); STORE for room and a place in the store; QUEUE behind others, and for the device's
-budget; DEVICE with the device; ANSWER from there to the answer, of a durable put the write of its
-record; PUBLISH until the client could see it. A turn is one round of a poller over all its work:
-all its requests waited that long. Bytes of a GPU are copied within DEVICE.
+Columns: LANE the longest time before the poller took the request (* its session had its share in
+flight, so more requests waited behind it); STORE waiting for room and a place in the store; QUEUE
+behind other requests, and for the device's budget; DEVICE at the device; ANSWER from there to the
+answer, of a durable put the write of its record; PUBLISH until the client could see it. A turn is
+one round of a poller over all its work: all its requests waited that long. Copies of GPU bytes
+count within DEVICE.
 
 The sidecar's user and root may trace, one at a time. Without a trace it costs nothing.";
 

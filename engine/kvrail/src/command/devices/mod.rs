@@ -19,10 +19,10 @@ Examples:
   kvrail devices --format json | jq '.[].health'
   kvrail devices --calibrate pci:0000:3b:00.0 /data/kv0.img
 
-A device is named by what does not change between boots, pci:ADDRESS[/NSID], serial:SERIAL[/NSID]
+Name a device by an identity that is stable between boots, pci:ADDRESS[/NSID], serial:SERIAL[/NSID]
 or wwid:ID (--verbose shows all of them), or by a path; in the configuration and in every command.
-Root sees most; what could not be seen is said. Calibration reads for a quarter of a second in all
-the ring modes that work; it never writes.";
+Root sees most; unreadable facts are listed. Calibration reads for a quarter of a second in each
+ring mode that works; it never writes.";
 
 /// Arguments of `kvrail devices`.
 #[derive(Debug, Args)]

@@ -26,14 +26,14 @@ const EXAMPLES: &str = "\
 Examples:
   kvrail status
   kvrail status --verbose                    why each mode was chosen, every counter
-  kvrail status --watch                      anew every two seconds, until Ctrl-C
+  kvrail status --watch                      again every two seconds, until Ctrl-C
   kvrail status --quiet >/dev/null || page-somebody
   kvrail status --socket /tmp/kvrail.sock --format json
 
 Exit status: 0 all is well; 9 degraded (a poller is stalled, a device gone or silent, a member of a
 store missing or out of service, a GPU failed, the target not as planned, the configuration on the
-disk or a reload refused, the metrics endpoint without its place, or it drains): standard error says
-what; 4 no sidecar answers.";
+disk or a reload refused, the metrics endpoint without its address, or a drain): standard error has
+the cause; 4 no sidecar answers.";
 
 /// Longest wait for a report, which answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Exit::Degraded, format!("degraded: {}", words.join("; "))))
 }
 
-/// Shows it anew, until a signal or the reader ends it.
+/// Shows it repeatedly, until a signal or the reader ends it.
 fn watch(
     looker: &mut Looker,
     every: Duration,

@@ -14,7 +14,7 @@ Examples:
   kvrail store clear llama-70b --yes llama-70b    from a script
 
 The blocks become unreachable at once, for all clients, by one write on each member. A client that
-has the namespace open is answered STALE and opens it again.";
+has the namespace open gets STALE and opens it again.";
 
 /// Arguments of `kvrail store clear`.
 #[derive(Debug, Args)]

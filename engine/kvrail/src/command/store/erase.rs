@@ -16,9 +16,9 @@ Examples:
   kvrail store erase cache                           members as configured; asks for the name again
   kvrail store erase cache /dev/nvme1n1 --yes cache  from a script
 
-For a store that nobody serves: whatever its members hold, it is empty after that, without its
-namespaces, and has other secrets. Name, label, segments and sizes stay. Of a store that is served,
-`kvrail store clear` and `kvrail store remove` empty one namespace.";
+For a store that no sidecar serves: it becomes empty, whatever its members hold, without namespaces
+and with new secrets. Name, label, segments and sizes stay. In a store that is served, `kvrail
+store clear` and `kvrail store remove` empty one namespace.";
 
 /// Arguments of `kvrail store erase`.
 #[derive(Debug, Args)]

@@ -19,10 +19,10 @@ Examples:
   kvrail store pools --store cache --format json      every counter
 
 All members together. A pool takes free space up to MAXIMUM while the minimums of others stay free;
-then it evicts its own oldest blocks. One that has less than MINIMUM takes from the pool that is
-furthest above its own: GIVEN counts what a pool gave. HAS is the space of its segments, with what
-is open or ready for the next blocks. CONFIGURED no: its [[volume.pool]] is gone; it keeps its
-blocks until others need the space.";
+then it evicts its own oldest blocks. A pool below its MINIMUM takes space from the pool that is
+furthest above its own minimum: GIVEN counts the space that a pool gave. HAS is the space of its
+segments, with what is open or ready for the next blocks. CONFIGURED no: its [[volume.pool]] is
+gone; it keeps its blocks until others need the space.";
 
 /// Arguments of `kvrail store pools`.
 #[derive(Debug, Args)]

@@ -29,7 +29,7 @@ the ids of the prompt's blocks from the front, equal for equal prefixes. `kvrail
 --trace` plays the same file with bytes. Each request gets its blocks until the first miss, and puts
 the rest. No sidecar, no drive and no bytes are needed: the store's own code runs in simulated time.
 With a budget, its ring is full of other blocks when the trace begins, as it is after the first
-filling, which no budget limits. `kvrail store size` says which drives a size takes.";
+filling, which no budget limits. `kvrail store size` computes the drives for a size.";
 
 /// Blocks are as long as this unless another size is named.
 const BLOCK_BYTES: u64 = 1 << 20;

@@ -22,16 +22,16 @@ Examples:
   kvrail store status --store cache --format json     every counter, each member and all of them,
                                                       and their pools
 
-FILL is the bytes of all blocks against what the member can hold; a ring that was round once stays
-below 100 % by what was dropped, cleared or padded. INDEX is the blocks against what the index is
-made for: one for each --block-mean of the capacity. WRITTEN/PUT is what the drive was given for
-each byte put: above 1 by records, pages and moved blocks. DECLINED puts are no errors: colder (of a
-new chain, while what is there is used too often to make room for it), first sight (little write
-budget is left, and the block was not put before), budget (none is left), index full, broken (the
-drive refused a write of the store's own; it only reads), busy. BUDGET is what may be written.
-STATE: starting (reads its heads), warming (serves; what it does not find may yet turn up), serving,
-gone (its drive is), missing (it was when the sidecar started). Pools follow where there are some,
-all members together.";
+FILL is the share of the member's capacity that blocks use; after the first round of the ring it
+stays below 100 % because of dropped, cleared and padded bytes. INDEX is the share of the index
+that blocks use: it has one entry for each --block-mean of the capacity. WRITTEN/PUT is the bytes
+written to the drive for each byte put: above 1 because of records, pages and moved blocks.
+DECLINED puts are no errors: colder (of a new chain, while the stored blocks are used too often to
+make room), first sight (little write budget is left, and the block was not put before), budget
+(none is left), index full, broken (the drive refused a write of the store's own; it only reads),
+busy. BUDGET is the bytes that may be written. STATE: starting (reads its heads), warming (serves;
+a missing block may still be found), serving, gone (its drive is), missing (its drive was at the
+sidecar's start). Pools follow where there are some, all members together.";
 
 /// Rows of pools.
 const POOLS_SHOWN: usize = 12;

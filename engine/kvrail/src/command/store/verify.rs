@@ -25,8 +25,8 @@ Examples:
   kvrail store verify --format json
 
 Reads and checks every block while the store serves, at the lowest class. No block counts as hit by
-that. A wrong one is read again; when it is wrong twice the sidecar looks itself, drops it and logs
-its place. Status 5 when blocks were wrong, 1 when some could not be read.";
+that. A wrong one is read again; if it is wrong twice, the sidecar reads it, drops it and logs its
+place. Status 5 when blocks were wrong, 1 when some could not be read.";
 
 /// Blocks and bytes that are read at once.
 const BATCH_BLOCKS: usize = 16;

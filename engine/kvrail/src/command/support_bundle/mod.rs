@@ -32,7 +32,7 @@ Examples:
   kvrail support-bundle --log /var/log/kvrail.log     where no journal has it
   tar xzOf kvrail.tar.gz kvrail-support/status.txt
 
-It holds the configuration with who set what, status, metrics, checks, devices, topology, versions
+It holds the configuration with its origin, status, metrics, checks, devices, topology, versions
 and the end of the log. Keys and the paths of key files are left out; names of hosts, users and
 processes are not. Only its owner may read the file.";
 

@@ -14,8 +14,9 @@ Examples:
   kvrail target apply --dry-run                the same as `kvrail target plan`
   kvrail target apply --config ./kvrail.toml --format json
 
-A step that fails takes back the ones before it. After a crash, apply again or undo: both know
-what was made. Nothing holds the exported drives once this command has ended; `kvrail serve` does.";
+A step that fails reverts the ones before it. After a crash, apply again or tear down: both read the
+record of the steps. This command holds the exported drives only while it runs; `kvrail serve` holds
+them while it serves.";
 
 /// Arguments of `kvrail target apply`.
 #[derive(Debug, Args)]

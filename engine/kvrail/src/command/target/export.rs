@@ -13,7 +13,7 @@ use kvrail_cli::output::print_json;
 const EXAMPLES: &str = "\
 Examples:
   kvrail target export > nvmet.json                      the plan; `nvmetcli restore` reads it
-  kvrail target export --tree /sys/kernel/config/nvmet   all that is there, whoever made it
+  kvrail target export --tree /sys/kernel/config/nvmet   the whole tree, also objects of others
 
 Keys are not written.";
 

@@ -17,7 +17,7 @@ Examples:
   kvrail target import /etc/nvmet/config.json >> /etc/kvrail/kvrail.toml
   nvmetcli save now.json && kvrail target import now.json
 
-Devices are looked up on this host and named by what they are.";
+Devices are looked up on this host and named by their identity.";
 
 /// Arguments of `kvrail target import`.
 #[derive(Debug, Args)]

@@ -18,8 +18,8 @@ use kvrail_cli::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvrail target plan                      what would be done; changes nothing
-  kvrail target apply                     do it, all or nothing
+  kvrail target plan                      the steps; changes nothing
+  kvrail target apply                     execute them, all or nothing
   kvrail target status                    is it as planned? 0: yes, 8: no
   kvrail target teardown                  remove what kvrail made, and nothing else
   kvrail target export > nvmet.json       the plan as nvmetcli's JSON; `import` reads such a file

@@ -17,7 +17,7 @@ Examples:
   kvrail target status --format json | jq .as_planned
 
 Exit status: 0 when it is as planned, 8 when not; 1, 2 or 3 when there can be no plan, as of
-`kvrail target plan`. What could be seen is shown in any case.";
+`kvrail target plan`. The readable part is shown in any case.";
 
 /// Arguments of `kvrail target status`.
 #[derive(Debug, Args)]

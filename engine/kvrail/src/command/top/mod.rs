@@ -26,8 +26,8 @@ Examples:
   kvrail top --once                     one frame, without a terminal
   kvrail top --once --format json       two reports, an interval apart
 
-Keys: s next order, r the other way round, e every column, w why and notes, arrows and Page keys
-move, p pause, q quit.";
+Keys: s next order, r reverse order, e all columns, w reasons and notes, arrows and Page keys move,
+p pause, q quit.";
 
 /// Arguments of `kvrail top`.
 #[derive(Debug, Args)]

@@ -42,7 +42,7 @@ impl Order {
     }
 }
 
-/// How somebody wants to see it.
+/// The user's choice of view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) order: Order,
@@ -139,7 +139,7 @@ pub(super) struct Happened {
 impl Happened {
     /// By the sidecar's monotonic clock, so that a changed system clock does not show here.
     pub(super) fn between(before: &StatusReport, now: &StatusReport) -> Self {
-        // A sidecar that was started anew counts anew.
+        // A restarted sidecar counts from 0.
         let same = before.sidecar.epoch == now.sidecar.epoch;
         let passed_ms = now.sidecar.uptime_ms.saturating_sub(before.sidecar.uptime_ms);
         let per = |now: u64, before: Option<u64>| match before.filter(|_| same && passed_ms > 0) {

@@ -16,10 +16,10 @@ Examples:
   kvrail volume add cache /dev/nvme5n1                  the others as configured
   kvrail volume add cache serial:S6CKNE0T /dev/nvme1n1 /dev/nvme2n1
 
-For a store that nobody serves, with all its members there. The new one takes its share: of the
-keys, one in so many as there are members is looked for there from then on, and put there anew; all
-others stay where they are. Name it in the configuration, too. After a crash or a kill the same
-command goes on where it was, and the store starts in any case.";
+For a store that no sidecar serves, with all its members there. The new member takes an equal share
+of the keys: they are looked up and put there from then on; all other keys stay where they are. Name
+the member in the configuration, too. After a crash or a kill the same command continues, and the
+store starts in any case.";
 
 /// Arguments of `kvrail volume add`.
 #[derive(Debug, Args)]

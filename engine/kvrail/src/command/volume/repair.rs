@@ -17,8 +17,8 @@ Examples:
   kvrail volume repair kv0                  the members configured for kv0
   kvrail volume repair kv0 serial:S6CKNE0T
 
-Each label lies on its member twice. A copy that is damaged, and nothing else with it, is written
-again from the other one. Find out first what wrote there: it may have hit the data too.";
+Each label lies on its member twice. If one copy alone is damaged, it is written again from the
+other one. Find the cause of the damage first: it may have hit the data, too.";
 
 /// Arguments of `kvrail volume repair`.
 #[derive(Debug, Args)]

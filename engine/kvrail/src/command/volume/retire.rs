@@ -16,9 +16,9 @@ Examples:
   kvrail volume retire cache --member 2                 the others as configured
   kvrail volume retire cache --member 2 /dev/nvme1n1 /dev/nvme3n1
 
-For a store that nobody serves. Its blocks are lost, and its keys spread over the others. All others
-must be there. Take it from the configuration, too; a drive that was retired is never served again,
-before it is wiped. `kvrail volume list` shows the numbers of members.";
+For a store that no sidecar serves. The blocks of the member are lost, and its keys spread over the
+others. All others must be there. Remove the member from the configuration, too; a retired drive is
+not served again before it is wiped. `kvrail volume list` shows the numbers of members.";
 
 /// Arguments of `kvrail volume retire`.
 #[derive(Debug, Args)]

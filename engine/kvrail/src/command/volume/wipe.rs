@@ -17,8 +17,8 @@ Examples:
   kvrail volume wipe kv0 /data/kv0.img
   kvrail volume wipe kv0                    the members configured for kv0
 
-The name must be the one that the labels carry: it is the confirmation. The data behind the labels
-stays where it is, so that a volume made there later asks for --force.";
+The name must be the one in the labels: it is the confirmation. The data behind the labels stays,
+so that a volume made there later needs --force.";
 
 /// Arguments of `kvrail volume wipe`.
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ Examples:
       --drive-tb 7.68 --drive-read 12 --drive-write 6 --drive-tbw 14016 --format json
 
 Without a trace: all sessions' contexts are kept, live ones read theirs again at each turn and make
-new tokens. 4032 tokens read and 153 made a second is what a live session of a coding agent does on
+new tokens. A live session of a coding agent reads 4032 tokens and makes 153 a second on
 average. With a trace: the store's own code plays it, as `kvrail store replay` does. Drives are
 planned to be busy 70 % of the time at most. docs/sizing.md has the formulas.";
 
