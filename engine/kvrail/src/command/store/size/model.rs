@@ -138,11 +138,10 @@ impl ModelArgs {
 }
 
 fn missing() -> Failure {
-    Failure::new(Exit::Usage, "the bytes of a token in the KV cache are unknown")
-        .with_remedy(
-            "name the shape in the model's config.json: --layers with --kv-heads and --head-size, \
+    Failure::new(Exit::Usage, "the bytes of a token in the KV cache are unknown").with_remedy(
+        "name the shape in the model's config.json: --layers with --kv-heads and --head-size, \
              or with --mla-rank; or give --token-bytes",
-        )
+    )
 }
 
 fn in_range(name: &str, value: u64, most: u64) -> Result<(), Failure> {
