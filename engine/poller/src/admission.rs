@@ -1,74 +1,125 @@
-//! Admission of requests to volumes: from 64 hostile bytes to a range of a device and a range of
-//! memory, or the status that refuses them. Requests that name a key fail here, and are checked in
-//! `stores/admit.rs` (gets: `stores/gets.rs`).
+//! Admission: the only check of what clients write. It makes of 64 hostile bytes, and of the side
+//! area behind them, a range of a device or what a store is asked, with its memory; or the status
+//! that refuses the request.
 //!
-//! The copy was loaded from shared memory once; everything after looks at the copy only
-//! (invariant 4). Most requests are a read or write of host memory without flags and deadline:
-//! they pass the checks that every request passes, and skip the cold ones.
+//! Slot and side area were copied from shared memory once; everything after looks at the copies
+//! only (invariant 4). Most requests are a read or write of host memory without flags and
+//! deadline, or a get of a whole block: a common pass over the same checks accepts those, and
+//! leaves all others to the pass for any.
+
+mod blocks;
+mod keys;
+mod memory;
 
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_DURABLE, FLAGS_KNOWN};
-use kvrail_ring::{DeviceIndex, Opcode, RequestSnapshot, Status, VolumeId};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN};
+use kvrail_ring::{Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId};
+use kvrail_store::Hold;
 
-use crate::backend::{BackEnd, Route, Volume};
+use crate::back_ends::BackEnds;
+use crate::back_ends::pending::StoreRequest;
+use crate::back_ends::suspects::Report;
+use crate::front_end::Seat;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
+use crate::store_call::Permit;
 use crate::task::{BufferRef, DeviceExtent};
+pub(crate) use blocks::{GetAsk, key_of};
+pub(crate) use keys::{KeyPlace, PlacedKeys};
+pub(crate) use memory::{Entered, Masks, enter_tail, leave};
 
-/// What a sound request is.
-#[derive(Clone, Copy, Debug)]
+/// A sound request. Its memory is entered.
+#[derive(Clone, Debug)]
 pub(crate) enum Admitted {
     /// Done: it asked for an answer.
     Nop,
     /// One for a device.
-    Io(DeviceExtent, BufferRef),
+    Range(DeviceExtent, BufferRef),
+    /// A get, and its body.
+    Get(GetAsk, Option<Entered>),
+    /// A put or drop, and its body and tail.
+    Change(StoreRequest, [Option<Entered>; 2]),
+    /// A lookup.
+    Lookup(PlacedKeys, Hold),
+    /// A release.
+    Release(PlacedKeys),
+    /// The report to a shard that a block is wrong.
+    Suspect(usize, Report, Permit),
 }
 
-/// The checks, and what they look at beside the session's regions.
+/// The checks.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    back_ends: Vec<BackEnd>,
-    /// All back ends, once requests are answered DRAINING. The common pass finds none then, and
-    /// need not ask.
-    draining: Option<Vec<BackEnd>>,
+    /// The side area of the put that was checked last.
+    side: SideCopy,
+    draining: bool,
 }
 
 impl Admission {
-    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
-    pub(crate) fn new(routes: &[Route], devices: &[DeviceIndex], shards: &[usize]) -> Self {
-        let back_ends = routes.iter().map(|route| BackEnd::new(route, devices, shards)).collect();
-        Self { back_ends, draining: None }
+    pub(crate) fn new() -> Self {
+        Self { side: SideCopy::new(), draining: false }
     }
 
-    /// Answers DRAINING from now on.
+    /// Answers DRAINING from now on. The common pass does not look: its callers withdraw what it
+    /// finds.
     pub(crate) fn drain(&mut self) {
-        if self.draining.is_none() {
-            self.draining = Some(std::mem::take(&mut self.back_ends));
-        }
+        self.draining = true;
     }
 
     /// Whether requests are answered DRAINING.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.is_some()
+        self.draining
     }
 
-    /// Checks a request against the volumes and the session's regions. A sound read or write is
-    /// counted in at its region.
+    /// Checks any request.
+    ///
+    /// # Errors
+    /// The status that is its answer.
+    pub(crate) fn check(
+        &mut self,
+        request: &RequestSnapshot,
+        side: SideSlot<'_>,
+        seat: Seat,
+        back_ends: &mut BackEnds,
+        regions: &mut Regions,
+    ) -> Result<Admitted, Status> {
+        if self.draining {
+            return Err(Status::Draining);
+        }
+        let session = seat.session;
+        let Some(opcode) = request.opcode().filter(|opcode| opcode.is_keyed()) else {
+            return Self::check_range(request, session, back_ends, regions, Pass::Any);
+        };
+        if opcode == Opcode::Get {
+            let (ask, body) = Self::check_get(request, session, back_ends, regions, Pass::Any)?;
+            return Ok(Admitted::Get(ask, body));
+        }
+        check_keyed(opcode, request)?;
+        match opcode {
+            Opcode::Put | Opcode::Drop => {
+                self.check_change(request, side, seat, back_ends, regions)
+            }
+            Opcode::Lookup => keys::lookup(request, session, back_ends),
+            Opcode::Release => keys::release(request, session, back_ends),
+            Opcode::Suspect => keys::suspect(request, session, back_ends),
+            _ => Err(Status::Invalid),
+        }
+    }
+
+    /// Checks a request that names no key, against the volumes and the session's regions. A sound
+    /// read or write is counted in at its region.
     ///
     /// # Errors
     /// The status that is its answer, after a pass for any; else it may be sound all the same.
     #[inline(always)]
-    pub(crate) fn check(
-        &self,
+    pub(crate) fn check_range(
         request: &RequestSnapshot,
         session: SessionSlot,
+        back_ends: &BackEnds,
         regions: &mut Regions,
         pass: Pass,
     ) -> Result<Admitted, Status> {
-        if pass == Pass::Any && self.draining.is_some() {
-            return Err(Status::Draining);
-        }
         request.class().ok_or(Status::Invalid)?;
         if pass == Pass::Common && !(request.is_simple() && request.transfer().is_some()) {
             return Err(Status::Invalid);
@@ -79,49 +130,41 @@ impl Admission {
         }
         if request.transfer().is_none() {
             let at = (request.volume_id(), request.volume_offset(), request.length());
-            return self.check_other(request.opcode(), request.flags(), at);
+            return check_other(request.opcode(), request.flags(), at, back_ends);
         }
         let (offset, length) = (request.region_offset(), request.length());
-        let volume = self.volume(request.volume_id())?;
+        let volume = back_ends.volume(request.volume_id())?;
         // What is longer than a device's window is rare, and the budget counts it otherwise.
         let max = if pass == Pass::Common { WINDOW_BYTES } else { REQUEST_LENGTH_MAX };
         let extent = volume.locate(request.volume_offset(), length, max)?;
         volume.check_alignment(offset)?;
         let range = (request.layout_block(), offset, length);
         let memory = regions.enter(session, request.region_id(), range, pass)?;
-        Ok(Admitted::Io(extent, memory))
+        Ok(Admitted::Range(extent, memory))
     }
+}
 
-    #[inline(always)]
-    fn volume(&self, id: VolumeId) -> Result<&Volume, Status> {
-        match self.back_ends.get(usize::from(id.0)) {
-            Some(BackEnd::Volume(volume)) => Ok(volume),
-            Some(BackEnd::Store) | None => Err(Status::Invalid),
+/// Checks a request that moves no bytes, or none that are known.
+#[cold]
+#[inline(never)]
+fn check_other(
+    opcode: Option<Opcode>,
+    flags: u8,
+    (volume, offset, length): (VolumeId, u64, u32),
+    back_ends: &BackEnds,
+) -> Result<Admitted, Status> {
+    let extent = match opcode {
+        Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(Admitted::Nop),
+        _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move
+        // A flush names a member by any offset on it.
+        Some(Opcode::Flush) if length == 0 => back_ends.volume(volume)?.device_at(offset)?,
+        Some(Opcode::Discard) => {
+            back_ends.volume(volume)?.locate(offset, length, REQUEST_LENGTH_MAX)?
         }
-    }
-
-    /// Checks a request that moves no bytes, or none that are known.
-    #[cold]
-    #[inline(never)]
-    fn check_other(
-        &self,
-        opcode: Option<Opcode>,
-        flags: u8,
-        (volume, offset, length): (VolumeId, u64, u32),
-    ) -> Result<Admitted, Status> {
-        let extent = match opcode {
-            Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(Admitted::Nop),
-            _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move
-            // A flush names a member by any offset on it.
-            Some(Opcode::Flush) if length == 0 => self.volume(volume)?.device_at(offset)?,
-            Some(Opcode::Discard) => {
-                self.volume(volume)?.locate(offset, length, REQUEST_LENGTH_MAX)?
-            }
-            _ => return Err(Status::Invalid),
-        };
-        let none = BufferRef { buffer: BufferIndex(0), offset: 0 };
-        Ok(Admitted::Io(extent, none))
-    }
+        _ => return Err(Status::Invalid),
+    };
+    let none = BufferRef { buffer: BufferIndex(0), offset: 0 };
+    Ok(Admitted::Range(extent, none))
 }
 
 /// Checks what simple requests do not have: flags, and the block of a layout.
@@ -134,3 +177,20 @@ fn check_extras(opcode: Option<Opcode>, flags: u8, block: u32) -> Result<(), Sta
     let sound = !stray && !durable_read && flags & !FLAGS_KNOWN == 0;
     if sound { Ok(()) } else { Err(Status::Invalid) }
 }
+
+/// Checks what every request that names a key but a get has: its class, flags and place in a chain.
+fn check_keyed(opcode: Opcode, request: &RequestSnapshot) -> Result<(), Status> {
+    request.class().ok_or(Status::Invalid)?;
+    let allowed = match opcode {
+        Opcode::Put => FLAG_DURABLE | FLAG_SIDE,
+        Opcode::Drop => FLAG_DURABLE,
+        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH,
+        Opcode::Release => FLAG_CONTINUED,
+        _ => 0,
+    };
+    let placed = opcode == Opcode::Put || request.chain() == 0;
+    if request.flags() & !allowed == 0 && placed { Ok(()) } else { Err(Status::Invalid) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,21 +8,19 @@ use std::sync::Arc;
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
 
-use crate::admission::{Admission, Admitted};
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
-use crate::front_end::{Begun, FrontEnd, Seat};
+use crate::front_end::{FrontEnd, Seat};
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::probes;
-use crate::regions::{Pass, Regions};
 use crate::scheduler::budget::Budget;
 use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::{OperationKind, PollerStats};
-use crate::task::{MemoryKind, StoreTask, Task};
+use crate::task::{BufferRef, DeviceExtent, MemoryKind, StoreTask, Task};
 
 /// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
 const JOINED_MAX: u64 = 64;
@@ -48,8 +46,6 @@ pub(crate) struct Executor<D> {
     ended: Vec<StoreEnd>,
     blocks: BlockReads,
     events: Events,
-    /// A request on its way to the rare pass.
-    rare: Option<RequestSnapshot>,
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
     /// Time of this tick.
@@ -82,7 +78,6 @@ impl<D: Device> Executor<D> {
             ended: Vec::with_capacity(store_tasks as usize),
             blocks: BlockReads::new(tasks_max, store_tasks > 0),
             events: Events::new(),
-            rare: None,
             mailbox,
             stats,
             now_ns: 0,
@@ -116,24 +111,14 @@ impl<D: Device> Executor<D> {
         self.queues.iter_mut().map(|queue| queue.scheduler().in_flight()).sum()
     }
 
-    /// Checks a request and begins its task, if it needs one and gets one.
+    /// Begins the task of a request of the common pass.
     #[inline(always)]
-    pub(crate) fn admit(
+    pub(crate) fn begin(
         &mut self,
         request: &RequestSnapshot,
         seat: Seat,
-        admission: &Admission,
-        regions: &mut Regions,
-    ) -> Begun {
-        let checked = admission.check(request, seat.session, regions, Pass::Common);
-        let Ok(Admitted::Io(extent, memory)) = checked else {
-            if request.opcode().is_some_and(Opcode::is_keyed) && !admission.is_draining() {
-                return Begun::Keyed;
-            }
-            // In memory of its own: a request whose address is passed on lies in memory for all.
-            self.rare = Some(*request);
-            return self.admit_rare(seat, admission, regions);
-        };
+        (extent, memory): (DeviceExtent, BufferRef),
+    ) {
         let from = (seat.session, seat.lane);
         let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
@@ -142,27 +127,24 @@ impl<D: Device> Executor<D> {
         if !self.queues[task.device()].begin(&task, MemoryKind::Host, operation) {
             self.wait(id);
         }
-        Begun::Task
     }
 
-    /// Admits what the common pass did not.
+    /// Begins the task of any request for a range.
     #[cold]
     #[inline(never)]
-    fn admit_rare(&mut self, seat: Seat, admission: &Admission, regions: &mut Regions) -> Begun {
-        let request = self.rare.take().expect("set by the caller");
-        let (extent, memory) = match admission.check(&request, seat.session, regions, Pass::Any) {
-            Ok(Admitted::Io(extent, memory)) => (extent, memory),
-            Ok(Admitted::Nop) => return Begun::Answer(Status::Ok),
-            Err(status) => return Begun::Answer(status),
-        };
+    pub(crate) fn begin_any(
+        &mut self,
+        request: &RequestSnapshot,
+        seat: Seat,
+        (extent, memory): (DeviceExtent, BufferRef),
+    ) {
         let from = (seat.session, seat.lane);
-        let task = Task::new(&request, from, (extent, memory, memory.kind()), self.now_ns);
+        let task = Task::new(request, from, (extent, memory, memory.kind()), self.now_ns);
         let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
         if request.deadline_ns() != 0 {
             self.deadlines.set(self.now_ns.saturating_add(request.deadline_ns()), id);
         }
         self.start_or_wait(id);
-        Begun::Task
     }
 
     /// Begins the read of a block with this check, which is the client's task. A deadline of 0 is

@@ -41,8 +41,6 @@ pub(crate) enum Begun {
     Kept,
     /// The same, and it goes on with a request that was counted when its first slot came.
     Continued,
-    /// It names a key, and there is no store.
-    Keyed,
 }
 
 /// A request to a store that has ended.
@@ -188,7 +186,6 @@ impl FrontEnd {
                     Some(kept)
                 }
                 Begun::Answer(status) => Some(answer(counters, request.user_data(), status)),
-                Begun::Keyed => Some(answer(counters, request.user_data(), Status::Invalid)),
             }
         });
         lane.server().release();

@@ -9,7 +9,7 @@
 mod admission;
 mod ages;
 mod attaching;
-mod backend;
+mod back_ends;
 mod bells;
 mod block_reads;
 mod completion_batch;
@@ -19,6 +19,7 @@ mod executor;
 mod front_end;
 mod handle;
 mod idle;
+mod intake;
 mod lanes;
 mod limits;
 mod mailbox;
@@ -32,13 +33,12 @@ mod stats;
 mod store_call;
 mod store_page;
 mod store_witness;
-mod stores;
 mod task;
 mod teardown;
 mod thread;
 mod trace;
 
-pub use backend::Route;
+pub use back_ends::Route;
 pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
 pub use handle::PollerHandle;
 pub use limits::{

@@ -13,11 +13,12 @@ use rustix::io::Errno;
 use crate::admission::Admission;
 use crate::ages::Ages;
 use crate::attaching::AttachQueue;
-use crate::backend::Route;
+use crate::back_ends::{BackEnds, Route};
 use crate::epoll::EpollSet;
 use crate::executor::Executor;
-use crate::front_end::{Begun, Fetched, FrontEnd};
+use crate::front_end::{Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
+use crate::intake::Intake;
 use crate::limits::{DEVICES_MAX, SessionSlot};
 use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
 use crate::probes;
@@ -25,7 +26,6 @@ use crate::regions::Memory;
 use crate::scheduler::budget::Budget;
 use crate::stats::PollerStats;
 use crate::store_call::StoreSetup;
-use crate::stores::Stores;
 use crate::teardown::tear_down;
 
 /// Commands of one tick: each takes up to a few microseconds.
@@ -78,7 +78,7 @@ pub struct Poller<D, C> {
     front_end: FrontEnd,
     admission: Admission,
     executor: Executor<D>,
-    stores: Option<Box<Stores>>,
+    back_ends: Box<BackEnds>,
     attaching: AttachQueue,
     ages: Ages,
     epoll: EpollSet,
@@ -126,14 +126,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
         }
         let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
-        let shards: Vec<_> = stores.iter().map(|(device, _)| *device).collect();
-        let store_tasks = Stores::tasks_max(&stores);
-        let stores = begin_stores(&stores, (&routes, &indices), &mut devices, (&stats, &clock))?;
+        let store_tasks = BackEnds::tasks_max(&stores);
+        let routes = (&*routes, &*indices);
+        let back_ends = begin_back_ends(&stores, routes, &mut devices, (&stats, &clock))?;
         let mut poller = Self {
             front_end: FrontEnd::new(Arc::clone(&stats)),
-            admission: Admission::new(&routes, &indices, &shards),
+            admission: Admission::new(),
             executor: Executor::new(devices, &budgets, store_tasks, mail, counters),
-            stores,
+            back_ends,
             attaching: AttachQueue::new(),
             ages: Ages::new(indices.len()),
             clock,
@@ -173,13 +173,9 @@ impl<D: Device, C: Clock> Poller<D, C> {
             tear_down(&mut self.front_end, self.executor.queues(), &self.epoll, &self.mailbox);
         }
         work += self.admit();
-        if self.stores.is_some() {
-            work += self.serve_stores();
-        }
+        work += self.back_ends.serve(&mut self.executor, &mut self.front_end, &self.mailbox);
         work += self.executor.dispatch(&mut self.front_end);
-        if self.stores.is_some() {
-            work += self.serve_prompt();
-        }
+        work += self.back_ends.serve_prompt(&mut self.executor, &mut self.front_end);
         self.executor.report_late(&mut self.front_end);
         self.look_at_ages();
         let bells = self.publish();
@@ -199,19 +195,14 @@ impl<D: Device, C: Clock> Poller<D, C> {
             self.executor.show_depths();
         }
         self.stats.counters.ticks.add(1);
-        let mut quiet = self.executor.tasks().claimed() == 0;
-        if self.stores.is_some() {
-            quiet = self.is_quiet();
-            if self.stopping && !self.stores_may_stop(quiet) {
-                self.report_drained(quiet);
-                return TickOutcome::Busy;
-            }
-        }
-        if self.stopping && quiet {
+        let quiet = self.back_ends.are_quiet(self.executor.tasks().claimed());
+        if self.stopping && quiet && self.back_ends.may_stop() {
             return TickOutcome::Stopped;
         }
         self.report_drained(quiet);
-        let busy = work > 0 || self.front_end.is_teardown_due();
+        // Stores that have to write before the end go on at once.
+        let ending = self.stopping && quiet;
+        let busy = work > 0 || self.front_end.is_teardown_due() || ending;
         if busy { TickOutcome::Busy } else { TickOutcome::Idle }
     }
 
@@ -256,9 +247,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
             Command::CloseSession(session) => {
                 self.front_end.close_session(session);
                 self.executor.cancel(session, &mut self.front_end);
-                if let Some(stores) = &mut self.stores {
-                    stores.close_session(session, &mut self.front_end, self.executor.now_ns());
-                }
+                let now_ns = self.executor.now_ns();
+                self.back_ends.close_session(session, &mut self.front_end, now_ns);
                 self.attaching.cancel(session, &mut self.front_end, self.executor.queues());
             }
             Command::Replace(device, mut with) => {
@@ -270,11 +260,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
             Command::Drain => {
                 self.admission.drain();
+                self.back_ends.drain();
                 self.owes_drained = true;
             }
             Command::Store(device, call) => {
-                let stores = self.stores.as_mut().expect("calls go to devices with stores");
-                stores.call(device, call, self.executor.now_ns());
+                self.back_ends.call(device, call, self.executor.now_ns());
             }
             Command::Trace(mut with) => {
                 if let Some(tracer) = &mut with {
@@ -291,9 +281,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
     fn add_lane(&mut self, session: SessionSlot, seat: Box<LaneSeat>) {
         let queue = seat.queue;
         self.executor.seat(session, seat.tenant);
-        if let Some(stores) = &mut self.stores {
-            stores.seat(session, seat.tenant);
-        }
+        self.back_ends.seat(session, seat.tenant);
         if self.epoll.watch_edge(seat.doorbell.as_fd()).is_err() {
             return self.mailbox.post(Notice::LaneClosed(session, seat));
         }
@@ -309,18 +297,12 @@ impl<D: Device, C: Clock> Poller<D, C> {
     /// One round over all lanes; returns how many requests were taken. Each is checked once, as a
     /// private copy, and begun.
     fn admit(&mut self) -> u64 {
-        let Self { front_end, admission, executor, stores, mailbox, .. } = self;
+        let Self { front_end, admission, back_ends, executor, mailbox, .. } = self;
+        let mut intake = Intake { admission, back_ends, executor };
         let mut taken = 0;
         for position in 0..front_end.lanes().count() {
-            let fetched =
-                front_end.fetch(position, |(request, side), (seat, kept), regions| {
-                    match (executor.admit(request, seat, admission, regions), &mut *stores) {
-                        (Begun::Keyed, Some(stores)) => {
-                            stores.admit((request, side), (seat, kept), regions, executor)
-                        }
-                        (begun, _) => begun,
-                    }
-                });
+            let fetched = front_end
+                .fetch(position, |request, from, regions| intake.begin(request, from, regions));
             let Some(Fetched { count, fault }) = fetched else { break };
             taken += u64::from(count);
             if let Some((session, queue, fault)) = fault {
@@ -329,35 +311,6 @@ impl<D: Device, C: Clock> Poller<D, C> {
         }
         front_end.lanes().rotate();
         taken
-    }
-
-    /// Goes on with stores; returns how much there was.
-    #[inline(never)]
-    fn serve_stores(&mut self) -> u64 {
-        let Self { executor, stores, front_end, mailbox, .. } = self;
-        stores.as_mut().map_or(0, |stores| stores.serve(executor, front_end, mailbox))
-    }
-
-    /// The same, for what ended where it was begun.
-    #[inline(never)]
-    fn serve_prompt(&mut self) -> u64 {
-        let Self { executor, stores, front_end, .. } = self;
-        stores.as_mut().map_or(0, |stores| stores.serve_prompt(executor, front_end))
-    }
-
-    /// Whether nothing of any client is in flight.
-    #[cold]
-    fn is_quiet(&self) -> bool {
-        let claimed = self.executor.tasks().claimed();
-        self.stores
-            .as_ref()
-            .map_or(claimed == 0, |stores| claimed == stores.in_flight() && stores.requests() == 0)
-    }
-
-    /// Told to stop: whether stores are ready for it.
-    #[cold]
-    fn stores_may_stop(&mut self, quiet: bool) -> bool {
-        self.stores.as_mut().is_none_or(|stores| quiet && stores.may_stop())
     }
 
     #[inline]
@@ -456,10 +409,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let ready = self.executor.queues().iter_mut().any(|queue| queue.device().is_ready());
         if !ready && !self.front_end.lanes().any_ready() && self.mailbox.is_empty() {
             self.stats.counters.sleeps.add(1);
-            let mut timeout_ns = self.executor.sleep_ns(longest_ns);
-            if let Some(stores) = &self.stores {
-                timeout_ns = stores.sleep_ns(self.executor.now_ns(), timeout_ns);
-            }
+            let timeout_ns = self.executor.sleep_ns(longest_ns);
+            let timeout_ns = self.back_ends.sleep_ns(self.executor.now_ns(), timeout_ns);
             probes::poller_sleeps(timeout_ns);
             match self.block_on {
                 Some(index) => self.executor.queues()[index].device().block(timeout_ns),
@@ -491,16 +442,16 @@ pub enum SetupError {
     Sizes(#[from] ConfigError),
 }
 
-/// Makes the stores, and attaches their buffers.
-fn begin_stores<D: Device, C: Clock>(
+/// Attaches the buffers of stores, and makes what stands behind requests.
+fn begin_back_ends<D: Device, C: Clock>(
     setups: &[(usize, StoreSetup)],
     routes: (&[Route], &[DeviceIndex]),
     devices: &mut [D],
     (stats, clock): (&Arc<PollerStats>, &C),
-) -> Result<Option<Box<Stores>>, SetupError> {
+) -> Result<Box<BackEnds>, SetupError> {
     for (device, setup) in setups {
         devices[*device].attach(setup.buffer, Arc::clone(&setup.pool))?;
     }
-    let descriptions: Vec<_> = devices.iter().map(|it| it.description().clone()).collect();
-    Ok(Stores::new(setups, routes, &descriptions, stats, clock.now_ns())?.map(Box::new))
+    let descriptions: Vec<_> = devices.iter().map(|device| device.description().clone()).collect();
+    Ok(Box::new(BackEnds::new(setups, routes, &descriptions, stats, clock.now_ns())?))
 }

@@ -8,16 +8,10 @@ use kvrail_store::{
     Status as Ending, TaskId,
 };
 
+use crate::admission::Entered;
 use crate::front_end::Ended;
-use crate::task::{BufferRef, ClientRequest};
+use crate::task::ClientRequest;
 use crate::trace::{Spent, Work};
-
-/// Memory that a request has entered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entered {
-    pub(crate) region: RegionId,
-    pub(crate) place: BufferRef,
-}
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +52,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub(crate) id: SlotId,
-    wanted: Wanted,
+    asked: StoreRequest,
     /// Where whole logical blocks go to or come from.
     pub(crate) body: Option<Entered>,
     /// The same for the bytes behind them.
@@ -73,7 +67,7 @@ pub(crate) struct Pending {
 
 /// What a request is, before it has a place in the table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct StoreRequest {
     pub(crate) client: ClientRequest,
     pub(crate) shard: u8,
     pub(crate) class: Class,
@@ -86,10 +80,10 @@ pub(crate) struct Wanted {
 }
 
 impl Pending {
-    pub(crate) fn new(wanted: &Wanted, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
+    pub(crate) fn new(asked: &StoreRequest, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
         Self {
             id: SlotId::from_u64(0),
-            wanted: *wanted,
+            asked: *asked,
             body: memory[0],
             tail: memory[1],
             accepted_ns: now_ns,
@@ -101,8 +95,8 @@ impl Pending {
     }
 
     /// What it asks.
-    pub(crate) fn wanted(&self) -> &Wanted {
-        &self.wanted
+    pub(crate) fn asked(&self) -> &StoreRequest {
+        &self.asked
     }
 
     /// So many operations go to the device for it now.
@@ -136,14 +130,14 @@ impl Pending {
 
     /// What was asked of the poller's device of this number, and how it ended.
     pub(crate) fn work(&self, device: usize, completion: &Completion) -> Work {
-        let (wanted, status) = (&self.wanted, completion.status());
+        let (asked, status) = (&self.asked, completion.status());
         // Of a block that was read whole, the memory for it may be longer.
-        let bytes = if status == Status::Ok { completion.bytes } else { wanted.bytes };
+        let bytes = if status == Status::Ok { completion.bytes } else { asked.bytes };
         Work {
-            session: Some(wanted.client.session),
+            session: Some(asked.client.session),
             device,
-            opcode: wanted.ask.opcode(),
-            class: wanted.class,
+            opcode: asked.ask.opcode(),
+            class: asked.class,
             status,
             count: 1,
             bytes: bytes.into(),
@@ -167,13 +161,13 @@ impl Pending {
 
     /// How it ends for its client, by the store's answer.
     pub(crate) fn end(&self, answer: &Answer) -> Ended {
-        let (status, flags, bytes, checksum) = match self.wanted.ask {
+        let (status, flags, bytes, checksum) = match self.asked.ask {
             BlockCommand::Put { .. } => self.put_end(answer),
-            BlockCommand::Get(extent) => get_end(answer, (extent, self.wanted.bytes)),
+            BlockCommand::Get(extent) => get_end(answer, (extent, self.asked.bytes)),
             BlockCommand::Drop { .. } => drop_end(answer),
         };
         self.end_with(Completion {
-            user_data: self.wanted.client.user_data,
+            user_data: self.asked.client.user_data,
             status: status.number(),
             flags,
             bytes,
@@ -184,7 +178,7 @@ impl Pending {
 
     /// How it ends without the store's word.
     pub(crate) fn refuse(&self, status: Status, bytes: u32) -> Ended {
-        let completion = Completion::refused(self.wanted.client.user_data, status);
+        let completion = Completion::refused(self.asked.client.user_data, status);
         self.end_with(Completion { bytes, ..completion })
     }
 
@@ -196,7 +190,7 @@ impl Pending {
             queue_ns = ns(self.accepted_ns, self.submitted_ns);
         }
         let completion = Completion { device_ns, queue_ns, ..completion };
-        Ended { client: self.wanted.client, regions: self.regions(), completion }
+        Ended { client: self.asked.client, regions: self.regions(), completion }
     }
 
     /// The regions it has entered.
@@ -206,10 +200,10 @@ impl Pending {
 
     fn put_end(&self, answer: &Answer) -> (Status, u8, u32, u64) {
         match answer.status {
-            Ending::Ok => (Status::Ok, 0, self.wanted.bytes, 0),
-            Ending::Part => (Status::Ok, FLAG_MORE, self.wanted.bytes, 0),
-            Ending::Present => (Status::Ok, FLAG_PRESENT, self.wanted.bytes, answer.check),
-            Ending::Pending => (Status::Ok, FLAG_PENDING, self.wanted.bytes, 0),
+            Ending::Ok => (Status::Ok, 0, self.asked.bytes, 0),
+            Ending::Part => (Status::Ok, FLAG_MORE, self.asked.bytes, 0),
+            Ending::Present => (Status::Ok, FLAG_PRESENT, self.asked.bytes, answer.check),
+            Ending::Pending => (Status::Ok, FLAG_PENDING, self.asked.bytes, 0),
             other => plain_end(other),
         }
     }

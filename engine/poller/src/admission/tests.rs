@@ -1,4 +1,4 @@
-//! The two checks of a get agree.
+//! Both passes over the checks of a get agree.
 
 use std::sync::Arc;
 
@@ -7,18 +7,17 @@ use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{
     ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, RegionId, Request,
-    RequestSnapshot, Segment, ServerLane,
+    RequestSnapshot, Segment, ServerLane, Status,
 };
 use kvrail_store::{Config, Discard, Identity, Members, Start, Times};
 use proptest::prelude::*;
 
-use crate::backend::Route;
-use crate::front_end::Seat;
+use super::{Admission, Entered, GetAsk};
+use crate::back_ends::{BackEnds, Destination, Route};
 use crate::limits::SessionSlot;
-use crate::regions::{Memory, Regions};
+use crate::regions::{Memory, Pass, Regions};
 use crate::stats::PollerStats;
 use crate::store_call::{STORE_OWNERS, StoreSetup};
-use crate::stores::{Destination, Stores};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u32 = 4096;
@@ -41,7 +40,7 @@ impl RemoteMemory for AnyLine {
 }
 
 struct Rig {
-    stores: Stores,
+    back_ends: BackEnds,
     regions: Regions,
     client: ClientLane,
     server: ServerLane,
@@ -92,23 +91,23 @@ impl Rig {
             memory_alignment: 512,
         };
         let routes = [Route { geometry, members: vec![DeviceIndex(0)] }];
-        let stores = Stores::new(
+        let back_ends = BackEnds::new(
             &[(0, setup())],
             (&routes, &[DeviceIndex(0)]),
             &[device.description().clone()],
             &Arc::new(PollerStats::new(1)),
             0,
         );
-        let mut stores = stores.unwrap().unwrap();
-        let [known, older, none, several] =
-            HANDLES.map(|handle| Stores::handle_at(SESSION, handle).unwrap());
-        stores.shards[0].grant_unchecked(SESSION, HANDLES[0], 1);
-        stores.shards[0].grant_unchecked(SESSION, HANDLES[1], 7);
-        stores.shards[0].grant_unchecked(SESSION, HANDLES[3], 1);
-        stores.handles[known] = Destination::Shard(0);
-        stores.handles[older] = Destination::Shard(0);
-        stores.handles[none] = Destination::Shard(0);
-        stores.handles[several] = Destination::Group(0);
+        let mut back_ends = back_ends.unwrap();
+        let [known, older, none, several] = HANDLES;
+        let shard = back_ends.shard(0);
+        shard.grant_unchecked(SESSION, known, 1);
+        shard.grant_unchecked(SESSION, older, 7);
+        shard.grant_unchecked(SESSION, several, 1);
+        for handle in [known, older, none] {
+            back_ends.send_unchecked(SESSION, handle, Destination::Shard(0));
+        }
+        back_ends.send_unchecked(SESSION, several, Destination::Group(0));
         let mut regions = Regions::new();
         let host: Arc<dyn Pinned> = Arc::new(HeapBlock::new(HOST_BYTES));
         regions.insert(HOST, SESSION, BufferIndex(1), Memory::Host(host));
@@ -119,7 +118,16 @@ impl Rig {
             Arc::new(HeapBlock::new(Segment::bytes_needed(1, 2).unwrap()));
         let server = Segment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
         let client = Segment::open(memory).unwrap().into_client().0.remove(0);
-        Self { stores, regions, client, server }
+        Self { back_ends, regions, client, server }
+    }
+
+    fn check(
+        &mut self,
+        request: &RequestSnapshot,
+        pass: Pass,
+    ) -> Result<(GetAsk, Option<Entered>), Status> {
+        let Self { back_ends, regions, .. } = self;
+        Admission::check_get(request, SESSION, back_ends, regions, pass)
     }
 
     /// A request as a poller has it.
@@ -187,25 +195,24 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
     #[test]
-    fn what_the_common_check_accepts_every_check_accepts_alike(
+    fn what_the_common_pass_accepts_the_pass_for_any_accepts_alike(
         requests in prop::collection::vec(request(), 512),
     ) {
         let mut rig = Rig::new();
-        let seat = Seat { session: SESSION, lane: 0, tails: None };
         let mut accepted = 0;
         for request in requests {
             let request = rig.snapshot(request);
-            let Rig { stores, regions, .. } = &mut rig;
-            let Some((ask, body)) = stores.common(&request, SESSION, regions) else { continue };
-            let any = stores.checked(&request, seat, regions);
-            let (same, class, entered) = any.expect("the common check has accepted it");
+            let Ok((ask, body)) = rig.check(&request, Pass::Common) else { continue };
+            let body = body.expect("common gets have a body");
+            let any = rig.check(&request, Pass::Any);
+            let (same, entered) = any.expect("the common pass has accepted it");
             let entered = entered.expect("common gets have a body");
             prop_assert_eq!(same, ask);
-            prop_assert!(class != kvrail_ring::Class::Background);
+            prop_assert!(ask.class != kvrail_ring::Class::Background);
             prop_assert_eq!(entered.region, body.region);
             prop_assert_eq!(entered.place.offset, body.place.offset);
             prop_assert_eq!(entered.place.buffer, body.place.buffer);
-            regions.leave(body.region, 2);
+            rig.regions.leave(body.region, 2);
             accepted += 1;
         }
         prop_assert!(accepted > 8, "{accepted} of 512 requests");
@@ -213,7 +220,7 @@ proptest! {
 }
 
 #[test]
-fn a_plain_get_passes_the_common_check() {
+fn a_plain_get_passes_the_common_pass() {
     let mut rig = Rig::new();
     let get = KeyedRequest {
         handle: HANDLES[0],
@@ -227,6 +234,5 @@ fn a_plain_get_passes_the_common_check() {
         deadline_us: 0,
     };
     let request = rig.snapshot(get.slot(Opcode::Get));
-    let Rig { stores, regions, .. } = &mut rig;
-    assert!(stores.common(&request, SESSION, regions).is_some());
+    assert!(rig.check(&request, Pass::Common).is_ok());
 }

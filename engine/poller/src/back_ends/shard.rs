@@ -18,9 +18,10 @@ use super::grants::{Grant, Grants};
 use super::listings::Listings;
 use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
 use super::parked::Lines;
-use super::pending::{BlockCommand, Pending, Wanted, outcome};
+use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects, Verdict};
+use crate::admission::Masks;
 use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
 use crate::stats::{StoreStats, show_all};
@@ -59,21 +60,20 @@ enum State {
 
 /// What is to be done with a request that was given to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(crate) enum Due {
     Now,
     No,
 }
 
 #[derive(Debug)]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     /// Among this poller's.
     number: u8,
     device: u8,
     member: u16,
     /// First byte of the store on the device.
     area_at: u64,
-    block_mask: u32,
-    memory_mask: u64,
+    masks: Masks,
     store: Box<Store>,
     pool: PinnedPool,
     grants: Grants,
@@ -109,7 +109,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(
+    pub(crate) fn new(
         (number, device): (u8, usize),
         setup: &StoreSetup,
         (geometry, logical_block): (&Geometry, u32),
@@ -126,8 +126,10 @@ impl Shard {
             device: u8::try_from(device).expect("256 devices"),
             member,
             area_at: geometry.data_offset,
-            block_mask: logical_block - 1,
-            memory_mask: u64::from(geometry.memory_alignment) - 1,
+            masks: Masks {
+                block: logical_block - 1,
+                memory: u64::from(geometry.memory_alignment) - 1,
+            },
             store,
             pool: PinnedPool::new(setup),
             grants: Grants::new(),
@@ -155,48 +157,49 @@ impl Shard {
     }
 
     /// Tasks of such a store at the device at most, beside those of requests.
-    pub(super) fn tasks_max(config: &Config) -> u32 {
+    pub(crate) fn tasks_max(config: &Config) -> u32 {
         // A flush, a discard, and a read of a block that was reported.
         config.transfers_max() + u32::from(config.images) + 3
     }
 
-    pub(super) fn start(&mut self, start: Start, now: Now) {
+    pub(crate) fn start(&mut self, start: Start, now: Now) {
         self.store.start(start, now);
     }
 
-    pub(super) fn number(&self) -> u8 {
+    pub(crate) fn number(&self) -> u8 {
         self.number
     }
 
-    pub(super) fn member(&self) -> u16 {
+    pub(crate) fn member(&self) -> u16 {
         self.member
     }
 
-    pub(super) fn device(&self) -> usize {
+    pub(crate) fn device(&self) -> usize {
         usize::from(self.device)
     }
 
-    /// One less than the unit of transfers, and than that of places in memory.
-    pub(super) fn masks(&self) -> (u32, u64) {
-        (self.block_mask, self.memory_mask)
+    /// What transfers and their memory are aligned to.
+    #[inline(always)]
+    pub(crate) fn masks(&self) -> Masks {
+        self.masks
     }
 
     /// Whether so many bytes fill logical blocks.
     #[inline(always)]
-    pub(super) fn is_whole(&self, bytes: u32) -> bool {
-        bytes & self.block_mask == 0
+    pub(crate) fn is_whole(&self, bytes: u32) -> bool {
+        bytes & self.masks.block == 0
     }
 
     /// Finds a block for a client, who is about to read it.
     #[inline(always)]
-    pub(super) fn get(&mut self, get: &Get) -> Got {
+    pub(crate) fn get(&mut self, get: &Get) -> Got {
         let got = self.store.get(get);
         self.reads += u32::from(matches!(got, Got::Read(_)));
         got
     }
 
     /// The same for a client that looks at everything.
-    pub(super) fn inspect(&mut self, get: &Get) -> Got {
+    pub(crate) fn inspect(&mut self, get: &Get) -> Got {
         let got = self.store.inspect(get);
         self.reads += u32::from(matches!(got, Got::Read(_)));
         got
@@ -204,7 +207,7 @@ impl Shard {
 
     /// So many of clients' reads have ended, which hold the same.
     #[inline]
-    pub(super) fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
+    pub(crate) fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
         let left = self.reads.checked_sub(count);
         self.reads = left.expect("invariant 1: more ends than reads");
         self.store.reads_ended(id, count, outcome);
@@ -214,46 +217,53 @@ impl Shard {
         }
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.state == State::Gone
     }
 
     /// Counts a get of a member whose device is gone.
-    pub(super) fn count_gone_get(&mut self) {
+    ///
+    /// # Errors
+    /// DEVICE_GONE, of such a member.
+    pub(crate) fn open_to_gets(&mut self) -> Result<(), Status> {
+        if !self.is_gone() {
+            return Ok(());
+        }
         self.counters.misses_drive_gone += 1;
         self.dirty = true;
+        Err(Status::DeviceGone)
     }
 
     /// Requests that wait for room.
-    pub(super) fn lines(&mut self) -> &mut Lines {
+    pub(crate) fn lines(&mut self) -> &mut Lines {
         &mut self.lines
     }
 
-    pub(super) fn store(&mut self) -> &mut Store {
+    pub(crate) fn store(&mut self) -> &mut Store {
         &mut self.store
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.store.phase()
     }
 
     /// Something is to be done in this tick.
-    pub(super) fn touch(&mut self, now_ns: u64) {
+    pub(crate) fn touch(&mut self, now_ns: u64) {
         (self.dirty, self.active_ns) = (true, now_ns);
     }
 
-    pub(super) fn count_request(&mut self) {
+    pub(crate) fn count_request(&mut self) {
         self.requests += 1;
     }
 
-    pub(super) fn count_answer(&mut self) {
+    pub(crate) fn count_answer(&mut self) {
         let left = self.requests.checked_sub(1);
         self.requests = left.expect("invariant 1: more answers than requests");
     }
 
     /// What a handle means to it. INVALID: nothing was ever granted. STALE: the namespace is gone.
     #[inline(always)]
-    pub(super) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
+    pub(crate) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
         let grant = self.grants.at(session, handle).ok_or(Status::Invalid)?;
         if grant.life == self.life { Ok(*grant) } else { self.resolve_anew(session, handle) }
     }
@@ -276,7 +286,7 @@ impl Shard {
 
     /// Has a handle mean a namespace of this life of a store, whatever the store is doing.
     #[cfg(test)]
-    pub(super) fn grant_unchecked(&mut self, session: SessionSlot, handle: u16, life: u32) {
+    pub(crate) fn grant_unchecked(&mut self, session: SessionSlot, handle: u16, life: u32) {
         let (space, permit) = (SpaceId::NONE, crate::store_call::Permit::Write);
         let grant = Grant { space, uid: u64::from(handle), life, permit };
         *self.grants.at(session, handle).expect("a handle that can be") = grant;
@@ -284,17 +294,17 @@ impl Shard {
 
     /// The namespace that a handle means; nothing where that is not known at once.
     #[inline(always)]
-    pub(super) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
+    pub(crate) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
         let grant = self.grants.at(session, handle)?;
         (grant.life == self.life && self.state != State::Gone).then_some(grant.space)
     }
 
     /// Whether the store has room for one more of this request's session.
-    pub(super) fn has_room(&self, wanted: &Wanted) -> bool {
-        let owner = u16::from(wanted.client.session.0);
-        match wanted.ask {
+    pub(crate) fn has_room(&self, asked: &StoreRequest) -> bool {
+        let owner = u16::from(asked.client.session.0);
+        match asked.ask {
             BlockCommand::Put { at: 0, block_bytes, .. } => {
-                let whole = wanted.bytes == block_bytes;
+                let whole = asked.bytes == block_bytes;
                 self.store.has_place(owner, if whole { Place::Block } else { Place::Incomplete })
             }
             BlockCommand::Drop { .. } => self.store.has_place(owner, Place::Drop),
@@ -303,22 +313,22 @@ impl Shard {
     }
 
     /// Has a session of which nothing is here take part in a user's share.
-    pub(super) fn seat(&mut self, session: SessionSlot, user: TenantSlot) {
+    pub(crate) fn seat(&mut self, session: SessionSlot, user: TenantSlot) {
         self.lines.seat(session, user);
         self.store.seat(session.0.into(), user.0.into());
     }
 
     /// Whether blocks of a session wait for parts that were not taken from its lanes yet.
-    pub(super) fn is_incomplete(&self, session: SessionSlot) -> bool {
+    pub(crate) fn is_incomplete(&self, session: SessionSlot) -> bool {
         self.store.is_incomplete(session.0.into())
     }
 
     /// Gives a request to the store.
-    pub(super) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
-        let (user, owner) = (pending.id.to_u64(), u16::from(pending.wanted().client.session.0));
-        let Wanted { space, key, durability, bytes, .. } = *pending.wanted();
+    pub(crate) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
+        let (user, owner) = (pending.id.to_u64(), u16::from(pending.asked().client.session.0));
+        let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
         self.touch(now.ns);
-        match pending.wanted().ask {
+        match pending.asked().ask {
             BlockCommand::Put { chain, depth, block_bytes: length, at, check } => {
                 let put = Put {
                     user,
@@ -346,14 +356,14 @@ impl Shard {
     }
 
     /// A session is gone.
-    pub(super) fn forget(&mut self, session: SessionSlot, now_ns: u64) {
+    pub(crate) fn forget(&mut self, session: SessionSlot, now_ns: u64) {
         self.store.owner_gone(session.0.into());
         self.grants.forget(session);
         self.touch(now_ns);
     }
 
     /// A task has ended at the device.
-    pub(super) fn task_ended(&mut self, status: Status, now_ns: u64) {
+    pub(crate) fn task_ended(&mut self, status: Status, now_ns: u64) {
         let left = self.in_flight.checked_sub(1);
         self.in_flight = left.expect("invariant 1: more ends than tasks");
         if status == Status::DeviceGone {
@@ -363,12 +373,12 @@ impl Shard {
     }
 
     /// The store's task is done.
-    pub(super) fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
+    pub(crate) fn finish(&mut self, id: TaskId, outcome: Outcome, now: Now) {
         self.store.finish(id, outcome, now);
     }
 
     /// One of its own tasks has ended.
-    pub(super) fn finish_own(&mut self, tag: u64, status: Status, now: Now) {
+    pub(crate) fn finish_own(&mut self, tag: u64, status: Status, now: Now) {
         if tag == SUSPECT {
             return self.suspect_read(outcome(status), now);
         }
@@ -380,12 +390,12 @@ impl Shard {
     }
 
     /// Whether a step is due.
-    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.dirty || now_ns >= self.due_ns || self.requests > 0
     }
 
     /// Goes on with everything that can go on.
-    pub(super) fn step(&mut self, now: Now) {
+    pub(crate) fn step(&mut self, now: Now) {
         self.dirty = false;
         let serving = self.store.phase() == Phase::Serving;
         let budget = if serving { BUDGET } else { BUDGET_WARMING };
@@ -400,7 +410,7 @@ impl Shard {
     }
 
     /// Whether the poller must not sleep: the store works, and waits for no device.
-    pub(super) fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         let works = match self.phase() {
             Phase::Starting | Phase::Warming => true,
             Phase::Serving => {
@@ -412,7 +422,7 @@ impl Shard {
     }
 
     /// How long the poller may sleep.
-    pub(super) fn sleep_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn sleep_ns(&self, now_ns: u64) -> u64 {
         match self.phase() {
             _ if self.state == State::Gone => u64::MAX,
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
@@ -432,7 +442,7 @@ impl Shard {
     }
 
     /// Has all that was acknowledged written at once; whether it is, or never can be.
-    pub(super) fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
         if never || self.store.is_written() {
             return true;
@@ -443,27 +453,27 @@ impl Shard {
     }
 
     /// Asks nothing more of the device.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.state = State::Stopped;
     }
 
     /// Whether it asks nothing, and nothing is in flight.
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.state == State::Stopped && self.in_flight == 0
     }
 
     /// Clients' requests that are not answered.
-    pub(super) fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.requests + self.reads
     }
 
     /// Tasks at the device, or on their way there, beside clients' own.
-    pub(super) fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// The next answer of the store's that is a client's.
-    pub(super) fn next_reply(&mut self) -> Option<Reply> {
+    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
         loop {
             let reply = self.store.next_reply()?;
             match reply.user {
@@ -475,7 +485,7 @@ impl Shard {
     }
 
     /// Has the sidecar look at a block that a reader found wrong. False: there is no room.
-    pub(super) fn suspect(&mut self, report: Report, now_ns: u64) -> Option<bool> {
+    pub(crate) fn suspect(&mut self, report: Report, now_ns: u64) -> Option<bool> {
         if !self.suspects.has_room() {
             return None;
         }
@@ -488,7 +498,7 @@ impl Shard {
     }
 
     /// Counts the report of a session that may not write: whoever may only read changes nothing.
-    pub(super) fn count_ignored(&mut self) {
+    pub(crate) fn count_ignored(&mut self) {
         self.counters.ignored += 1;
     }
 
@@ -541,12 +551,12 @@ impl Shard {
     }
 
     /// The session whose report was false, to be counted.
-    pub(super) fn take_false_reporter(&mut self) -> Option<SessionSlot> {
+    pub(crate) fn take_false_reporter(&mut self) -> Option<SessionSlot> {
         self.false_reporter.take()
     }
 
     /// A block that was wrong, to be told.
-    pub(super) fn take_corrupt(&mut self) -> Option<CorruptBlock> {
+    pub(crate) fn take_corrupt(&mut self) -> Option<CorruptBlock> {
         self.corrupt_block.take()
     }
 
@@ -585,7 +595,7 @@ impl Shard {
     }
 
     /// Whether the device is gone, nothing is in flight any more, and what is left is not ended.
-    pub(super) fn take_sweep(&mut self) -> Due {
+    pub(crate) fn take_sweep(&mut self) -> Due {
         if self.state != State::Gone || self.in_flight + self.reads > 0 || self.swept {
             return Due::No;
         }
@@ -595,7 +605,7 @@ impl Shard {
     }
 
     /// Shows its counters, now and then.
-    pub(super) fn show(&mut self, stats: &StoreStats, now_ns: u64) {
+    pub(crate) fn show(&mut self, stats: &StoreStats, now_ns: u64) {
         if now_ns < self.shown_ns + SHOW_NS {
             return;
         }

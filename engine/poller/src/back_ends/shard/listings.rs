@@ -12,7 +12,7 @@ const TELL_ROWS: usize = 256;
 
 impl Shard {
     /// Tells of blocks that are gone: all of them before a page of a listing is handed out.
-    pub(in super::super) fn tell_gone(&mut self, mailbox: &Mailbox, now_ns: u64) {
+    pub(crate) fn tell_gone(&mut self, mailbox: &Mailbox, now_ns: u64) {
         let (rows, lost) = (self.store.evictions(), self.store.evictions_lost());
         if rows == 0 && self.listings.has_told(lost)
             || rows < TELL_ROWS && self.listings.is_empty() && !self.listings.is_telling_due(now_ns)
@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// Goes on with the first listing; returns it when its page is there.
-    pub(in super::super) fn next_listed(&mut self, now: Now) -> Option<Box<StoreCall>> {
+    pub(crate) fn next_listed(&mut self, now: Now) -> Option<Box<StoreCall>> {
         if self.state == State::Gone {
             // The store has forgotten nothing: it is begun anew before it is asked again.
             return (self.in_flight == 0).then(|| self.end_listing(GONE)).flatten();

@@ -12,7 +12,7 @@ use crate::limits::SessionSlot;
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
 
 /// The operations of one task: a body and a tail at most.
-pub(in super::super) type Operations = ArrayVec<Task, 2>;
+pub(crate) type Operations = ArrayVec<Task, 2>;
 
 /// The session that is an owner of the store's.
 fn session_of(owner: u16) -> SessionSlot {
@@ -24,7 +24,7 @@ const NOWHERE: BufferRef = BufferRef { buffer: BufferIndex(0), offset: 0 };
 
 impl Shard {
     /// The operations of the next task, if there is one.
-    pub(in super::super) fn next_task(
+    pub(crate) fn next_task(
         &mut self,
         pending: &mut Slots<Pending>,
         now: Now,
@@ -65,13 +65,13 @@ impl Shard {
     }
 
     /// These go to the device now.
-    pub(in super::super) fn issued(&mut self, operations: &Operations) {
+    pub(crate) fn issued(&mut self, operations: &Operations) {
         self.in_flight += u32::try_from(operations.len()).expect("two at most");
     }
 
     /// Where on the device a place of the store is.
     #[inline(always)]
-    pub(in super::super) fn extent(&self, offset: u64) -> DeviceExtent {
+    pub(crate) fn extent(&self, offset: u64) -> DeviceExtent {
         DeviceExtent { device: self.device, offset: self.area_at + offset }
     }
 
@@ -108,20 +108,20 @@ impl Shard {
 
     /// The operations between a client's memory and so many bytes of a block; `None`: the request
     /// lacks memory for some of them.
-    pub(in super::super) fn operations(
+    pub(crate) fn operations(
         &self,
         request: &Pending,
         (offset, exact): (u64, u32),
         now_ns: u64,
     ) -> Option<Operations> {
-        let block = self.block_mask + 1;
-        let tail_bytes = exact & self.block_mask;
+        let block = self.masks.block + 1;
+        let tail_bytes = exact & self.masks.block;
         let body_bytes = exact - tail_bytes;
-        let wanted = request.wanted();
-        let read = matches!(wanted.ask, BlockCommand::Get(_));
-        let kinds = (if read { Opcode::Read } else { Opcode::Write }, wanted.class);
+        let asked = request.asked();
+        let read = matches!(asked.ask, BlockCommand::Get(_));
+        let kinds = (if read { Opcode::Read } else { Opcode::Write }, asked.class);
         let task = StoreTask { shard: self.number, tag: request.id.to_u64() };
-        let owner = Owner::store(task, Some(wanted.client.session));
+        let owner = Owner::store(task, Some(asked.client.session));
         let times = (request.accepted_ns, now_ns);
         let mut operations = Operations::new();
         let tail_at = offset + u64::from(body_bytes);
@@ -139,7 +139,7 @@ impl Shard {
     /// The read of a piece of a reported block.
     fn next_suspect(&mut self, now: Now) -> Option<Task> {
         let reading = self.suspects.begin_read(self.area_at)?;
-        let length = reading.exact.next_multiple_of(self.block_mask + 1);
+        let length = reading.exact.next_multiple_of(self.masks.block + 1);
         let range = (self.extent(reading.offset), self.pool.suspect_place(), length);
         let kinds = (Opcode::Read, Class::Background);
         let owner = suspect_read(self.number);

@@ -1,5 +1,4 @@
-//! Back ends: what stands behind the volume a request names, seen from one poller. In a raw volume
-//! an offset is an offset on a device. A store has keys; requests for places in it are INVALID.
+//! Volumes of ranges, seen from one poller: an offset in a volume is an offset on a device.
 
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{DeviceIndex, Geometry, Status};
@@ -15,13 +14,6 @@ pub struct Route {
     pub members: Vec<DeviceIndex>,
 }
 
-/// What finds a request's bytes.
-#[derive(Debug)]
-pub(crate) enum BackEnd {
-    Volume(Volume),
-    Store,
-}
-
 /// A volume with its members as local devices; members of other pollers are `None`.
 #[derive(Debug)]
 pub(crate) struct Volume {
@@ -35,13 +27,9 @@ pub(crate) struct Volume {
     only: Option<u8>,
 }
 
-impl BackEnd {
-    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order; `shards`
-    /// the places there of those that are members of stores.
-    pub(crate) fn new(route: &Route, devices: &[DeviceIndex], shards: &[usize]) -> Self {
-        if shards.iter().any(|shard| route.members.contains(&devices[*shard])) {
-            return Self::Store;
-        }
+impl Volume {
+    /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
+    pub(crate) fn new(route: &Route, devices: &[DeviceIndex]) -> Self {
         let local = |member: &DeviceIndex| {
             let index = devices.iter().position(|device| device == member)?;
             Some(u8::try_from(index).expect("a poller has few devices"))
@@ -49,19 +37,19 @@ impl BackEnd {
         let members: Vec<_> = route.members.iter().map(local).collect();
         let only = if let [only] = members[..] { only } else { None };
         let geometry = route.geometry;
-        let mask = |unit: u32| u64::from(unit) - 1; // powers of two
-        Self::Volume(Volume {
+        assert!(geometry.logical_block.is_power_of_two(), "masks are made of powers of two");
+        assert!(geometry.memory_alignment.is_power_of_two(), "masks are made of powers of two");
+        let mask = |unit: u32| u64::from(unit) - 1;
+        Self {
             geometry,
             members,
             capacity: geometry.capacity(),
             block_mask: mask(geometry.logical_block),
             memory_mask: mask(geometry.memory_alignment),
             only,
-        })
+        }
     }
-}
 
-impl Volume {
     /// Where a range of 1 to `max` bytes lies. INVALID for a bad range, or one that belongs to
     /// another poller's lane.
     #[inline(always)]

@@ -25,7 +25,7 @@ enum Step {
 
 impl Shard {
     /// Keeps a call until it is its turn.
-    pub(in super::super) fn call(&mut self, call: Box<StoreCall>, now_ns: u64) {
+    pub(crate) fn call(&mut self, call: Box<StoreCall>, now_ns: u64) {
         match call.ask {
             StoreAsk::List { .. } => self.listings.push(call),
             _ => self.calls.push_back(call),
@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// Goes on with the first call; returns it when it has ended.
-    pub(in super::super) fn next_call(&mut self, now: Now) -> Option<Box<StoreCall>> {
+    pub(crate) fn next_call(&mut self, now: Now) -> Option<Box<StoreCall>> {
         if self.asked {
             if self.is_gone() && self.in_flight == 0 {
                 return self.end_call(GONE);
@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// A call that the store has answered.
-    pub(in super::super) fn take_answered(&mut self) -> Option<Box<StoreCall>> {
+    pub(crate) fn take_answered(&mut self) -> Option<Box<StoreCall>> {
         if !std::mem::take(&mut self.answered) {
             return None;
         }

@@ -10,7 +10,7 @@ use crate::limits::{SESSIONS_MAX, SessionSlot, TenantSlot};
 /// Requests of one session that can wait: what is taken from a lane at once.
 pub(crate) const PARKED_OF_SESSION: usize = 64;
 /// All that can wait.
-const PARKED_MAX: usize = PARKED_OF_SESSION * SESSIONS_MAX;
+pub(crate) const PARKED_MAX: usize = PARKED_OF_SESSION * SESSIONS_MAX;
 /// Bytes of metadata of one.
 const METADATA: usize = kvrail_ring::METADATA_BYTES_MAX;
 
@@ -44,10 +44,11 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    pub(crate) fn new() -> Self {
-        let places = u16::try_from(PARKED_MAX).expect("4,096");
+    /// Room for the metadata of this many requests.
+    pub(crate) fn new(requests: usize) -> Self {
+        let places = u16::try_from(requests).expect("4,096 at most");
         Self {
-            bytes: vec![0; PARKED_MAX * METADATA].into_boxed_slice(),
+            bytes: vec![0; requests * METADATA].into_boxed_slice(),
             free: (0..places).rev().collect(),
         }
     }

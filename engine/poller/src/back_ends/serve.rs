@@ -4,14 +4,14 @@ use kvrail_device::{Device, SlotId};
 use kvrail_ring::{Completion, Status};
 use kvrail_store::{Answer, Begun, DeclineReason, Status as Ending};
 
+use super::BackEnds;
 use super::own::OWN;
 use super::parked::{Parked, Room, sessions};
 use super::pending::{Errand, Pending, reason_number};
-use super::shard::Due;
-use super::{Destination, Stores};
+use super::shard::{Due, Shard};
 use crate::executor::{Executor, StoreEnd};
 use crate::front_end::{Ended, FrontEnd};
-use crate::limits::{HANDLES_MAX, SessionSlot};
+use crate::limits::SessionSlot;
 use crate::mailbox::{Mailbox, Notice};
 use crate::probes;
 use crate::sessions::Held;
@@ -22,9 +22,20 @@ const TICK_MAX: u32 = 128;
 /// A put that waits longer for room is declined.
 const PARKED_NS: u64 = 1_000_000_000;
 
-impl Stores {
-    /// Takes in what has ended at devices, and goes on; returns how much there was.
+impl BackEnds {
+    /// Takes in what has ended at devices, and goes on with stores; returns how much there was.
+    #[inline(always)]
     pub(crate) fn serve<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+        mailbox: &Mailbox,
+    ) -> u64 {
+        if self.shards.is_empty() { 0 } else { self.serve_shards(executor, front_end, mailbox) }
+    }
+
+    #[inline(never)]
+    fn serve_shards<D: Device>(
         &mut self,
         executor: &mut Executor<D>,
         front_end: &mut FrontEnd,
@@ -62,8 +73,18 @@ impl Stores {
         work
     }
 
-    /// The same for what ended where it was begun; returns how much there was.
+    /// Takes in what ended where it was begun; returns how much there was.
+    #[inline(always)]
     pub(crate) fn serve_prompt<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+    ) -> u64 {
+        if self.shards.is_empty() { 0 } else { self.take_prompt_ends(executor, front_end) }
+    }
+
+    #[inline(never)]
+    fn take_prompt_ends<D: Device>(
         &mut self,
         executor: &mut Executor<D>,
         front_end: &mut FrontEnd,
@@ -142,7 +163,7 @@ impl Stores {
         let pending = self.pending.get(parked.id).expect("what waits is pending");
         let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
         let shard = &mut self.shards[number];
-        if shard.has_room(pending.wanted()) {
+        if shard.has_room(pending.asked()) {
             let metadata = self.metadata.of(parked);
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
@@ -220,16 +241,16 @@ impl Stores {
 
     /// Completes a request.
     fn complete(&self, pending: &Pending, ended: &Ended, front_end: &mut FrontEnd) {
-        let wanted = pending.wanted();
+        let asked = pending.asked();
         let work = || {
-            let device = self.shards[usize::from(wanted.shard)].device();
+            let device = self.shards[usize::from(asked.shard)].device();
             pending.work(device, &ended.completion)
         };
-        probes::block_ended(wanted.key, &ended.completion, work);
+        probes::block_ended(asked.key, &ended.completion, work);
         if let Some(tracer) = front_end.tracer() {
             let (work, spent) = (work(), pending.spent(tracer.now_ns()));
-            let taken = (wanted.client.lane, pending.accepted_ns);
-            tracer.answered(taken, (work, wanted.key), spent);
+            let taken = (asked.client.lane, pending.accepted_ns);
+            tracer.answered(taken, (work, asked.key), spent);
         }
         front_end.complete_keyed(ended);
     }
@@ -238,7 +259,7 @@ impl Stores {
     fn end(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
         let pending = self.pending.release(id).expect("invariant 1: answered twice");
         self.deadlines.clear(id);
-        self.shards[usize::from(pending.wanted().shard)].count_answer();
+        self.shards[usize::from(pending.asked().shard)].count_answer();
         self.complete(&pending, &pending.refuse(status, bytes), front_end);
     }
 
@@ -257,7 +278,7 @@ impl Stores {
         }
         for at in 0..self.pending.capacity() {
             let here = self.pending.claimed_among(at..at + 1).next();
-            let theirs = here.filter(|it| usize::from(it.wanted().shard) == number).map(|it| it.id);
+            let theirs = here.filter(|it| usize::from(it.asked().shard) == number).map(|it| it.id);
             if let Some(id) = theirs {
                 self.end(id, (Status::DeviceGone, 0), front_end);
             }
@@ -290,9 +311,8 @@ impl Stores {
     fn note_grant(&mut self, number: usize, call: &StoreCall) {
         if let StoreAsk::Grant { session, handle, .. } = call.ask
             && call.status == Ending::Ok
-            && let Some(place) = Self::handle_at(session, handle)
         {
-            self.handles[place] = self.destination(number);
+            self.handles.grant(session, handle, number);
         }
     }
 
@@ -312,28 +332,24 @@ impl Stores {
             }
             self.shards[number].forget(session, now_ns);
         }
-        let first = Self::handle_at(session, 0).expect("the first handle");
-        self.handles[first..first + HANDLES_MAX].fill(Destination::Nowhere);
+        self.handles.forget(session);
     }
 
     fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {
         while let Some(id) = self.deadlines.next_due(now_ns) {
             let pending = self.pending.get(id).expect("a deadline goes with its request");
-            let device = self.shards[usize::from(pending.wanted().shard)].device();
+            let device = self.shards[usize::from(pending.asked().shard)].device();
             self.stats.devices[device].late.add(1);
-            let late = Completion::refused(pending.wanted().client.user_data, Status::Late);
-            front_end.report_late(pending.wanted().client.lane, late);
+            let late = Completion::refused(pending.asked().client.user_data, Status::Late);
+            front_end.report_late(pending.asked().client.lane, late);
         }
     }
 
-    /// Requests of clients that are not answered.
-    pub(crate) fn requests(&self) -> u32 {
-        self.shards.iter().map(super::shard::Shard::requests).sum()
-    }
-
-    /// Tasks at the devices that are stores' own or for requests.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.shards.iter().map(super::shard::Shard::in_flight).sum()
+    /// Whether no client's request is in flight, with this many tasks claimed: stores' own are.
+    #[inline]
+    pub(crate) fn are_quiet(&self, claimed: u32) -> bool {
+        let own: u32 = self.shards.iter().map(Shard::in_flight).sum();
+        claimed == own && self.shards.iter().all(|shard| shard.requests() == 0)
     }
 
     /// How long a sleep may last.
@@ -345,10 +361,10 @@ impl Stores {
 
     /// Told to stop: whether stores have written what they keep in memory.
     pub(crate) fn may_stop(&mut self) -> bool {
-        let settle = |settled, shard: &mut super::shard::Shard| shard.settle() && settled;
+        let settle = |settled, shard: &mut Shard| shard.settle() && settled;
         if self.shards.iter_mut().fold(true, settle) {
-            self.shards.iter_mut().for_each(super::shard::Shard::stop);
+            self.shards.iter_mut().for_each(Shard::stop);
         }
-        self.shards.iter().all(super::shard::Shard::is_stopped)
+        self.shards.iter().all(Shard::is_stopped)
     }
 }

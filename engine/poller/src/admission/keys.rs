@@ -1,0 +1,102 @@
+//! Checks of requests for several keys, and of reports: lookups, releases and suspects. They move
+//! no bytes.
+
+use arrayvec::ArrayVec;
+use kvrail_ring::slot::{FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::{RequestSnapshot, Status};
+use kvrail_store::{Hold, SpaceId};
+
+use super::Admitted;
+use super::blocks::key_of;
+use crate::back_ends::suspects::Report;
+use crate::back_ends::{BackEnds, Destination};
+use crate::limits::SessionSlot;
+
+/// A namespace on one shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPlace {
+    pub(crate) shard: usize,
+    pub(crate) space: SpaceId,
+}
+
+/// Sound keys, by their lower halves, and the shards that have them.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedKeys {
+    lows: ArrayVec<u64, LOOKUP_KEYS>,
+    /// One for all, or one for each.
+    places: ArrayVec<KeyPlace, LOOKUP_KEYS>,
+}
+
+impl PlacedKeys {
+    fn new(
+        request: &RequestSnapshot,
+        session: SessionSlot,
+        back_ends: &mut BackEnds,
+    ) -> Result<Self, Status> {
+        let count = request.length() as usize;
+        if !(1..=LOOKUP_KEYS).contains(&count) {
+            return Err(Status::Invalid);
+        }
+        let mut lows = ArrayVec::from(request.lows());
+        lows.truncate(count);
+        let handle = request.handle();
+        let apart = matches!(back_ends.destination(session, handle), Destination::Group(_));
+        let mut places = ArrayVec::new();
+        for lo in &lows[..if apart { count } else { 1 }] {
+            let (shard, grant) = back_ends.find(session, handle, *lo)?;
+            places.push(KeyPlace { shard, space: grant.space });
+        }
+        Ok(Self { lows, places })
+    }
+
+    /// The keys that lie together, with the number of the first, place by place.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, KeyPlace, &[u64])> {
+        let each = self.lows.len() / self.places.len();
+        let runs = self.places.iter().zip(self.lows.chunks(each));
+        runs.enumerate().map(move |(run, (place, lows))| (run * each, *place, lows))
+    }
+}
+
+/// Checks a lookup.
+pub(super) fn lookup(
+    request: &RequestSnapshot,
+    session: SessionSlot,
+    back_ends: &mut BackEnds,
+) -> Result<Admitted, Status> {
+    let hold = match (request.hold_ms(), request.flags() & FLAG_TOUCH) {
+        (0, 0) => Hold::No,
+        (0, _) => Hold::Touch,
+        (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
+        (_, _) => return Err(Status::Invalid),
+    };
+    Ok(Admitted::Lookup(PlacedKeys::new(request, session, back_ends)?, hold))
+}
+
+/// Checks a release.
+pub(super) fn release(
+    request: &RequestSnapshot,
+    session: SessionSlot,
+    back_ends: &mut BackEnds,
+) -> Result<Admitted, Status> {
+    Ok(Admitted::Release(PlacedKeys::new(request, session, back_ends)?))
+}
+
+/// Checks the report of a block that a reader found wrong.
+pub(super) fn suspect(
+    request: &RequestSnapshot,
+    session: SessionSlot,
+    back_ends: &mut BackEnds,
+) -> Result<Admitted, Status> {
+    let stray = request.length() | request.tail() | request.region_id().0;
+    if stray != 0 || request.region_offset() != 0 {
+        return Err(Status::Invalid);
+    }
+    let key = key_of(request);
+    let (shard, grant) = back_ends.find(session, request.handle(), key.lo())?;
+    if back_ends.shard(shard).is_gone() {
+        return Err(Status::DeviceGone);
+    }
+    let check = request.checksum();
+    let report = Report { space: grant.space, key, check, reporter: session };
+    Ok(Admitted::Suspect(shard, report, grant.permit))
+}

@@ -1,0 +1,93 @@
+//! Requests that their stores answer at once: lookups, releases, and reports of wrong blocks.
+
+use kvrail_ring::Status;
+use kvrail_store::{DeclineReason, Fault, Found, Hold, Now, Phase};
+
+use super::BackEnds;
+use super::pending::reason_number;
+use super::suspects::Report;
+use crate::admission::{KeyPlace, PlacedKeys};
+use crate::limits::SessionSlot;
+use crate::store_call::Permit;
+
+impl BackEnds {
+    /// Looks keys up; returns the answer in one word.
+    pub(crate) fn lookup(
+        &mut self,
+        keys: &PlacedKeys,
+        session: SessionSlot,
+        hold: Hold,
+        now: Now,
+    ) -> Result<(u32, Status), Status> {
+        let mut all = Found::default();
+        for (first, place, lows) in keys.runs() {
+            let found = self.look(place, (session, lows), hold, now)?;
+            all.found |= found.found << first;
+            all.held |= found.held << first;
+            all.warming |= found.warming << first;
+        }
+        Ok((bits(&all), Status::Ok))
+    }
+
+    fn look(
+        &mut self,
+        KeyPlace { shard, space }: KeyPlace,
+        (session, lows): (SessionSlot, &[u64]),
+        hold: Hold,
+        now: Now,
+    ) -> Result<Found, Status> {
+        let shard = &mut self.shards[shard];
+        if shard.is_gone() {
+            let stats = &self.stats.devices[shard.device()].store;
+            stats.gone_keys.add(lows.len() as u64);
+            return Err(Status::DeviceGone);
+        }
+        if shard.phase() == Phase::Starting {
+            let warming = (1 << lows.len()) - 1;
+            return Ok(Found { warming, ..Found::default() });
+        }
+        let found = shard.store().lookup(space, session.0.into(), lows, hold, now);
+        found.map_err(|fault| match fault {
+            Fault::Space => Status::Stale,
+            _ => Status::Invalid,
+        })
+    }
+
+    /// Ends holds; returns how many there were.
+    pub(crate) fn release(&mut self, keys: &PlacedKeys, session: SessionSlot) -> u32 {
+        let mut ended = 0;
+        for (_, KeyPlace { shard, space }, lows) in keys.runs() {
+            let store = self.shards[shard].store();
+            for lo in lows {
+                ended += u32::from(store.release(space, session.0.into(), *lo));
+            }
+        }
+        ended
+    }
+
+    /// Has a shard look at a block that a reader found wrong.
+    pub(crate) fn suspect(
+        &mut self,
+        shard: usize,
+        report: Report,
+        permit: Permit,
+        now: Now,
+    ) -> (u32, Status) {
+        let shard = &mut self.shards[shard];
+        if permit == Permit::Read {
+            shard.count_ignored();
+            return (0, Status::Ok);
+        }
+        match shard.suspect(report, now.ns) {
+            Some(true) => (0, Status::Ok),
+            Some(false) => (0, Status::Miss),
+            None => (reason_number(DeclineReason::Busy), Status::Declined),
+        }
+    }
+}
+
+/// A lookup's answer in one word.
+fn bits(found: &Found) -> u32 {
+    let byte = |bits: u64| u32::try_from(bits).expect("five keys at most");
+    byte(found.found) | byte(found.held) << 8 | byte(found.warming) << 16
+}

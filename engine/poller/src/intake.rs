@@ -1,0 +1,120 @@
+//! The way in: each request that was copied out of a lane is checked once, and begun.
+
+use kvrail_device::Device;
+use kvrail_ring::slot::FLAG_CONTINUED;
+use kvrail_ring::{Completion, Opcode, RequestSnapshot, SideSlot, Status};
+
+use crate::admission::{Admission, Admitted};
+use crate::back_ends::BackEnds;
+use crate::executor::Executor;
+use crate::front_end::{Begun, Seat};
+use crate::regions::{Pass, Regions};
+
+/// What a request passes on its way to its device or its store.
+#[derive(Debug)]
+pub(crate) struct Intake<'a, D> {
+    pub(crate) admission: &'a mut Admission,
+    pub(crate) back_ends: &'a mut BackEnds,
+    pub(crate) executor: &'a mut Executor<D>,
+}
+
+impl<D: Device> Intake<'_, D> {
+    /// Begins a request; an answer that it has already goes to the place given.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        (request, side): (&RequestSnapshot, SideSlot<'_>),
+        (seat, kept): (Seat, &mut Completion),
+        regions: &mut Regions,
+    ) -> Begun {
+        let (session, pass) = (seat.session, Pass::Common);
+        let checked = Admission::check_range(request, session, self.back_ends, regions, pass);
+        if let Ok(Admitted::Range(extent, memory)) = checked {
+            self.executor.begin(request, seat, (extent, memory));
+            return Begun::Task;
+        }
+        // A copy: where the address of the request itself is passed on, it lies in memory for all.
+        let copy = *request;
+        if copy.opcode() == Some(Opcode::Get) && !self.admission.is_draining() {
+            return self.begin_get((&copy, side), (seat, kept), regions);
+        }
+        self.begin_any((&copy, side), (seat, kept), regions)
+    }
+
+    /// Begins a get.
+    #[inline(never)]
+    fn begin_get(
+        &mut self,
+        (request, side): (&RequestSnapshot, SideSlot<'_>),
+        (seat, kept): (Seat, &mut Completion),
+        regions: &mut Regions,
+    ) -> Begun {
+        let (session, pass) = (seat.session, Pass::Common);
+        let checked = Admission::check_get(request, session, self.back_ends, regions, pass);
+        let Ok((ask, Some(body))) = checked else {
+            return self.begin_any((request, side), (seat, kept), regions);
+        };
+        let Self { back_ends, executor, .. } = self;
+        begun(back_ends.get(request, (ask, body), seat, regions, executor), kept)
+    }
+
+    /// Begins any request.
+    #[cold]
+    #[inline(never)]
+    fn begin_any(
+        &mut self,
+        (request, side): (&RequestSnapshot, SideSlot<'_>),
+        (seat, kept): (Seat, &mut Completion),
+        regions: &mut Regions,
+    ) -> Begun {
+        let Self { admission, back_ends, executor } = self;
+        let admitted = match admission.check(request, side, seat, back_ends, regions) {
+            Ok(admitted) => admitted,
+            Err(status) => return Begun::Answer(status),
+        };
+        let (session, now) = (seat.session, back_ends.now(executor.now_ns()));
+        let answered = |(bytes, status): (u32, Status)| {
+            let refused = Completion::refused(request.user_data(), status);
+            Ok(Some(Completion { bytes, ..refused }))
+        };
+        let outcome = match admitted {
+            Admitted::Nop => return Begun::Answer(Status::Ok),
+            Admitted::Range(extent, memory) => {
+                executor.begin_any(request, seat, (extent, memory));
+                return Begun::Task;
+            }
+            Admitted::Get(ask, body) => {
+                back_ends.get_any(request, (ask, body), seat, regions, executor)
+            }
+            Admitted::Change(asked, memory) => {
+                let metadata = admission.metadata(request);
+                Ok(back_ends.change(request, (&asked, memory), metadata, regions, now))
+            }
+            Admitted::Lookup(keys, hold) => {
+                back_ends.lookup(&keys, session, hold, now).and_then(answered)
+            }
+            Admitted::Release(keys) => answered((back_ends.release(&keys, session), Status::Ok)),
+            Admitted::Suspect(shard, report, permit) => {
+                answered(back_ends.suspect(shard, report, permit, now))
+            }
+        };
+        match begun(outcome, kept) {
+            // Of all opcodes only lookups and releases may have the flag.
+            Begun::Kept if request.flags() & FLAG_CONTINUED != 0 => Begun::Continued,
+            begun => begun,
+        }
+    }
+}
+
+/// What became of a request whose answer, if it has one, goes to the place given.
+#[inline(always)]
+fn begun(outcome: Result<Option<Completion>, Status>, kept: &mut Completion) -> Begun {
+    match outcome {
+        Ok(None) => Begun::Task,
+        Ok(Some(completion)) => {
+            *kept = completion;
+            Begun::Kept
+        }
+        Err(status) => Begun::Answer(status),
+    }
+}
