@@ -71,11 +71,14 @@ impl Ages {
         let to = from.saturating_add(self.step(now_ns)).min(tasks.capacity());
         let left = tasks.claimed().saturating_sub(self.seen) as usize;
         for task in tasks.claimed_among(from..to).take(left) {
+            self.seen += 1;
+            if task.header.is_with_store() {
+                continue; // it waits for its store, not for the device
+            }
             let found = &mut self.found[task.device()];
             let age_ns = now_ns.saturating_sub(task.accepted_ns);
             found.overdue += u64::from(age_ns >= overdue_ns);
             found.oldest_ns = found.oldest_ns.min(task.accepted_ns);
-            self.seen += 1;
         }
         self.at = to;
         if self.seen >= tasks.claimed() || to == tasks.capacity() {

@@ -23,20 +23,18 @@ mod volume;
 
 use std::sync::Arc;
 
-use kvrail_device::{Description, Slots};
+use kvrail_device::Description;
 use kvrail_ring::{DeviceIndex, Status, VolumeId};
 use kvrail_store::{ConfigError, Now, SpaceId};
 
-use crate::limits::{SESSIONS_MAX, SessionSlot, TASKS_MAX, TenantSlot};
-use crate::scheduler::deadlines::Deadlines;
+use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::stats::PollerStats;
 use crate::store_call::StoreSetup;
 use calendar::Calendar;
 use grants::Grant;
 pub(crate) use handle_table::Destination;
 use handle_table::{Group, HandleTable};
-use parked::Metadata;
-use pending::Pending;
+use parked::WaitingRoom;
 use shard::Shard;
 pub use volume::Route;
 use volume::Volume;
@@ -52,13 +50,7 @@ pub(crate) struct BackEnds {
     handles: HandleTable,
     /// The shard on each device.
     of_device: Vec<Option<u8>>,
-    pending: Slots<Pending>,
-    deadlines: Deadlines,
-    metadata: Metadata,
-    /// Requests of each session that wait for room.
-    parked_of: [u16; SESSIONS_MAX],
-    /// The sessions of which some do, one bit each.
-    parked: u64,
+    waiting: WaitingRoom,
     calendar: Calendar,
     stats: Arc<PollerStats>,
 }
@@ -96,28 +88,23 @@ impl BackEnds {
             groups.extend(members.map(|members| Group::new(members, local)));
         }
         assert_eq!(shards.len(), setups.len(), "each shard's device is a member of one volume");
-        let requests_max = if shards.is_empty() { 0 } else { TASKS_MAX };
         Ok(Self {
             volumes,
             drained: Vec::new(),
             handles: HandleTable::new(groups),
             of_device,
-            pending: Slots::new(requests_max),
-            deadlines: Deadlines::new(requests_max),
-            metadata: Metadata::new(if shards.is_empty() { 0 } else { parked::PARKED_MAX }),
+            waiting: WaitingRoom::new(if shards.is_empty() { 0 } else { parked::PARKED_MAX }),
             shards,
-            parked_of: [0; SESSIONS_MAX],
-            parked: 0,
             calendar,
             stats: Arc::clone(stats),
         })
     }
 
-    /// Tasks that stores of these sizes have at their devices at most.
+    /// Tasks beside those of clients' requests, with stores of these sizes, at most.
     pub(crate) fn tasks_max(setups: &[(usize, StoreSetup)]) -> u32 {
         let own: u32 = setups.iter().map(|(_, setup)| Shard::tasks_max(&setup.config)).sum();
-        // A body and a tail of each request; the one is counted as the request's own task.
-        if setups.is_empty() { 0 } else { own + TASKS_MAX }
+        // The operations of each request: one for its body, and one for its tail.
+        if setups.is_empty() { 0 } else { own + 2 * TASKS_MAX }
     }
 
     /// Withdraws all volumes: requests are answered DRAINING.

@@ -4,6 +4,7 @@
 use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::{Completion, Opcode, Status};
 
+use crate::front_end::Ended;
 use crate::task::{ClientRequest, Owner, RequestHeader, Task};
 
 /// How many tasks ended, and what they have in common.
@@ -111,5 +112,12 @@ impl CompletionBatch {
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         if self.status == Status::Ok { self.length } else { self.moved }
+    }
+
+    /// How its tasks are counted out at their client.
+    #[inline(always)]
+    pub(crate) fn ended(&self, client: ClientRequest) -> Ended {
+        let (status, count, bytes) = (self.status, self.count, self.bytes());
+        Ended { client, status, count, bytes, regions: [self.header.region(), None] }
     }
 }

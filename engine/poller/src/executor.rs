@@ -6,17 +6,17 @@
 use std::sync::Arc;
 
 use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
-use kvrail_ring::{Class, Opcode, RequestSnapshot, Status};
+use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
 use crate::front_end::{FrontEnd, Seat};
+use crate::inflight::Inflight;
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::{DeviceFailure, Mailbox};
 use crate::probes;
 use crate::scheduler::budget::Budget;
-use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::{OperationKind, PollerStats};
@@ -38,9 +38,8 @@ pub(crate) struct StoreEnd {
 /// All tasks, and the devices they are for.
 #[derive(Debug)]
 pub(crate) struct Executor<D> {
-    tasks: Slots<Task>,
+    inflight: Inflight,
     nodes: Nodes,
-    deadlines: Deadlines,
     queues: Vec<DeviceQueue<D>>,
     /// Tasks of stores that have ended and of which nobody was told: room for all.
     ended: Vec<StoreEnd>,
@@ -73,8 +72,7 @@ impl<D: Device> Executor<D> {
         Self {
             queues,
             nodes: Nodes::new(tasks_max),
-            deadlines: Deadlines::new(tasks_max),
-            tasks: Slots::new(tasks_max),
+            inflight: Inflight::new(tasks_max, store_tasks > 0),
             ended: Vec::with_capacity(store_tasks as usize),
             blocks: BlockReads::new(tasks_max, store_tasks > 0),
             events: Events::new(),
@@ -102,8 +100,15 @@ impl<D: Device> Executor<D> {
     }
 
     /// All tasks.
+    #[inline(always)]
+    pub(crate) fn inflight(&mut self) -> &mut Inflight {
+        &mut self.inflight
+    }
+
+    /// Tasks that are claimed now.
+    #[inline(always)]
     pub(crate) fn tasks(&self) -> &Slots<Task> {
-        &self.tasks
+        self.inflight.tasks()
     }
 
     /// Operations at the devices now.
@@ -121,7 +126,7 @@ impl<D: Device> Executor<D> {
     ) {
         let from = (seat.session, seat.lane);
         let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
-        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
+        let id = self.inflight.claim(task);
         let operation = task.operation(id.to_u64());
         let operation = Operation { durability: Durability::Visible, ..operation };
         if !self.queues[task.device()].begin(&task, MemoryKind::Host, operation) {
@@ -140,10 +145,8 @@ impl<D: Device> Executor<D> {
     ) {
         let from = (seat.session, seat.lane);
         let task = Task::new(request, from, (extent, memory, memory.kind()), self.now_ns);
-        let id = self.tasks.claim(task).expect("sessions' shares add up to the table");
-        if request.deadline_ns() != 0 {
-            self.deadlines.set(self.now_ns.saturating_add(request.deadline_ns()), id);
-        }
+        let id = self.inflight.claim(task);
+        self.inflight.set_deadline(id, self.now_ns, request.deadline_ns());
         self.start_or_wait(id);
     }
 
@@ -157,11 +160,9 @@ impl<D: Device> Executor<D> {
         check: u64,
         deadline_ns: u64,
     ) {
-        let id = self.tasks.claim(*task).expect("sessions' shares add up to the table");
+        let id = self.inflight.claim(*task);
         self.blocks.begin(id, check);
-        if deadline_ns != 0 {
-            self.deadlines.set(self.now_ns.saturating_add(deadline_ns), id);
-        }
+        self.inflight.set_deadline(id, self.now_ns, deadline_ns);
         let operation = task.operation(id.to_u64());
         if !self.queues[task.device()].begin(task, kind, operation) {
             self.wait(id);
@@ -177,7 +178,7 @@ impl<D: Device> Executor<D> {
     /// Begins a task of a store's. Records wait for nobody, and no limit holds for them: blocks
     /// are acknowledged before their records are written, and a kill takes what waits here.
     pub(crate) fn begin_of_store(&mut self, task: Task) {
-        let id = self.tasks.claim(task).expect("stores' tasks add up to the table");
+        let id = self.inflight.claim(task);
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
         let begun = task.is_record() && self.queues[task.device()].start(&task, kind, operation);
         if !begun {
@@ -193,13 +194,13 @@ impl<D: Device> Executor<D> {
 
     #[inline(never)]
     fn wait(&mut self, id: SlotId) {
-        let task = self.tasks.get(id).expect("just claimed");
+        let task = self.inflight.task(id);
         self.queues[task.device()].scheduler().push(&mut self.nodes, id, task, self.now_ns);
     }
 
     /// Gives a task to its device at once where nobody waits; else it waits.
     fn start_or_wait(&mut self, id: SlotId) {
-        let task = self.tasks.get_mut(id).expect("a claimed task");
+        let task = self.inflight.task_mut(id);
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
         let serial = is_serial(task.header.opcode());
         if !serial && self.queues[task.device()].begin(task, kind, operation) {
@@ -234,14 +235,14 @@ impl<D: Device> Executor<D> {
         for kind in MemoryKind::ALL {
             let mut least = Class::Background;
             loop {
-                let Self { queues, nodes, tasks, .. } = self;
+                let Self { queues, nodes, inflight, .. } = self;
                 let queue = &mut queues[device];
                 let Some(pick) = queue.scheduler().next(nodes, kind, &mut least, self.now_ns)
                 else {
                     break;
                 };
                 if queue.is_online() {
-                    let task = tasks.get_mut(pick.id).expect("what waits is claimed");
+                    let task = inflight.task_mut(pick.id);
                     if !queue.start(task, kind, task.operation(pick.id.to_u64())) {
                         break;
                     }
@@ -259,11 +260,11 @@ impl<D: Device> Executor<D> {
     /// Gives a device its next flush or discard, if none is in flight.
     fn dispatch_serial(&mut self, device: usize, opcode: Opcode, front_end: &mut FrontEnd) {
         loop {
-            let Self { queues, nodes, tasks, .. } = self;
+            let Self { queues, nodes, inflight, .. } = self;
             let queue = &mut queues[device];
             let Some(id) = queue.scheduler().next_serial(nodes, opcode) else { return };
             if queue.is_online() {
-                let task = tasks.get_mut(id).expect("what waits is claimed");
+                let task = inflight.task_mut(id);
                 // Taken first: what else waits joins it.
                 queue.scheduler().take_serial(nodes, opcode);
                 if !queue.start_serial(opcode, task.operation(id.to_u64())) {
@@ -341,8 +342,7 @@ impl<D: Device> Executor<D> {
     ) -> &'a mut CompletionBatch {
         let Finished { tag, status, bytes } = finished;
         let id = SlotId::from_u64(tag);
-        let released = self.tasks.release(id);
-        let task = released.expect("invariant 1: finished twice, or never started");
+        let task = self.inflight.release(id);
         let whole = bytes == task.length || task.header.opcode() == Opcode::Discard;
         assert!(
             status != Status::Ok || whole,
@@ -353,7 +353,6 @@ impl<D: Device> Executor<D> {
             self.end(device, &ended, front_end);
         }
         let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
-        self.deadlines.clear(id);
         self.hand_back((id, &task), bytes, batch, front_end);
         batch
     }
@@ -390,7 +389,7 @@ impl<D: Device> Executor<D> {
             return 0;
         }
         let Some(client) = batch.owner.as_client() else { return 0 };
-        let Self { events, tasks, deadlines, blocks, .. } = self;
+        let Self { events, inflight, blocks, .. } = self;
         // One lane for all of them, and a batch of this function's own: they stay in registers.
         let (lane, mut own) = (front_end.lane(client).server(), *batch);
         for event in &events[from..] {
@@ -398,16 +397,15 @@ impl<D: Device> Executor<D> {
                 break;
             };
             let id = SlotId::from_u64(tag);
-            let completed = tasks.release_if(id, |task| {
+            let completed = inflight.release_if(id, |task| {
                 let alike = own.continues(task, Status::Ok) && bytes == task.length;
                 let client = task.owner.beside_client();
                 let mut end = || blocks.completion((id, task, client), bytes, &mut own);
                 alike.then(|| lane.complete(end()))
             });
-            if completed.expect("invariant 1: finished twice, or never started").is_none() {
+            if completed.is_none() {
                 break;
             }
-            deadlines.clear(id);
         }
         let joined = own.count - batch.count;
         *batch = own;
@@ -471,8 +469,7 @@ impl<D: Device> Executor<D> {
     /// Ends a task that is at no device.
     #[inline(never)]
     fn finish(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
-        let task = self.tasks.release(id).expect("invariant 1: completed twice");
-        self.deadlines.clear(id);
+        let task = self.inflight.release(id);
         let mut batch = CompletionBatch::of(&task, status, self.now_ns);
         self.hand_back((id, &task), bytes, &mut batch, front_end);
         retire(&batch, front_end);
@@ -486,7 +483,7 @@ impl<D: Device> Executor<D> {
     /// Ends everything of a session that is at no device, for a client that is gone.
     pub(crate) fn cancel(&mut self, session: SessionSlot, front_end: &mut FrontEnd) {
         while let Some(id) = self.take_of(session) {
-            let task = self.tasks.get_mut(id).expect("what waits is claimed");
+            let task = self.inflight.task_mut(id);
             if task.header.is_for_space() {
                 *task = task.making_space(None);
                 self.wait(id);
@@ -495,9 +492,8 @@ impl<D: Device> Executor<D> {
             }
         }
         for device in 0..self.queues.len() {
-            let Self { queues, nodes, tasks, .. } = self;
-            let is_theirs =
-                |id| tasks.get(id).expect("what waits is claimed").owner.session() == session;
+            let Self { queues, nodes, inflight, .. } = self;
+            let is_theirs = |id| inflight.task(id).owner.session() == session;
             let mut flushes = queues[device].scheduler().take_flushes(nodes, is_theirs);
             while let Some(id) = flushes.pop(&self.nodes) {
                 self.finish(id, (Status::Draining, 0), front_end);
@@ -513,11 +509,13 @@ impl<D: Device> Executor<D> {
     /// Reports tasks whose deadline has passed.
     #[inline]
     pub(crate) fn report_late(&mut self, front_end: &mut FrontEnd) {
-        while let Some(id) = self.deadlines.next_due(self.now_ns) {
-            let task = self.tasks.get(id).expect("a deadline goes with its task");
+        while let Some(task) = self.inflight.next_due(self.now_ns) {
             self.stats.devices[task.device()].late.add(1);
             let client = task.owner.as_client().expect("stores' tasks have no deadline");
-            let late = CompletionBatch::of(task, Status::Late, self.now_ns).completion(client, 0);
+            let late = match task.header.is_with_store() {
+                true => Completion::refused(client.user_data, Status::Late),
+                false => CompletionBatch::of(task, Status::Late, self.now_ns).completion(client, 0),
+            };
             front_end.report_late(client.lane, late);
         }
     }
@@ -535,7 +533,7 @@ impl<D: Device> Executor<D> {
     pub(crate) fn sleep_ns(&mut self, longest_ns: u64) -> u64 {
         let pauses = self.queues.iter_mut().map(|it| it.scheduler().pause_ns(self.now_ns));
         let longest_ns = pauses.filter(|&pause_ns| pause_ns > 0).fold(longest_ns, u64::min);
-        self.deadlines.sleep_ns(self.now_ns, longest_ns)
+        self.inflight.sleep_ns(self.now_ns, longest_ns)
     }
 }
 
@@ -543,6 +541,6 @@ impl<D: Device> Executor<D> {
 #[inline(always)]
 fn retire(batch: &CompletionBatch, front_end: &mut FrontEnd) {
     if let Some(client) = batch.owner.as_client() {
-        front_end.retire(batch, client);
+        front_end.retire(&batch.ended(client));
     }
 }

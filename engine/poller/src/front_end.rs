@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, LaneFault, RegionId, RequestSnapshot, SideSlot, Status};
 
-use crate::completion_batch::CompletionBatch;
 use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::probes;
@@ -43,20 +42,16 @@ pub(crate) enum Begun {
     Continued,
 }
 
-/// A request to a store that has ended.
+/// Requests of one session, lane and region that have ended alike; their completions are staged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) client: ClientRequest,
-    /// Those it has entered.
+    pub(crate) status: Status,
+    pub(crate) count: u32,
+    /// Bytes that went to or from the client's memory.
+    pub(crate) bytes: u64,
+    /// Those that each has entered.
     pub(crate) regions: [Option<RegionId>; 2],
-    pub(crate) completion: Completion,
-}
-
-impl Ended {
-    /// Bytes of a block that went to or from the client's memory.
-    fn bytes_moved(&self) -> u64 {
-        if self.regions == [None; 2] { 0 } else { self.completion.bytes.into() }
-    }
 }
 
 /// Lanes, sessions and regions.
@@ -230,43 +225,25 @@ impl FrontEnd {
         }
     }
 
-    /// Completes a request to a store, and counts it out of its session, regions and lane.
-    pub(crate) fn complete_keyed(&mut self, ended: &Ended) {
-        let Ended { client, regions, completion } = *ended;
-        let counters = &self.stats.sessions[usize::from(client.session.0)];
-        counters.completed.add(1);
-        if completion.status == Status::Ok.number() {
-            counters.bytes.add(ended.bytes_moved());
-        } else if completion.status().is_failure() {
-            counters.failed.add(1);
-        }
-        self.sessions.leave(client.session, 1);
-        for region in regions.into_iter().flatten() {
-            self.teardown_due |= self.regions.leave(region, 1);
-        }
-        self.lanes.get(client.lane).server().complete(completion);
-        self.lanes.mark_staged(client.lane);
-        self.teardown_due |= self.lanes.get(client.lane).is_closed();
-    }
-
     /// Takes nothing of a session for now, or goes on: it has requests that wait for room.
     pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
         self.sessions.hold_back(session, held);
     }
 
-    /// Counts a batch out of its session, region and lane; its completions are staged.
+    /// Counts requests that have ended out of their session, regions and lane.
     #[inline]
-    pub(crate) fn retire(&mut self, batch: &CompletionBatch, client: ClientRequest) {
+    pub(crate) fn retire(&mut self, ended: &Ended) {
+        let Ended { client, status, count, bytes, regions } = *ended;
+        debug_assert!(count > 0, "something has ended");
         let counters = &self.stats.sessions[usize::from(client.session.0)];
-        let count = batch.count;
         counters.completed.add(u64::from(count));
-        if batch.status == Status::Ok {
-            counters.bytes.add(batch.bytes());
-        } else if batch.status.is_failure() {
+        if status == Status::Ok {
+            counters.bytes.add(bytes);
+        } else if status.is_failure() {
             counters.failed.add(u64::from(count));
         }
         self.sessions.leave(client.session, count);
-        if let Some(region) = batch.header.region() {
+        for region in regions.into_iter().flatten() {
             self.teardown_due |= self.regions.leave(region, count);
         }
         self.lanes.mark_staged(client.lane);

@@ -87,8 +87,8 @@ impl<D: Device> Intake<'_, D> {
                 back_ends.get_any(request, (ask, body), seat, regions, executor)
             }
             Admitted::Change(asked, memory) => {
-                let metadata = admission.metadata(request);
-                Ok(back_ends.change(request, (&asked, memory), metadata, regions, now))
+                let (metadata, inflight) = (admission.metadata(request), executor.inflight());
+                Ok(back_ends.change((&asked, memory), metadata, inflight, regions, now))
             }
             Admitted::Lookup(keys, hold) => {
                 back_ends.lookup(&keys, session, hold, now).and_then(answered)

@@ -19,6 +19,7 @@ mod executor;
 mod front_end;
 mod handle;
 mod idle;
+mod inflight;
 mod intake;
 mod lanes;
 mod limits;

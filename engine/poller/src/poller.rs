@@ -247,8 +247,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
             Command::CloseSession(session) => {
                 self.front_end.close_session(session);
                 self.executor.cancel(session, &mut self.front_end);
-                let now_ns = self.executor.now_ns();
-                self.back_ends.close_session(session, &mut self.front_end, now_ns);
+                let (now_ns, inflight) = (self.executor.now_ns(), self.executor.inflight());
+                self.back_ends.close_session(session, inflight, &mut self.front_end, now_ns);
                 self.attaching.cancel(session, &mut self.front_end, self.executor.queues());
             }
             Command::Replace(device, mut with) => {

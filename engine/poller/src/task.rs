@@ -46,7 +46,8 @@ impl BufferRef {
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
 /// class and region; in place of the lap, the kind of memory, whether the task is longer than its
-/// device's window, whether a store's block is read, and whether it makes space for a session.
+/// device's window, whether a store's block is read, whether it makes space for a session, and whether
+/// a store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestHeader(u64);
 
@@ -82,6 +83,12 @@ impl RequestHeader {
     #[inline(always)]
     pub(crate) fn is_for_space(self) -> bool {
         self.byte(24) & 8 != 0
+    }
+
+    /// Whether it is a client's request that a store has, or that waits for room there.
+    #[inline(always)]
+    pub(crate) fn is_with_store(self) -> bool {
+        self.byte(24) & 16 != 0
     }
 
     #[inline(always)]
@@ -268,6 +275,28 @@ impl Task {
             length,
             buffer: memory.buffer,
             device: extent.device,
+        }
+    }
+
+    /// A client's request that its store has: no operation of the device yet.
+    pub(crate) fn with_store(
+        client: ClientRequest,
+        (opcode, class): (Opcode, Class),
+        device: u8,
+        length: u32,
+        now_ns: u64,
+    ) -> Self {
+        let kinds = opcode as u64 | (class as u64) << 16 | 16 << 24;
+        Self {
+            owner: Owner::client(client.user_data, client.lane, client.session),
+            device_offset: 0,
+            buffer_offset: 0,
+            accepted_ns: now_ns,
+            submitted_ns: now_ns,
+            header: RequestHeader(kinds),
+            length,
+            buffer: BufferIndex(0),
+            device,
         }
     }
 

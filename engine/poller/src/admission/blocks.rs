@@ -109,12 +109,14 @@ impl Admission {
                 session: seat.session,
             },
             shard: shard.number(),
+            device: shard.device(),
             class,
             durability: if durable { Durability::Durable } else { Durability::Soon },
             space: grant.space,
             key,
             ask,
             bytes: request.length(),
+            deadline_ns: u64::from(request.deadline_us()) * 1000,
         };
         let memory = enter(request, bytes, shard.masks(), seat, regions)?;
         Ok(Admitted::Change(asked, memory))

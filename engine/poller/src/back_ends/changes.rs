@@ -1,40 +1,38 @@
 //! Puts and drops, from their admission until their store has them.
 
 use kvrail_device::SlotId;
-use kvrail_ring::{Completion, RequestSnapshot, Status};
+use kvrail_ring::{Completion, Status};
 use kvrail_store::{Begun, DeclineReason, Now, Status as Ending};
 
 use super::BackEnds;
-use super::parked::{PARKED_OF_SESSION, Room};
+use super::parked::Room;
 use super::pending::{BlockCommand, Pending, StoreRequest, reason_number};
 use crate::admission::{Entered, leave};
+use crate::inflight::Inflight;
 use crate::regions::Regions;
+use crate::task::Task;
 
 impl BackEnds {
     /// Gives a request to its shard, or has it wait; returns its answer, if it has one already.
     pub(crate) fn change(
         &mut self,
-        request: &RequestSnapshot,
         (asked, memory): (&StoreRequest, [Option<Entered>; 2]),
         metadata: &[u8],
+        inflight: &mut Inflight,
         regions: &mut Regions,
         now: Now,
     ) -> Option<Completion> {
-        let pending = Pending::new(asked, memory, now.ns);
-        let id = self.pending.claim(pending).expect("sessions' shares add up to the table");
-        let pending = self.pending.get_mut(id).expect("just claimed");
-        pending.id = id;
-        let shard = &mut self.shards[usize::from(asked.shard)];
+        let Self { shards, waiting, .. } = self;
+        let shard = &mut shards[usize::from(asked.shard)];
+        let id = claim(inflight, asked, memory, now.ns);
+        let session = asked.client.session;
         let room = room_of(&asked.ask);
-        let of = asked.client.session;
-        let session = usize::from(of.0);
         let mut line = room;
-        let waits = shard.lines().has_before(room, of) || !shard.has_room(asked);
+        let waits = shard.lines().has_before(room, session) || !shard.has_room(asked);
         if !waits {
-            match shard.give(pending, metadata, now) {
+            match shard.give(inflight.request(id), metadata, now) {
                 Begun::Taken => {
                     shard.count_request();
-                    self.set_deadline(request, id, now.ns);
                     return None;
                 }
                 Begun::Done(answer) if answer.status == Ending::Declined(DeclineReason::Busy) => {}
@@ -42,42 +40,43 @@ impl BackEnds {
                 Begun::Done(answer)
                     if room == Room::Part
                         && answer.status == Ending::Dropped
-                        && self.parked_of[session] > 0 =>
+                        && waiting.has(session) =>
                 {
                     line = Room::Put;
                 }
                 Begun::Done(answer) => {
-                    let pending = self.pending.release(id).expect("just claimed");
                     leave(memory, regions);
-                    return Some(pending.end(&answer).completion);
+                    return Some(inflight.release_request(id).end(&answer));
                 }
             }
         }
-        if usize::from(self.parked_of[session]) >= PARKED_OF_SESSION {
+        if waiting.is_full(session) {
             let busy = reason_number(DeclineReason::Busy);
-            let ended = self.pending.release(id).expect("just claimed");
             leave(memory, regions);
-            return Some(ended.refuse(Status::Declined, busy).completion);
+            return Some(inflight.release_request(id).refuse(Status::Declined, busy));
         }
-        self.parked |= 1 << session;
-        let parked = self.metadata.keep((id, of), metadata);
-        shard.lines().push(line, parked);
+        shard.lines().push(line, waiting.enter((id, session), metadata));
         shard.count_request();
-        self.parked_of[session] += 1;
-        self.set_deadline(request, id, now.ns);
         None
-    }
-
-    pub(super) fn set_deadline(&mut self, request: &RequestSnapshot, id: SlotId, now_ns: u64) {
-        if request.deadline_us() != 0 {
-            let after_ns = u64::from(request.deadline_us()) * 1000;
-            self.deadlines.set(now_ns.saturating_add(after_ns), id);
-        }
     }
 }
 
+/// Claims the task of a request that its store has from now on.
+pub(super) fn claim(
+    inflight: &mut Inflight,
+    asked: &StoreRequest,
+    memory: [Option<Entered>; 2],
+    now_ns: u64,
+) -> SlotId {
+    let kinds = (asked.ask.opcode(), asked.class);
+    let task = Task::with_store(asked.client, kinds, asked.device, asked.bytes, now_ns);
+    let id = inflight.claim_request(task, Pending::new(asked, memory, now_ns), asked.deadline_ns);
+    inflight.request_mut(id).id = id;
+    id
+}
+
 /// The room that a request needs.
-pub(super) fn room_of(ask: &BlockCommand) -> Room {
+fn room_of(ask: &BlockCommand) -> Room {
     match ask {
         BlockCommand::Put { at: 0, .. } => Room::Put,
         BlockCommand::Put { .. } => Room::Part,

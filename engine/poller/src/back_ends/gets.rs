@@ -6,7 +6,8 @@ use kvrail_ring::{Class, Completion, RequestSnapshot, Status};
 use kvrail_store::{Durability, Got, Outcome, Reading, SpaceId};
 
 use super::BackEnds;
-use super::pending::{BlockCommand, Errand, Pending, StoreRequest, get_refused, outcome};
+use super::changes::claim;
+use super::pending::{BlockCommand, Errand, StoreRequest, get_refused, outcome};
 use super::shard::Shard;
 use crate::admission::{Entered, GetAsk, enter_tail, key_of, leave};
 use crate::block_reads::ReadEnds;
@@ -105,23 +106,22 @@ impl BackEnds {
         let asked = StoreRequest {
             client: ClientRequest { user_data, lane, session },
             shard: shard.number(),
+            device: shard.device(),
             class: ask.class,
             durability: Durability::Soon,
             space: SpaceId::NONE,
             key: key_of(request),
             ask: BlockCommand::Get(ask.extent),
             bytes: reading.exact,
+            deadline_ns: u64::from(request.deadline_us()) * 1000,
         };
-        let pending = Pending::new(&asked, [body, Some(tail)], now_ns);
-        let id = self.pending.claim(pending).expect("sessions' shares add up to the table");
-        let pending = self.pending.get_mut(id).expect("just claimed");
-        pending.id = id;
+        let id = claim(executor.inflight(), &asked, [body, Some(tail)], now_ns);
+        let request = executor.inflight().request_mut(id);
         let place = (reading.offset, reading.exact);
-        let operations = shard.operations(pending, place, now_ns).expect("a body and a tail");
-        pending.fly(Errand::Read(reading), operations.len(), now_ns);
+        let operations = shard.operations(request, place, now_ns).expect("a body and a tail");
+        request.fly(Errand::Read(reading), operations.len(), now_ns);
         shard.issued(&operations);
         operations.into_iter().for_each(|task| executor.begin_of_store(task));
-        self.set_deadline(request, id, now_ns);
         Ok(None)
     }
 

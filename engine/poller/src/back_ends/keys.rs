@@ -38,7 +38,7 @@ impl BackEnds {
     ) -> Result<Found, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            let stats = &self.stats.devices[shard.device()].store;
+            let stats = &self.stats.devices[usize::from(shard.device())].store;
             stats.gone_keys.add(lows.len() as u64);
             return Err(Status::DeviceGone);
         }

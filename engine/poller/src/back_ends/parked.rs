@@ -8,7 +8,7 @@ use kvrail_device::SlotId;
 use crate::limits::{SESSIONS_MAX, SessionSlot, TenantSlot};
 
 /// Requests of one session that can wait: what is taken from a lane at once.
-pub(crate) const PARKED_OF_SESSION: usize = 64;
+const PARKED_OF_SESSION: usize = 64;
 /// All that can wait.
 pub(crate) const PARKED_MAX: usize = PARKED_OF_SESSION * SESSIONS_MAX;
 /// Bytes of metadata of one.
@@ -36,24 +36,54 @@ pub(crate) struct Parked {
     metadata: Option<(u16, u16)>,
 }
 
-/// Metadata of those that wait, of all shards.
+/// What is kept of requests that wait, of all shards: how many each session has, and their
+/// metadata.
 #[derive(Debug)]
-pub(crate) struct Metadata {
+pub(crate) struct WaitingRoom {
+    /// Requests of each session.
+    of: [u16; SESSIONS_MAX],
+    /// The sessions that have some, one bit each.
+    sessions: u64,
     bytes: Box<[u8]>,
     free: Vec<u16>,
 }
 
-impl Metadata {
-    /// Room for the metadata of this many requests.
+impl WaitingRoom {
+    /// Room for this many requests.
     pub(crate) fn new(requests: usize) -> Self {
         let places = u16::try_from(requests).expect("4,096 at most");
         Self {
+            of: [0; SESSIONS_MAX],
+            sessions: 0,
             bytes: vec![0; requests * METADATA].into_boxed_slice(),
             free: (0..places).rev().collect(),
         }
     }
 
-    pub(crate) fn keep(&mut self, (id, session): (SlotId, SessionSlot), metadata: &[u8]) -> Parked {
+    /// Sessions of which something waits, one bit each.
+    pub(crate) fn sessions(&self) -> u64 {
+        self.sessions
+    }
+
+    /// Whether something of a session waits.
+    pub(crate) fn has(&self, session: SessionSlot) -> bool {
+        self.sessions >> session.0 & 1 != 0
+    }
+
+    /// Whether as many requests of a session wait as may.
+    pub(crate) fn is_full(&self, session: SessionSlot) -> bool {
+        usize::from(self.of[usize::from(session.0)]) >= PARKED_OF_SESSION
+    }
+
+    /// A request waits from now on; its metadata is copied.
+    pub(crate) fn enter(
+        &mut self,
+        (id, session): (SlotId, SessionSlot),
+        metadata: &[u8],
+    ) -> Parked {
+        assert!(!self.is_full(session), "a session has room for what it takes from a lane at once");
+        self.of[usize::from(session.0)] += 1;
+        self.sessions |= 1 << session.0;
         if metadata.is_empty() {
             return Parked { id, session, metadata: None };
         }
@@ -64,14 +94,22 @@ impl Metadata {
         Parked { id, session, metadata: Some((place, bytes)) }
     }
 
-    pub(crate) fn of(&self, parked: &Parked) -> &[u8] {
+    /// The metadata of one that waits.
+    pub(crate) fn metadata(&self, parked: &Parked) -> &[u8] {
         let Some((place, bytes)) = parked.metadata else { return &[] };
         let at = usize::from(place) * METADATA;
         &self.bytes[at..at + usize::from(bytes)]
     }
 
-    pub(crate) fn drop_of(&mut self, parked: &Parked) {
+    /// A request waits no more.
+    pub(crate) fn leave(&mut self, parked: &Parked) {
         self.free.extend(parked.metadata.map(|(place, _)| place));
+        let left = &mut self.of[usize::from(parked.session.0)];
+        *left = left.checked_sub(1).expect("what leaves has entered");
+        if *left == 0 {
+            self.sessions &= !(1 << parked.session.0);
+        }
+        debug_assert!(self.free.len() <= self.bytes.len() / METADATA, "a place is left once");
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Pending {
 pub(crate) struct StoreRequest {
     pub(crate) client: ClientRequest,
     pub(crate) shard: u8,
+    /// The poller's device that the shard is on.
+    pub(crate) device: u8,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
     pub(crate) space: SpaceId,
@@ -77,6 +79,8 @@ pub(crate) struct StoreRequest {
     pub(crate) ask: BlockCommand,
     /// Bytes of this part; of a get of a whole block the memory there is.
     pub(crate) bytes: u32,
+    /// From its admission to its LATE notice; 0: none is wanted.
+    pub(crate) deadline_ns: u64,
 }
 
 impl Pending {
@@ -128,14 +132,14 @@ impl Pending {
         })
     }
 
-    /// What was asked of the poller's device of this number, and how it ended.
-    pub(crate) fn work(&self, device: usize, completion: &Completion) -> Work {
+    /// What was asked of its device, and how it ended.
+    pub(crate) fn work(&self, completion: &Completion) -> Work {
         let (asked, status) = (&self.asked, completion.status());
         // Of a block that was read whole, the memory for it may be longer.
         let bytes = if status == Status::Ok { completion.bytes } else { asked.bytes };
         Work {
             session: Some(asked.client.session),
-            device,
+            device: usize::from(asked.device),
             opcode: asked.ask.opcode(),
             class: asked.class,
             status,
@@ -160,7 +164,7 @@ impl Pending {
     }
 
     /// How it ends for its client, by the store's answer.
-    pub(crate) fn end(&self, answer: &Answer) -> Ended {
+    pub(crate) fn end(&self, answer: &Answer) -> Completion {
         let (status, flags, bytes, checksum) = match self.asked.ask {
             BlockCommand::Put { .. } => self.put_end(answer),
             BlockCommand::Get(extent) => get_end(answer, (extent, self.asked.bytes)),
@@ -177,20 +181,28 @@ impl Pending {
     }
 
     /// How it ends without the store's word.
-    pub(crate) fn refuse(&self, status: Status, bytes: u32) -> Ended {
+    pub(crate) fn refuse(&self, status: Status, bytes: u32) -> Completion {
         let completion = Completion::refused(self.asked.client.user_data, status);
         self.end_with(Completion { bytes, ..completion })
     }
 
-    fn end_with(&self, completion: Completion) -> Ended {
+    fn end_with(&self, completion: Completion) -> Completion {
         let ns = |from: u64, to: u64| u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX);
         let (mut device_ns, mut queue_ns) = (0, 0);
         if self.submitted_ns != 0 {
             device_ns = ns(self.submitted_ns, self.ended_ns);
             queue_ns = ns(self.accepted_ns, self.submitted_ns);
         }
-        let completion = Completion { device_ns, queue_ns, ..completion };
-        Ended { client: self.asked.client, regions: self.regions(), completion }
+        Completion { device_ns, queue_ns, ..completion }
+    }
+
+    /// How it is counted out at its client.
+    pub(crate) fn ended(&self, completion: &Completion) -> Ended {
+        let regions = self.regions();
+        // Without memory no bytes moved: the completion has those of the block.
+        let bytes = if regions == [None; 2] { 0 } else { completion.bytes.into() };
+        let status = completion.status();
+        Ended { client: self.asked.client, status, count: 1, bytes, regions }
     }
 
     /// The regions it has entered.

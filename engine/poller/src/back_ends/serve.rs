@@ -10,7 +10,8 @@ use super::parked::{Parked, Room, sessions};
 use super::pending::{Errand, Pending, reason_number};
 use super::shard::{Due, Shard};
 use crate::executor::{Executor, StoreEnd};
-use crate::front_end::{Ended, FrontEnd};
+use crate::front_end::FrontEnd;
+use crate::inflight::Inflight;
 use crate::limits::SessionSlot;
 use crate::mailbox::{Mailbox, Notice};
 use crate::probes;
@@ -43,13 +44,13 @@ impl BackEnds {
     ) -> u64 {
         let now_ns = executor.now_ns();
         let mut work = self.take_read_ends(executor) + self.take_ends(executor, front_end);
-        sessions(self.parked).for_each(|session| self.hold_back(session, front_end));
+        sessions(self.waiting.sessions()).for_each(|session| self.hold_back(session, front_end));
         for number in 0..self.shards.len() {
             if !self.shards[number].is_due(now_ns) {
                 continue;
             }
-            self.sweep(number, front_end, now_ns);
-            work += self.give_parked(number, front_end, now_ns);
+            self.sweep(number, executor.inflight(), front_end, now_ns);
+            work += self.give_parked(number, executor.inflight(), front_end, now_ns);
             let now = self.calendar.now(now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
             if !self.shards[number].is_gone() {
@@ -62,14 +63,13 @@ impl BackEnds {
                 mailbox.report_corrupt(block);
             }
             work += self.issue(number, executor, now_ns);
-            work += self.answer(number, front_end, now_ns);
+            work += self.answer(number, executor.inflight(), front_end, now_ns);
             self.shards[number].tell_gone(mailbox, now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
             work += u64::from(self.shards[number].is_working());
-            let device = self.shards[number].device();
+            let device = usize::from(self.shards[number].device());
             self.shards[number].show(&self.stats.devices[device].store, now_ns);
         }
-        self.report_late(front_end, now_ns);
         work
     }
 
@@ -94,7 +94,7 @@ impl BackEnds {
         let mut work = self.take_ends(executor, front_end);
         if work > 0 {
             for number in 0..self.shards.len() {
-                work += self.answer(number, front_end, now_ns);
+                work += self.answer(number, executor.inflight(), front_end, now_ns);
             }
         }
         work + read
@@ -117,14 +117,13 @@ impl BackEnds {
                 continue;
             }
             let id = SlotId::from_u64(task.tag);
-            let request = self.pending.get_mut(id);
-            let request = request.expect("invariant 1: an operation of nobody ended");
-            match request.land(status, (submitted_ns, ended_ns)) {
+            match executor.inflight().request_mut(id).land(status, (submitted_ns, ended_ns)) {
                 None => {}
                 Some((Errand::Part(part), outcome)) => shard.finish(part, outcome, now),
                 Some((Errand::Read(reading), outcome)) => {
                     shard.reads_ended(reading.id, 1, outcome);
-                    self.end_by_answer(id, &reading.ended(outcome), front_end);
+                    let answer = reading.ended(outcome);
+                    self.end_by_answer(id, &answer, executor.inflight(), front_end);
                 }
             }
         }
@@ -132,7 +131,13 @@ impl BackEnds {
     }
 
     /// Gives what waits for room to the store, by turns.
-    fn give_parked(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
+    fn give_parked(
+        &mut self,
+        number: usize,
+        inflight: &mut Inflight,
+        front_end: &mut FrontEnd,
+        now_ns: u64,
+    ) -> u64 {
         if self.shards[number].lines().count() == 0 {
             return 0;
         }
@@ -140,7 +145,7 @@ impl BackEnds {
         for room in Room::ALL {
             let mut among = u64::MAX;
             while let Some(parked) = self.shards[number].lines().first(room, among) {
-                if !self.give_one(number, &parked, front_end, now_ns) {
+                if !self.give_one(&parked, inflight, front_end, now_ns) {
                     among &= !(1 << parked.session.0);
                     continue;
                 }
@@ -155,21 +160,21 @@ impl BackEnds {
     /// Gives one of them. False: there is no room yet.
     fn give_one(
         &mut self,
-        number: usize,
         parked: &Parked,
+        inflight: &mut Inflight,
         front_end: &mut FrontEnd,
         now_ns: u64,
     ) -> bool {
-        let pending = self.pending.get(parked.id).expect("what waits is pending");
+        let pending = inflight.request(parked.id);
         let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
-        let shard = &mut self.shards[number];
+        let shard = &mut self.shards[usize::from(pending.asked().shard)];
         if shard.has_room(pending.asked()) {
-            let metadata = self.metadata.of(parked);
+            let metadata = self.waiting.metadata(parked);
             match shard.give(pending, metadata, self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
                 Begun::Done(answer) if answer.status != Ending::Declined(DeclineReason::Busy) => {
                     shard.count_answer();
-                    self.end_by_answer(parked.id, &answer, front_end);
+                    self.end_by_answer(parked.id, &answer, inflight, front_end);
                     return true;
                 }
                 Begun::Done(_) => {}
@@ -177,26 +182,21 @@ impl BackEnds {
         }
         if late {
             let busy = reason_number(DeclineReason::Busy);
-            self.end(parked.id, (Status::Declined, busy), front_end);
+            self.end(parked.id, (Status::Declined, busy), inflight, front_end);
         }
         late
     }
 
     /// What waited waits no more.
     fn unpark(&mut self, parked: &Parked, front_end: &mut FrontEnd) {
-        self.metadata.drop_of(parked);
-        let left = &mut self.parked_of[usize::from(parked.session.0)];
-        *left -= 1;
-        if *left == 0 {
-            self.parked &= !(1 << parked.session.0);
-        }
+        self.waiting.leave(parked);
         self.hold_back(parked.session, front_end);
     }
 
     /// Nothing more is taken of sessions of which something waits, unless places wait for what they
     /// have not sent yet: the rest of their blocks.
     fn hold_back(&self, session: SessionSlot, front_end: &mut FrontEnd) {
-        let waits = self.parked_of[usize::from(session.0)] > 0
+        let waits = self.waiting.has(session)
             && !self.shards.iter().any(|shard| shard.is_incomplete(session));
         front_end.hold_back(session, if waits { Held::Yes } else { Held::No });
     }
@@ -206,7 +206,7 @@ impl BackEnds {
         let (mut count, now) = (0, self.calendar.now(now_ns));
         let shard = &mut self.shards[number];
         while count < TICK_MAX
-            && let Some(operations) = shard.next_task(&mut self.pending, now)
+            && let Some(operations) = shard.next_task(executor.inflight(), now)
         {
             operations.into_iter().for_each(|task| executor.begin_of_store(task));
             count += 1;
@@ -218,13 +218,20 @@ impl BackEnds {
     }
 
     /// Sends the store's answers to the clients.
-    fn answer(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) -> u64 {
+    fn answer(
+        &mut self,
+        number: usize,
+        inflight: &mut Inflight,
+        front_end: &mut FrontEnd,
+        now_ns: u64,
+    ) -> u64 {
         let mut count = 0;
         while count < TICK_MAX
             && let Some(reply) = self.shards[number].next_reply()
         {
             self.shards[number].count_answer();
-            self.end_by_answer(SlotId::from_u64(reply.user), &reply.answer, front_end);
+            let id = SlotId::from_u64(reply.user);
+            self.end_by_answer(id, &reply.answer, inflight, front_end);
             count += 1;
         }
         if count > 0 {
@@ -233,55 +240,54 @@ impl BackEnds {
         count.into()
     }
 
-    fn end_by_answer(&mut self, id: SlotId, answer: &Answer, front_end: &mut FrontEnd) {
-        let pending = self.pending.release(id).expect("invariant 1: answered twice");
-        self.deadlines.clear(id);
-        self.complete(&pending, &pending.end(answer), front_end);
+    /// Ends a request by its store's answer.
+    fn end_by_answer(
+        &mut self,
+        id: SlotId,
+        answer: &Answer,
+        inflight: &mut Inflight,
+        front_end: &mut FrontEnd,
+    ) {
+        let request = inflight.release_request(id);
+        complete(&request, request.end(answer), front_end);
     }
 
-    /// Completes a request.
-    fn complete(&self, pending: &Pending, ended: &Ended, front_end: &mut FrontEnd) {
-        let asked = pending.asked();
-        let work = || {
-            let device = self.shards[usize::from(asked.shard)].device();
-            pending.work(device, &ended.completion)
-        };
-        probes::block_ended(asked.key, &ended.completion, work);
-        if let Some(tracer) = front_end.tracer() {
-            let (work, spent) = (work(), pending.spent(tracer.now_ns()));
-            let taken = (asked.client.lane, pending.accepted_ns);
-            tracer.answered(taken, (work, asked.key), spent);
-        }
-        front_end.complete_keyed(ended);
-    }
-
-    /// Ends a request without the store's word.
-    fn end(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
-        let pending = self.pending.release(id).expect("invariant 1: answered twice");
-        self.deadlines.clear(id);
-        self.shards[usize::from(pending.asked().shard)].count_answer();
-        self.complete(&pending, &pending.refuse(status, bytes), front_end);
+    /// Ends a request without its store's answer.
+    fn end(
+        &mut self,
+        id: SlotId,
+        (status, bytes): (Status, u32),
+        inflight: &mut Inflight,
+        front_end: &mut FrontEnd,
+    ) {
+        let request = inflight.release_request(id);
+        self.shards[usize::from(request.asked().shard)].count_answer();
+        complete(&request, request.refuse(status, bytes), front_end);
     }
 
     /// The device is gone: ends what waits for a store that will not answer.
-    fn sweep(&mut self, number: usize, front_end: &mut FrontEnd, now_ns: u64) {
+    fn sweep(
+        &mut self,
+        number: usize,
+        inflight: &mut Inflight,
+        front_end: &mut FrontEnd,
+        now_ns: u64,
+    ) {
         if self.shards[number].take_sweep() == Due::No {
             return;
         }
         // What the store has answered by then ends with its word, and only once.
-        while self.answer(number, front_end, now_ns) > 0 {}
+        while self.answer(number, inflight, front_end, now_ns) > 0 {}
         for room in Room::ALL {
             while let Some(first) = self.shards[number].lines().first(room, u64::MAX) {
                 self.shards[number].lines().pop(room, first.session);
                 self.unpark(&first, front_end);
             }
         }
-        for at in 0..self.pending.capacity() {
-            let here = self.pending.claimed_among(at..at + 1).next();
-            let theirs = here.filter(|it| usize::from(it.asked().shard) == number).map(|it| it.id);
-            if let Some(id) = theirs {
-                self.end(id, (Status::DeviceGone, 0), front_end);
-            }
+        let (shard, mut from) = (self.shards[number].number(), 0);
+        while let Some((id, index)) = inflight.request_of(shard, from) {
+            self.end(id, (Status::DeviceGone, 0), inflight, front_end);
+            from = index + 1;
         }
     }
 
@@ -300,7 +306,7 @@ impl BackEnds {
             called.or_else(|| shard.next_listed(now))
         } {
             self.note_grant(number, &call);
-            let device = self.shards[number].device();
+            let device = usize::from(self.shards[number].device());
             mailbox.post(Notice::Store(device, call));
             answered += 1;
         }
@@ -320,29 +326,20 @@ impl BackEnds {
     pub(crate) fn close_session(
         &mut self,
         session: SessionSlot,
+        inflight: &mut Inflight,
         front_end: &mut FrontEnd,
         now_ns: u64,
     ) {
         for number in 0..self.shards.len() {
             for room in Room::ALL {
                 while let Some(parked) = self.shards[number].lines().pop(room, session) {
-                    self.end(parked.id, (Status::Draining, 0), front_end);
+                    self.end(parked.id, (Status::Draining, 0), inflight, front_end);
                     self.unpark(&parked, front_end);
                 }
             }
             self.shards[number].forget(session, now_ns);
         }
         self.handles.forget(session);
-    }
-
-    fn report_late(&mut self, front_end: &mut FrontEnd, now_ns: u64) {
-        while let Some(id) = self.deadlines.next_due(now_ns) {
-            let pending = self.pending.get(id).expect("a deadline goes with its request");
-            let device = self.shards[usize::from(pending.asked().shard)].device();
-            self.stats.devices[device].late.add(1);
-            let late = Completion::refused(pending.asked().client.user_data, Status::Late);
-            front_end.report_late(pending.asked().client.lane, late);
-        }
     }
 
     /// Whether no client's request is in flight, with this many tasks claimed: stores' own are.
@@ -354,7 +351,6 @@ impl BackEnds {
 
     /// How long a sleep may last.
     pub(crate) fn sleep_ns(&self, now_ns: u64, longest_ns: u64) -> u64 {
-        let longest_ns = self.deadlines.sleep_ns(now_ns, longest_ns);
         let shards = self.shards.iter().map(|shard| shard.sleep_ns(now_ns));
         shards.fold(longest_ns, u64::min)
     }
@@ -367,4 +363,17 @@ impl BackEnds {
         }
         self.shards.iter().all(Shard::is_stopped)
     }
+}
+
+/// Completes a request that a store had, and counts it out.
+fn complete(request: &Pending, completion: Completion, front_end: &mut FrontEnd) {
+    let asked = request.asked();
+    probes::block_ended(asked.key, &completion, || request.work(&completion));
+    if let Some(tracer) = front_end.tracer() {
+        let spent = request.spent(tracer.now_ns());
+        let taken = (asked.client.lane, request.accepted_ns);
+        tracer.answered(taken, (request.work(&completion), asked.key), spent);
+    }
+    front_end.lane(asked.client).server().complete(completion);
+    front_end.retire(&request.ended(&completion));
 }

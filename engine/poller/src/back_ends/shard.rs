@@ -174,8 +174,9 @@ impl Shard {
         self.member
     }
 
-    pub(crate) fn device(&self) -> usize {
-        usize::from(self.device)
+    /// The poller's number of its device.
+    pub(crate) fn device(&self) -> u8 {
+        self.device
     }
 
     /// What transfers and their memory are aligned to.

@@ -1,13 +1,14 @@
 //! What a store wants done, as tasks of its device.
 
 use arrayvec::ArrayVec;
-use kvrail_device::{BufferIndex, Durability, SlotId, Slots};
+use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
 use kvrail_store::{Memory, Now, Phase, Task as Wanted, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::{Shard, State};
+use crate::inflight::Inflight;
 use crate::limits::SessionSlot;
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
 
@@ -24,11 +25,7 @@ const NOWHERE: BufferRef = BufferRef { buffer: BufferIndex(0), offset: 0 };
 
 impl Shard {
     /// The operations of the next task, if there is one.
-    pub(crate) fn next_task(
-        &mut self,
-        pending: &mut Slots<Pending>,
-        now: Now,
-    ) -> Option<Operations> {
+    pub(crate) fn next_task(&mut self, inflight: &mut Inflight, now: Now) -> Option<Operations> {
         if self.state != State::Running {
             return None;
         }
@@ -41,8 +38,7 @@ impl Shard {
             let wanted = self.store.next_task(&mut self.pool)?;
             match wanted.memory {
                 Memory::Client { user, exact } => {
-                    let request = pending.get_mut(SlotId::from_u64(user));
-                    let request = request.expect("a request in the store keeps its place");
+                    let request = inflight.request_mut(SlotId::from_u64(user));
                     let place = (wanted.offset, exact);
                     if let Some(write) = self.operations(request, place, now.ns) {
                         request.fly(Errand::Part(wanted.id), write.len(), now.ns);
