@@ -18,18 +18,18 @@ const LIMITS: [Limit; 3] = [
     Limit {
         what: "things that speak",
         words: &["told", "said", "tell", "tells", "says", "say", "telling", "saying"],
-        most: 6.6,
+        most: 5.3,
     },
-    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 3.8 },
+    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 2.9 },
     Limit {
         what: "measures in words",
         words: &["so many", "as much", "so long", "so much"],
-        most: 2.7,
+        most: 1.8,
     },
 ];
 
 /// Closures whose parameter is `it`, in Rust and Python.
-const IT_MOST: usize = 50;
+const IT_MOST: usize = 40;
 
 /// Comments of one line and docstrings of a file; of a document all but its code.
 fn prose(source: &Source) -> String {

@@ -14,7 +14,9 @@ mod memory;
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN};
-use kvrail_ring::{Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId};
+use kvrail_ring::{
+    METADATA_BYTES_MAX, Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId,
+};
 use kvrail_store::Hold;
 
 use crate::back_ends::BackEnds;
@@ -25,19 +27,18 @@ use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::store_call::Permit;
 use crate::task::{BufferRef, DeviceExtent};
-pub(crate) use blocks::{GetAsk, key_of};
+use blocks::check_change;
+pub(crate) use blocks::{GetAsk, check_get, key_of};
 pub(crate) use keys::{KeyPlace, PlacedKeys};
 pub(crate) use memory::{Entered, Masks, enter_tail, leave};
 
-/// A sound request. Its memory is entered.
+/// A sound request that is no get. Its memory is entered.
 #[derive(Clone, Debug)]
 pub(crate) enum Admitted {
     /// Done: it asked for an answer.
     Nop,
     /// One for a device.
-    Range(DeviceExtent, BufferRef),
-    /// A get, and its body.
-    Get(GetAsk, Option<Entered>),
+    Range(Range),
     /// A put or drop, and its body and tail.
     Change(StoreRequest, [Option<Entered>; 2]),
     /// A lookup.
@@ -47,6 +48,9 @@ pub(crate) enum Admitted {
     /// The report to a shard that a block is wrong.
     Suspect(usize, Report, Permit),
 }
+
+/// A range of a device, and its memory. Small, so that it stays in registers on the fast path.
+pub(crate) type Range = (DeviceExtent, BufferRef);
 
 /// The checks.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ impl Admission {
         self.draining
     }
 
-    /// Checks any request.
+    /// Checks any request but a get, which `check_get` checks.
     ///
     /// # Errors
     /// The status that is its answer.
@@ -89,26 +93,39 @@ impl Admission {
         }
         let session = seat.session;
         let Some(opcode) = request.opcode().filter(|opcode| opcode.is_keyed()) else {
-            return Self::check_range(request, session, back_ends, regions, Pass::Any);
+            let range = Self::check_range(request, session, back_ends, regions, Pass::Any)?;
+            return Ok(range.map_or(Admitted::Nop, Admitted::Range));
         };
-        if opcode == Opcode::Get {
-            let (ask, body) = Self::check_get(request, session, back_ends, regions, Pass::Any)?;
-            return Ok(Admitted::Get(ask, body));
-        }
         check_keyed(opcode, request)?;
-        match opcode {
+        Ok(match opcode {
             Opcode::Put | Opcode::Drop => {
-                self.check_change(request, side, seat, back_ends, regions)
+                let side = (side, &mut self.side);
+                let (asked, memory) = check_change(request, side, seat, back_ends, regions)?;
+                Admitted::Change(asked, memory)
             }
-            Opcode::Lookup => keys::lookup(request, session, back_ends),
-            Opcode::Release => keys::release(request, session, back_ends),
-            Opcode::Suspect => keys::suspect(request, session, back_ends),
-            _ => Err(Status::Invalid),
-        }
+            Opcode::Lookup => {
+                let (keys, hold) = keys::lookup(request, session, back_ends)?;
+                Admitted::Lookup(keys, hold)
+            }
+            Opcode::Release => Admitted::Release(PlacedKeys::new(request, session, back_ends)?),
+            Opcode::Suspect => {
+                let (shard, report, permit) = keys::suspect(request, session, back_ends)?;
+                Admitted::Suspect(shard, report, permit)
+            }
+            _ => return Err(Status::Invalid),
+        })
+    }
+
+    /// The metadata that a put brought with it, after its check.
+    pub(crate) fn metadata(&self, request: &RequestSnapshot) -> &[u8] {
+        let metadata =
+            if request.flags() & FLAG_SIDE != 0 { self.side.side().metadata } else { &[] };
+        debug_assert!(metadata.len() <= METADATA_BYTES_MAX, "the copy of a side area is bounded");
+        metadata
     }
 
     /// Checks a request that names no key, against the volumes and the session's regions. A sound
-    /// read or write is counted in at its region.
+    /// read or write is counted in at its region. `None`: the request asked for an answer only.
     ///
     /// # Errors
     /// The status that is its answer, after a pass for any; else it may be sound all the same.
@@ -119,7 +136,7 @@ impl Admission {
         back_ends: &BackEnds,
         regions: &mut Regions,
         pass: Pass,
-    ) -> Result<Admitted, Status> {
+    ) -> Result<Option<Range>, Status> {
         request.class().ok_or(Status::Invalid)?;
         if pass == Pass::Common && !(request.is_simple() && request.transfer().is_some()) {
             return Err(Status::Invalid);
@@ -140,7 +157,7 @@ impl Admission {
         volume.check_alignment(offset)?;
         let range = (request.layout_block(), offset, length);
         let memory = regions.enter(session, request.region_id(), range, pass)?;
-        Ok(Admitted::Range(extent, memory))
+        Ok(Some((extent, memory)))
     }
 }
 
@@ -152,9 +169,9 @@ fn check_other(
     flags: u8,
     (volume, offset, length): (VolumeId, u64, u32),
     back_ends: &BackEnds,
-) -> Result<Admitted, Status> {
+) -> Result<Option<Range>, Status> {
     let extent = match opcode {
-        Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(Admitted::Nop),
+        Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(None),
         _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move
         // A flush names a member by any offset on it.
         Some(Opcode::Flush) if length == 0 => back_ends.volume(volume)?.device_at(offset)?,
@@ -164,7 +181,7 @@ fn check_other(
         _ => return Err(Status::Invalid),
     };
     let none = BufferRef { buffer: BufferIndex(0), offset: 0 };
-    Ok(Admitted::Range(extent, none))
+    Ok(Some((extent, none)))
 }
 
 /// Checks what simple requests do not have: flags, and the block of a layout.

@@ -1,5 +1,5 @@
 //! Ages: how old the oldest request of each device is, and how many are older than they should be.
-//! A device that hangs says nothing by itself, and neither do requests without a deadline.
+//! A device that hangs reports nothing by itself, and neither do requests without a deadline.
 //!
 //! The table of tasks is walked in steps, so that no tick pays for all of it; a walk ends with
 //! the last task there is, and slots that were free lately are taken first.

@@ -1,5 +1,5 @@
 //! Regions on their way into the devices' tables: one entry in each tick, because pinning the pages
-//! of an entry takes up to milliseconds, and everybody at this poller waits for it.
+//! of an entry takes up to milliseconds, and every client of this poller waits for it.
 
 use std::collections::VecDeque;
 

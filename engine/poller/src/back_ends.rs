@@ -5,6 +5,7 @@
 //! tasks, and come back here. Bytes of clients go between their memory and the device only.
 
 mod calendar;
+mod call_queue;
 mod changes;
 mod discarding;
 mod gets;

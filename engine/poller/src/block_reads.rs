@@ -6,7 +6,8 @@ use kvrail_ring::{Completion, Status};
 use crate::completion_batch::CompletionBatch;
 use crate::task::{BlockRead, ClientRequest, Task};
 
-/// Reads of blocks that hold the same and have ended: their clients are told, their store is not.
+/// Reads of blocks that hold the same and have ended: their clients have their completions, their
+/// store does not know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadEnds {
     pub(crate) read: BlockRead,
@@ -19,7 +20,7 @@ pub(crate) struct ReadEnds {
 pub(crate) struct BlockReads {
     /// Check of the block that the task in each slot reads.
     checks: Box<[u64]>,
-    /// Those of which no store was told: room for all.
+    /// Those that no store knows of: room for all.
     ended: Vec<ReadEnds>,
 }
 
@@ -32,6 +33,7 @@ impl BlockReads {
     /// The task in this slot reads a block with this check.
     #[inline(always)]
     pub(crate) fn begin(&mut self, id: SlotId, check: u64) {
+        debug_assert!(self.ended.len() < self.ended.capacity(), "a place for each end");
         self.checks[id.index() as usize] = check;
     }
 
@@ -42,7 +44,7 @@ impl BlockReads {
     }
 
     /// Counts a client's task into its batch; returns its completion. The store of a block that was
-    /// read is told later.
+    /// read is notified later.
     #[inline(always)]
     pub(crate) fn completion(
         &mut self,

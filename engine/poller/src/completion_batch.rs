@@ -4,8 +4,7 @@
 use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::front_end::Ended;
-use crate::task::{ClientRequest, Owner, RequestHeader, Task};
+use crate::task::{ClientRequest, Ended, Owner, RequestHeader, Task};
 
 /// How many tasks ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +31,7 @@ impl CompletionBatch {
     #[inline]
     pub(crate) fn of(task: &Task, status: Status, now_ns: u64) -> Self {
         let Task { accepted_ns, submitted_ns, header, owner, .. } = *task;
+        debug_assert!(submitted_ns >= accepted_ns, "a task is accepted before it is submitted");
         let device_ns = now_ns.saturating_sub(submitted_ns);
         let queue_ns = submitted_ns - accepted_ns;
         Self {
@@ -76,9 +76,10 @@ impl CompletionBatch {
         self.completion(client, if self.status == Status::Ok { task.length } else { bytes })
     }
 
-    /// Counts a task in that nobody is told of yet.
+    /// Counts a task in.
     #[inline(always)]
     pub(crate) fn count(&mut self, task: &Task, bytes: u32) {
+        debug_assert!(bytes <= task.length, "a task moves its bytes at most");
         self.count += 1;
         self.length += u64::from(task.length);
         if self.status != Status::Ok {
@@ -117,6 +118,7 @@ impl CompletionBatch {
     /// How its tasks are counted out at their client.
     #[inline(always)]
     pub(crate) fn ended(&self, client: ClientRequest) -> Ended {
+        debug_assert!(self.moved <= self.length, "a batch moves its bytes at most");
         let (status, count, bytes) = (self.status, self.count, self.bytes());
         Ended { client, status, count, bytes, regions: [self.header.region(), None] }
     }

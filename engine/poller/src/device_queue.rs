@@ -1,4 +1,4 @@
-//! One device: what it was told and has not been handed yet, whether it is there, and how to wait
+//! One device: operations it has and has not submitted, whether it is there, and how to wait
 //! for it.
 //!
 //! From the first DEVICE_GONE on nothing is given to a device any more: its tasks end with that
@@ -37,11 +37,11 @@ const REPORT_EVERY_NS_MAX: u64 = 60_000_000_000;
 pub(crate) struct DeviceQueue<D> {
     device: D,
     scheduler: Scheduler,
-    /// Things the device was told since the last submit.
+    /// Operations that the device was given since the last submit.
     prepared: u32,
     /// Something was submitted in this tick, which may have ended at once.
     submitted: bool,
-    /// Regions the device was told to deregister and has not yet.
+    /// Regions that the device has still to deregister.
     deregistering: u32,
     /// As far as anybody knows; false once it was taken away.
     online: bool,
@@ -72,7 +72,7 @@ impl<D: Device> DeviceQueue<D> {
         &mut self.scheduler
     }
 
-    /// Gives a task to the device where nobody waits; false when it has to wait.
+    /// Gives a task to the device where none waits; false when it has to wait.
     #[inline(always)]
     pub(crate) fn begin(&mut self, task: &Task, kind: MemoryKind, operation: Operation) -> bool {
         self.scheduler.is_open(task, kind) && self.start(task, kind, operation)
@@ -142,7 +142,7 @@ impl<D: Device> DeviceQueue<D> {
         counters.addressed_bytes.set(addressed);
     }
 
-    /// Tells the device to deregister a region.
+    /// Has the device deregister a region.
     pub(crate) fn deregister(&mut self, buffer: BufferIndex) {
         self.device.detach(buffer).expect("what was attached can be detached");
         self.deregistering += 1;
@@ -153,7 +153,7 @@ impl<D: Device> DeviceQueue<D> {
     pub(crate) fn deregistered(&mut self) {
         let left = self.deregistering.checked_sub(1);
         self.deregistering =
-            left.expect("invariant 2: a device deregistered a region that it was not told to");
+            left.expect("invariant 2: a device deregistered a region that it had to keep");
     }
 
     /// The device's last failure, if none has been reported for a while.

@@ -1,11 +1,13 @@
 //! The executor: tasks in flight, from their admission to their completion, each exactly once.
 //!
-//! A task goes to its device at once, or waits its turn. What it does not know is lanes: a
+//! A task goes to its device at once, or waits its turn. It does not know lanes: a
 //! completion goes to the task's owner.
+
+mod completions;
 
 use std::sync::Arc;
 
-use kvrail_device::{Device, Durability, Event, Events, Finished, Operation, SlotId, Slots};
+use kvrail_device::{Device, Durability, Events, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
 use crate::block_reads::{BlockReads, ReadEnds};
@@ -14,16 +16,12 @@ use crate::device_queue::DeviceQueue;
 use crate::front_end::{FrontEnd, Seat};
 use crate::inflight::Inflight;
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
-use crate::mailbox::{DeviceFailure, Mailbox};
-use crate::probes;
+use crate::mailbox::Mailbox;
 use crate::scheduler::budget::Budget;
 use crate::scheduler::fair::Nodes;
 use crate::scheduler::{SERIAL, is_serial};
-use crate::stats::{OperationKind, PollerStats};
+use crate::stats::PollerStats;
 use crate::task::{BufferRef, DeviceExtent, MemoryKind, StoreTask, Task};
-
-/// Flushes that one flush answered are completed so many a tick: 2 to 4 us of work.
-const JOINED_MAX: u64 = 64;
 
 /// A task of a store's that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +39,7 @@ pub(crate) struct Executor<D> {
     inflight: Inflight,
     nodes: Nodes,
     queues: Vec<DeviceQueue<D>>,
-    /// Tasks of stores that have ended and of which nobody was told: room for all.
+    /// Tasks of stores that have ended, until their stores take them: room for all.
     ended: Vec<StoreEnd>,
     blocks: BlockReads,
     events: Events,
@@ -52,7 +50,7 @@ pub(crate) struct Executor<D> {
 }
 
 impl<D: Device> Executor<D> {
-    /// One budget for each device. Stores have so many tasks at once.
+    /// One budget for each device. Stores have `store_tasks` tasks at once.
     pub(crate) fn new(
         devices: Vec<D>,
         budgets: &[Budget],
@@ -124,6 +122,7 @@ impl<D: Device> Executor<D> {
         seat: Seat,
         (extent, memory): (DeviceExtent, BufferRef),
     ) {
+        debug_assert_eq!(memory.kind(), MemoryKind::Host, "the common pass accepts no other");
         let from = (seat.session, seat.lane);
         let task = Task::new(request, from, (extent, memory, MemoryKind::Host), self.now_ns);
         let id = self.inflight.claim(task);
@@ -160,6 +159,7 @@ impl<D: Device> Executor<D> {
         check: u64,
         deadline_ns: u64,
     ) {
+        debug_assert!(task.header.is_of_block(), "the store is notified of its end");
         let id = self.inflight.claim(*task);
         self.blocks.begin(id, check);
         self.inflight.set_deadline(id, self.now_ns, deadline_ns);
@@ -175,9 +175,10 @@ impl<D: Device> Executor<D> {
         self.blocks.next_ends()
     }
 
-    /// Begins a task of a store's. Records wait for nobody, and no limit holds for them: blocks
+    /// Begins a task of a store's. Records wait for no other task and have no limit: blocks
     /// are acknowledged before their records are written, and a kill takes what waits here.
     pub(crate) fn begin_of_store(&mut self, task: Task) {
+        debug_assert!(task.owner.as_store().is_some(), "its end goes to its store");
         let id = self.inflight.claim(task);
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
         let begun = task.is_record() && self.queues[task.device()].start(&task, kind, operation);
@@ -195,10 +196,11 @@ impl<D: Device> Executor<D> {
     #[inline(never)]
     fn wait(&mut self, id: SlotId) {
         let task = self.inflight.task(id);
+        debug_assert!(!task.header.is_with_store(), "only operations wait for a device");
         self.queues[task.device()].scheduler().push(&mut self.nodes, id, task, self.now_ns);
     }
 
-    /// Gives a task to its device at once where nobody waits; else it waits.
+    /// Gives a task to its device at once where none waits; else it waits.
     fn start_or_wait(&mut self, id: SlotId) {
         let task = self.inflight.task_mut(id);
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
@@ -265,7 +267,7 @@ impl<D: Device> Executor<D> {
             let Some(id) = queue.scheduler().next_serial(nodes, opcode) else { return };
             if queue.is_online() {
                 let task = inflight.task_mut(id);
-                // Taken first: what else waits joins it.
+                // Taken first: the others that wait join it.
                 queue.scheduler().take_serial(nodes, opcode);
                 if !queue.start_serial(opcode, task.operation(id.to_u64())) {
                     return queue.scheduler().push(nodes, id, task, self.now_ns);
@@ -277,202 +279,6 @@ impl<D: Device> Executor<D> {
             self.stats.devices[device].errors.add(1);
             self.finish(id, (Status::DeviceGone, 0), front_end);
         }
-    }
-
-    /// Completes flushes that one flush answered; returns how many.
-    fn complete_joined(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
-        let mut completed = 0;
-        while completed < JOINED_MAX
-            && let Some((id, status)) = self.queues[device].scheduler().next_joined(&self.nodes)
-        {
-            self.stats.devices[device].others.add(1);
-            if status != Status::Ok {
-                self.count_failures(device, 1);
-            }
-            self.finish(id, (status, 0), front_end);
-            completed += 1;
-        }
-        completed
-    }
-
-    /// Completes what devices finished; returns how many events there were.
-    #[inline]
-    pub(crate) fn reap(&mut self, front_end: &mut FrontEnd) -> u64 {
-        (0..self.queues.len()).map(|device| self.reap_device(device, front_end)).sum()
-    }
-
-    #[inline]
-    fn reap_device(&mut self, device: usize, front_end: &mut FrontEnd) -> u64 {
-        self.queues[device].device().reap(&mut self.events);
-        if self.events.is_empty() {
-            return 0;
-        }
-        let (mut at, mut batch) = (0, None);
-        while at < self.events.len() {
-            match self.events[at] {
-                Event::Finished(finished) => {
-                    let batch = self.complete(device, finished, &mut batch, front_end);
-                    at += self.complete_alike(batch, at + 1, front_end);
-                }
-                Event::Detached(buffer) => {
-                    self.queues[device].deregistered();
-                    self.queues[device].count_attached(&self.stats.devices[device]);
-                    front_end.regions().deregistered(buffer);
-                    front_end.request_teardown();
-                }
-            }
-            at += 1;
-        }
-        if let Some(batch) = batch {
-            self.end(device, &batch, front_end);
-        }
-        let seen = self.events.len() as u64;
-        self.events.clear();
-        seen
-    }
-
-    /// An operation ended at its device. Returns the batch its task belongs to.
-    #[inline(never)]
-    fn complete<'a>(
-        &mut self,
-        device: usize,
-        finished: Finished,
-        batch: &'a mut Option<CompletionBatch>,
-        front_end: &mut FrontEnd,
-    ) -> &'a mut CompletionBatch {
-        let Finished { tag, status, bytes } = finished;
-        let id = SlotId::from_u64(tag);
-        let task = self.inflight.release(id);
-        let whole = bytes == task.length || task.header.opcode() == Opcode::Discard;
-        assert!(
-            status != Status::Ok || whole,
-            "invariant 3: OK with {bytes} of {} bytes",
-            task.length
-        );
-        if let Some(ended) = batch.take_if(|batch| !batch.continues(&task, status)) {
-            self.end(device, &ended, front_end);
-        }
-        let batch = batch.get_or_insert_with(|| CompletionBatch::of(&task, status, self.now_ns));
-        self.hand_back((id, &task), bytes, batch, front_end);
-        batch
-    }
-
-    /// Tells the owner of a task that it has ended as its batch did.
-    #[inline(always)]
-    fn hand_back(
-        &mut self,
-        (id, task): (SlotId, &Task),
-        bytes: u32,
-        batch: &mut CompletionBatch,
-        front_end: &mut FrontEnd,
-    ) {
-        if let Some(client) = task.owner.as_client() {
-            let completion = self.blocks.completion((id, task, client), bytes, batch);
-            return front_end.lane(client).server().complete(completion);
-        }
-        batch.count(task, bytes);
-        let store = task.owner.as_store().expect("a store's, if no client's");
-        let (submitted_ns, ended_ns) = (task.submitted_ns, self.now_ns);
-        self.ended.push(StoreEnd { task: store, status: batch.status, submitted_ns, ended_ns });
-    }
-
-    /// Completes what most events are: one more task of the batch, and all of its bytes. Begins
-    /// with the event at `from`; returns how many were like that.
-    #[inline(always)]
-    fn complete_alike(
-        &mut self,
-        batch: &mut CompletionBatch,
-        from: usize,
-        front_end: &mut FrontEnd,
-    ) -> usize {
-        if batch.status != Status::Ok {
-            return 0;
-        }
-        let Some(client) = batch.owner.as_client() else { return 0 };
-        let Self { events, inflight, blocks, .. } = self;
-        // One lane for all of them, and a batch of this function's own: they stay in registers.
-        let (lane, mut own) = (front_end.lane(client).server(), *batch);
-        for event in &events[from..] {
-            let &Event::Finished(Finished { tag, status: Status::Ok, bytes }) = event else {
-                break;
-            };
-            let id = SlotId::from_u64(tag);
-            let completed = inflight.release_if(id, |task| {
-                let alike = own.continues(task, Status::Ok) && bytes == task.length;
-                let client = task.owner.beside_client();
-                let mut end = || blocks.completion((id, task, client), bytes, &mut own);
-                alike.then(|| lane.complete(end()))
-            });
-            if completed.is_none() {
-                break;
-            }
-        }
-        let joined = own.count - batch.count;
-        *batch = own;
-        joined as usize
-    }
-
-    /// All tasks of a batch have ended at their device.
-    #[inline(never)]
-    fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
-        self.account(device, batch);
-        probes::batch_ended(device, batch);
-        if let Some(tracer) = front_end.tracer() {
-            tracer.ended(device, batch);
-        }
-        retire(batch, front_end);
-    }
-
-    /// Counts a batch that ended at its device.
-    fn account(&mut self, device: usize, batch: &CompletionBatch) {
-        let scheduler = self.queues[device].scheduler();
-        let (counters, count) = (&self.stats.devices[device], u64::from(batch.count));
-        let opcode = batch.header.opcode();
-        let latencies = counters.latencies(OperationKind::of(opcode), batch.header.class());
-        latencies.device.record(batch.device_ns, count);
-        latencies.queue.record(batch.queue_ns, count);
-        if is_serial(opcode) {
-            scheduler.end_serial(opcode, batch.status);
-            counters.others.add(count);
-        } else {
-            let (operations, bytes) = match opcode {
-                Opcode::Read => (&counters.reads, &counters.read_bytes),
-                _ => (&counters.writes, &counters.write_bytes),
-            };
-            operations.add(count);
-            bytes.add(batch.bytes());
-            if scheduler.refund(batch, self.now_ns) {
-                counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
-                counters.write_bytes_limit.set(scheduler.write_bytes(self.now_ns));
-            }
-        }
-        if batch.status != Status::Ok {
-            self.count_failures(device, count);
-        }
-        if batch.status == Status::DeviceGone {
-            self.queues[device].mark_removed();
-            self.stats.devices[device].gone.set(1);
-        }
-    }
-
-    /// Counts operations that did not end OK, and has the control thread log why.
-    #[cold]
-    fn count_failures(&mut self, device: usize, count: u64) {
-        let errors = &self.stats.devices[device].errors;
-        errors.add(count);
-        let errors = errors.get();
-        if let Some(failure) = self.queues[device].failure_to_report(self.now_ns) {
-            self.mailbox.report(DeviceFailure { device, failure, errors });
-        }
-    }
-
-    /// Ends a task that is at no device.
-    #[inline(never)]
-    fn finish(&mut self, id: SlotId, (status, bytes): (Status, u32), front_end: &mut FrontEnd) {
-        let task = self.inflight.release(id);
-        let mut batch = CompletionBatch::of(&task, status, self.now_ns);
-        self.hand_back((id, &task), bytes, &mut batch, front_end);
-        retire(&batch, front_end);
     }
 
     /// Has a session take part in a tenant's share of each device's time.
@@ -531,16 +337,8 @@ impl<D: Device> Executor<D> {
 
     /// How long a sleep may last without missing a deadline, or writes that may go on.
     pub(crate) fn sleep_ns(&mut self, longest_ns: u64) -> u64 {
-        let pauses = self.queues.iter_mut().map(|it| it.scheduler().pause_ns(self.now_ns));
+        let pauses = self.queues.iter_mut().map(|queue| queue.scheduler().pause_ns(self.now_ns));
         let longest_ns = pauses.filter(|&pause_ns| pause_ns > 0).fold(longest_ns, u64::min);
         self.inflight.sleep_ns(self.now_ns, longest_ns)
-    }
-}
-
-/// Counts a batch out at its owner.
-#[inline(always)]
-fn retire(batch: &CompletionBatch, front_end: &mut FrontEnd) {
-    if let Some(client) = batch.owner.as_client() {
-        front_end.retire(&batch.ended(client));
     }
 }

@@ -12,7 +12,7 @@ use crate::probes;
 use crate::regions::Regions;
 use crate::sessions::{Held, Sessions};
 use crate::stats::{PollerStats, SessionStats};
-use crate::task::ClientRequest;
+use crate::task::{ClientRequest, Ended};
 use crate::trace::Tracer;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
@@ -40,18 +40,6 @@ pub(crate) enum Begun {
     Kept,
     /// The same, and it goes on with a request that was counted when its first slot came.
     Continued,
-}
-
-/// Requests of one session, lane and region that have ended alike; their completions are staged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) client: ClientRequest,
-    pub(crate) status: Status,
-    pub(crate) count: u32,
-    /// Bytes that went to or from the client's memory.
-    pub(crate) bytes: u64,
-    /// Those that each has entered.
-    pub(crate) regions: [Option<RegionId>; 2],
 }
 
 /// Lanes, sessions and regions.
@@ -82,7 +70,7 @@ impl FrontEnd {
         Self { lanes, sessions, regions, stats, teardown_due: false, tracer: None }
     }
 
-    /// What slow requests are told to, while somebody wants to know.
+    /// The tracer of slow requests, while there is one.
     #[inline(always)]
     pub(crate) fn tracer(&mut self) -> Option<&mut Tracer> {
         self.tracer.as_deref_mut()

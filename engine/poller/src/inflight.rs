@@ -153,3 +153,73 @@ impl Inflight {
         self.deadlines.sleep_ns(now_ns, longest_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvrail_ring::{Class, Opcode};
+    use kvrail_store::{Durability, Key, SpaceId};
+
+    use super::Inflight;
+    use crate::back_ends::pending::{BlockCommand, Pending, StoreRequest};
+    use crate::limits::SessionSlot;
+    use crate::task::{ClientRequest, Task};
+
+    const CLIENT: ClientRequest = ClientRequest { user_data: 7, lane: 3, session: SessionSlot(2) };
+
+    fn claim(inflight: &mut Inflight, shard: u8, deadline_ns: u64) -> kvrail_device::SlotId {
+        let asked = StoreRequest {
+            client: CLIENT,
+            shard,
+            device: 1,
+            class: Class::Demand,
+            durability: Durability::Soon,
+            space: SpaceId::NONE,
+            key: Key::of(1, 2),
+            ask: BlockCommand::Drop { only: None },
+            bytes: 0,
+            deadline_ns,
+        };
+        let task = Task::with_store(CLIENT, (Opcode::Drop, Class::Demand), 1, 0, 1_000);
+        let id = inflight.claim_request(task, Pending::new(&asked, [None; 2], 1_000), deadline_ns);
+        inflight.request_mut(id).id = id;
+        id
+    }
+
+    #[test]
+    fn a_request_and_its_deadline_end_together() {
+        let mut inflight = Inflight::new(8, true);
+        let answered = claim(&mut inflight, 0, 5_000_000);
+        let late = claim(&mut inflight, 1, 5_000_000);
+        assert_eq!(inflight.tasks().claimed(), 2);
+        inflight.release_request(answered);
+        let due = inflight.next_due(9_000_000).expect("one of both is in flight");
+        assert!(due.header.is_with_store());
+        assert_eq!(due.owner.as_client().map(|client| client.user_data), Some(7));
+        assert!(inflight.next_due(9_000_000).is_none(), "no notice of what has ended");
+        inflight.release_request(late);
+        assert_eq!(inflight.tasks().claimed(), 0);
+    }
+
+    #[test]
+    fn requests_of_a_shard_are_found_whatever_slots_they_have() {
+        let mut inflight = Inflight::new(8, true);
+        let ids: Vec<_> = (0..6).map(|at| claim(&mut inflight, at % 2, 0)).collect();
+        inflight.release_request(ids[3]);
+        let mut found = Vec::new();
+        let mut from = 0;
+        while let Some((id, index)) = inflight.request_of(1, from) {
+            found.push(id);
+            from = index + 1;
+        }
+        assert_eq!(found, [ids[1], ids[5]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant 1: finished twice, or never started")]
+    fn a_request_ends_once() {
+        let mut inflight = Inflight::new(8, true);
+        let id = claim(&mut inflight, 0, 0);
+        inflight.release_request(id);
+        inflight.release_request(id);
+    }
+}

@@ -4,7 +4,7 @@ use kvrail_device::Device;
 use kvrail_ring::slot::FLAG_CONTINUED;
 use kvrail_ring::{Completion, Opcode, RequestSnapshot, SideSlot, Status};
 
-use crate::admission::{Admission, Admitted};
+use crate::admission::{Admission, Admitted, check_get};
 use crate::back_ends::BackEnds;
 use crate::executor::Executor;
 use crate::front_end::{Begun, Seat};
@@ -29,14 +29,14 @@ impl<D: Device> Intake<'_, D> {
     ) -> Begun {
         let (session, pass) = (seat.session, Pass::Common);
         let checked = Admission::check_range(request, session, self.back_ends, regions, pass);
-        if let Ok(Admitted::Range(extent, memory)) = checked {
-            self.executor.begin(request, seat, (extent, memory));
+        if let Ok(Some(range)) = checked {
+            self.executor.begin(request, seat, range);
             return Begun::Task;
         }
         // A copy: where the address of the request itself is passed on, it lies in memory for all.
         let copy = *request;
-        if copy.opcode() == Some(Opcode::Get) && !self.admission.is_draining() {
-            return self.begin_get((&copy, side), (seat, kept), regions);
+        if copy.opcode() == Some(Opcode::Get) {
+            return self.begin_get(&copy, (seat, kept), regions);
         }
         self.begin_any((&copy, side), (seat, kept), regions)
     }
@@ -45,20 +45,40 @@ impl<D: Device> Intake<'_, D> {
     #[inline(never)]
     fn begin_get(
         &mut self,
-        (request, side): (&RequestSnapshot, SideSlot<'_>),
+        request: &RequestSnapshot,
         (seat, kept): (Seat, &mut Completion),
         regions: &mut Regions,
     ) -> Begun {
-        let (session, pass) = (seat.session, Pass::Common);
-        let checked = Admission::check_get(request, session, self.back_ends, regions, pass);
-        let Ok((ask, Some(body))) = checked else {
-            return self.begin_any((request, side), (seat, kept), regions);
-        };
-        let Self { back_ends, executor, .. } = self;
-        begun(back_ends.get(request, (ask, body), seat, regions, executor), kept)
+        let Self { admission, back_ends, executor } = self;
+        if admission.is_draining() {
+            return Begun::Answer(Status::Draining);
+        }
+        match check_get(request, seat.session, back_ends, regions, Pass::Common) {
+            Ok((ask, Some(body))) => {
+                begun(back_ends.get(request, (ask, body), seat, regions, executor), kept)
+            }
+            _ => self.begin_any_get(request, (seat, kept), regions),
+        }
     }
 
-    /// Begins any request.
+    /// Begins a get that the common pass has left.
+    #[inline(never)]
+    fn begin_any_get(
+        &mut self,
+        request: &RequestSnapshot,
+        (seat, kept): (Seat, &mut Completion),
+        regions: &mut Regions,
+    ) -> Begun {
+        let Self { back_ends, executor, .. } = self;
+        match check_get(request, seat.session, back_ends, regions, Pass::Any) {
+            Ok((ask, body)) => {
+                begun(back_ends.get_any(request, (ask, body), seat, regions, executor), kept)
+            }
+            Err(status) => Begun::Answer(status),
+        }
+    }
+
+    /// Begins any request but a get.
     #[cold]
     #[inline(never)]
     fn begin_any(
@@ -79,12 +99,9 @@ impl<D: Device> Intake<'_, D> {
         };
         let outcome = match admitted {
             Admitted::Nop => return Begun::Answer(Status::Ok),
-            Admitted::Range(extent, memory) => {
-                executor.begin_any(request, seat, (extent, memory));
+            Admitted::Range(range) => {
+                executor.begin_any(request, seat, range);
                 return Begun::Task;
-            }
-            Admitted::Get(ask, body) => {
-                back_ends.get_any(request, (ask, body), seat, regions, executor)
             }
             Admitted::Change(asked, memory) => {
                 let (metadata, inflight) = (admission.metadata(request), executor.inflight());

@@ -55,7 +55,7 @@ pub enum TickOutcome {
     Busy,
     /// Nothing did.
     Idle,
-    /// Told to stop, and nothing is in flight.
+    /// The command to stop has come, and nothing is in flight.
     Stopped,
 }
 
@@ -87,7 +87,7 @@ pub struct Poller<D, C> {
     /// one system call submits, sleeps and collects. Without one it blocks in the epoll set.
     block_on: Option<usize>,
     stopping: bool,
-    /// The control thread is to know when all is done.
+    /// The control thread waits for the notice that all is done.
     owes_drained: bool,
     spin_ns: u64,
     heartbeat_ns: u64,
@@ -165,8 +165,8 @@ impl<D: Device, C: Clock> Poller<D, C> {
         let mut work = self.handle_commands();
         if !self.attaching.is_empty() {
             let queues = self.executor.queues();
-            let told = (&*self.mailbox, &*self.stats);
-            work += self.attaching.step(&mut self.front_end, queues, told);
+            let reports = (&*self.mailbox, &*self.stats);
+            work += self.attaching.step(&mut self.front_end, queues, reports);
         }
         work += self.executor.reap(&mut self.front_end);
         if self.front_end.take_teardown() {
@@ -182,11 +182,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.end_tick(work, bells)
     }
 
-    /// Counts a tick, and says what it found.
+    /// Counts a tick; returns what it found.
     #[inline]
     fn end_tick(&mut self, work: u64, bells: u64) -> TickOutcome {
         if work > 0 {
-            self.read_clock(); // for the next tick; whoever waited for this one has its answer
+            self.read_clock(); // for the next tick; the answers of this one are published
             if let Some(tracer) = self.front_end.tracer() {
                 tracer.published(self.executor.now_ns());
             }
@@ -359,7 +359,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             .collect()
     }
 
-    /// Ticks, spins and sleeps until it is told to stop.
+    /// Ticks, spins and sleeps until the command to stop.
     pub(crate) fn run(mut self) {
         let mut policy = IdlePolicy::new(self.spin_ns, self.clock.now_ns());
         self.heap_calls_at_start = heap_calls_of_this_thread();

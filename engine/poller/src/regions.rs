@@ -27,7 +27,7 @@ enum State {
     Live,
     /// No new requests; the last one is waited for.
     Leaving,
-    /// So many devices were told to deregister it and have not done so.
+    /// This many devices have still to deregister it.
     Deregistering { devices_left: usize, outcome: DetachOutcome },
 }
 
@@ -62,7 +62,7 @@ struct Region {
 /// What each request needs of a region: small, and beside each other.
 #[derive(Clone, Copy, Debug)]
 struct HotRegion {
-    /// Who may enter: the region's id and session in one word; `CLOSED` while nobody may.
+    /// Which requests may enter: the region's id and session in one word; `CLOSED` while none may.
     key: u64,
     /// Of host memory; 0 of any other.
     bytes: u64,
@@ -163,7 +163,7 @@ impl Regions {
 
     /// Lets no more requests into a live region.
     pub(crate) fn close(&mut self, id: RegionId) {
-        // One that failed here may be detached by a client that was told of it before.
+        // One that failed here may be detached by a client that knew it before.
         let region = self.table[index(id)].as_mut().filter(|region| region.id == id);
         if let Some(region) = region
             && matches!(region.state, State::Live)
@@ -184,7 +184,7 @@ impl Regions {
         }
     }
 
-    /// A region whose last request has left and whom no device was told to deregister.
+    /// A region whose last request has left and that no device has still to deregister.
     pub(crate) fn next_leaving(&self) -> Option<RegionId> {
         let idle = |region: &&Region| {
             matches!(region.state, State::Leaving) && self.hot[index(region.id)].in_flight == 0
@@ -192,7 +192,7 @@ impl Regions {
         self.table.iter().flatten().find(idle).map(|region| region.id)
     }
 
-    /// So many devices are told to deregister it; returns where it is in their tables.
+    /// This many devices have to deregister it; returns where it is in their tables.
     pub(crate) fn deregister(
         &mut self,
         id: RegionId,
@@ -209,8 +209,10 @@ impl Regions {
     /// One device has deregistered it.
     pub(crate) fn deregistered(&mut self, buffer: BufferIndex) {
         let region = self.table.iter_mut().flatten().find(|region| region.buffer == buffer);
-        let Some(State::Deregistering { devices_left, .. }) = region.map(|it| &mut it.state) else {
-            panic!("invariant 2: a device deregistered a region that it was not told to");
+        let Some(State::Deregistering { devices_left, .. }) =
+            region.map(|region| &mut region.state)
+        else {
+            panic!("invariant 2: a device deregistered a region that it had to keep");
         };
         *devices_left -= 1;
     }

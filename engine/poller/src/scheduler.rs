@@ -30,7 +30,7 @@ pub(crate) struct Share {
     waiting: Waiting,
     ledger: Ledger,
     pace: Pace,
-    /// Whether the ledger's bytes are what the pace says.
+    /// Whether the ledger's bytes follow the pace.
     follows: bool,
     /// Until when the device counts as shared by sessions.
     shared_until_ns: u64,
@@ -121,7 +121,7 @@ impl Scheduler {
         &mut self.shares[kind as usize]
     }
 
-    /// Whether a task that has come now may go to the device at once, past nobody.
+    /// Whether a task that has come now may go to the device at once, past no other.
     #[inline(always)]
     pub(crate) fn is_open(&self, task: &Task, kind: MemoryKind) -> bool {
         let Share { waiting, ledger, .. } = &self.shares[kind as usize];
@@ -153,7 +153,7 @@ impl Scheduler {
 
     /// How long writes wait whatever ends meanwhile; 0: they do not.
     pub(crate) fn pause_ns(&self, now_ns: u64) -> u64 {
-        let waiting = self.shares.iter().any(|it| it.waiting.count_of(Way::Write) > 0);
+        let waiting = self.shares.iter().any(|share| share.waiting.count_of(Way::Write) > 0);
         if waiting { self.writes.pause_ns(now_ns) } else { 0 }
     }
 
@@ -263,7 +263,7 @@ impl Scheduler {
     /// Tasks waiting for the device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        self.serial.waiting() + self.shares.iter().map(|it| it.waiting.count()).sum::<u32>()
+        self.serial.waiting() + self.shares.iter().map(|share| share.waiting.count()).sum::<u32>()
     }
 
     /// Tasks the device holds.

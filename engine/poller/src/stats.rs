@@ -50,7 +50,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts so many times the same latency.
+    /// Counts the same latency this many times.
     #[inline]
     pub fn record(&self, ns: u64, times: u64) {
         self.buckets[Self::bucket(ns)].add(times);

@@ -28,7 +28,7 @@ pub struct StoreSetup {
     /// How it begins.
     pub start: Start,
     /// Its pool: `Store::pool_buffers`, the larger ones first, each right behind the one before;
-    /// then what `pool_bytes` says beyond. The sidecar's own memory: nobody else writes it.
+    /// then what `pool_bytes` says beyond. The sidecar's own memory: no other process writes it.
     pub pool: std::sync::Arc<dyn kvrail_memory::Pinned>,
     /// The pool's place in the device's buffer table.
     pub buffer: kvrail_device::BufferIndex,
@@ -75,7 +75,7 @@ pub enum StoreAsk {
         space: SpaceId,
     },
     /// The next blocks of a namespace, into `StoreCall::found`. Waits while another listing is at
-    /// work, and until all that is gone before is told (`Mailbox::next_gone`).
+    /// work, and until all that is gone before is reported (`Mailbox::next_gone`).
     List {
         /// Which.
         space: SpaceId,
@@ -183,7 +183,7 @@ impl StoreCall {
         Self::with_room(number, ask, 0)
     }
 
-    /// A call with room for so many namespaces: a survey's, of as many as the store can have.
+    /// A call with room for this many namespaces: a survey's, of as many as the store can have.
     #[must_use]
     pub fn with_room(number: u64, ask: StoreAsk, spaces: usize) -> Box<Self> {
         Box::new(Self {

@@ -1,4 +1,4 @@
-//! What a store tells clients through its presence table.
+//! What clients read of a store in its presence table.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Durability, Operation, WINDOW_BYTES};
 use kvrail_ring::slot::FLAG_DURABLE;
-use kvrail_ring::{Class, Opcode, RegionId, RequestSnapshot};
+use kvrail_ring::{Class, Opcode, RegionId, RequestSnapshot, Status};
 use kvrail_store::ReadId;
 
 use crate::limits::{LANES_MAX, SIDECAR, SessionSlot};
@@ -46,8 +46,8 @@ impl BufferRef {
 
 /// What the tasks of a batch have in common, in one word as it stood in their lane: opcode, flags,
 /// class and region; in place of the lap, the kind of memory, whether the task is longer than its
-/// device's window, whether a store's block is read, whether it makes space for a session, and whether
-/// a store has it.
+/// device's window, whether a store's block is read, whether it makes space for a session, and
+/// whether a store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestHeader(u64);
 
@@ -111,8 +111,8 @@ impl RequestHeader {
     }
 }
 
-/// Who gets a task's completion: a client's lane, or a store. Which of them, the number of the
-/// lane says, so that tasks of one lane are told to be a client's by one look at the first.
+/// Which client's lane, or which store, gets a task's completion. The number of the
+/// lane decides between both, so that one look at the first of a lane's tasks serves for all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     /// A client's, or a store's name for it.
@@ -137,6 +137,18 @@ pub(crate) struct ClientRequest {
     /// Index in the lane table.
     pub(crate) lane: u16,
     pub(crate) session: SessionSlot,
+}
+
+/// Requests of one session, lane and region that have ended alike; their completions are staged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) client: ClientRequest,
+    pub(crate) status: Status,
+    pub(crate) count: u32,
+    /// Bytes that went to or from the client's memory.
+    pub(crate) bytes: u64,
+    /// Those that each has entered.
+    pub(crate) regions: [Option<RegionId>; 2],
 }
 
 /// The read of a block, seen from its end.
@@ -300,7 +312,7 @@ impl Task {
         }
     }
 
-    /// A task of a store's. Its memory is entered, and left, by who asks.
+    /// A task of a store's. Its memory is entered and left by the caller.
     pub(crate) fn of_store(
         owner: Owner,
         (opcode, class): (Opcode, Class),
@@ -326,7 +338,7 @@ impl Task {
         }
     }
 
-    /// The same for space that this session's requests wait for, or for nobody's.
+    /// The same for space that this session's requests wait for, or that none waits for.
     pub(crate) fn making_space(self, session: Option<SessionSlot>) -> Self {
         let header = match session {
             Some(_) => self.header.0 | 8 << 24,
@@ -346,7 +358,7 @@ impl Task {
     }
 
     /// Whether it writes a page, a head or a super of a store's: a write of the sidecar's own that
-    /// somebody may wait for.
+    /// a client may wait for.
     pub(crate) fn is_record(&self) -> bool {
         let demand = (self.header.opcode(), self.header.class()) == (Opcode::Write, Class::Demand);
         demand && self.owner.session() == SIDECAR

@@ -1,6 +1,6 @@
 //! A trace of slow requests: which they were, and where their time went.
 //!
-//! The control thread lends a poller a `Tracer` while somebody wants to know, and gets it back.
+//! The control thread lends a poller a `Tracer` while a trace is asked for, and gets it back.
 //! Without one, all that is left of this is a null pointer, looked at once for each batch.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const EVENTS_MAX: usize = 4096;
 /// Events of one turn: what ends in one turn is some hundred batches.
 const TURN_EVENTS_MAX: usize = 512;
 
-/// Waits that are remembered of one lane: so many turns back, in which it was taken from.
+/// Waits that are remembered of one lane: of the last turns in which it was taken from.
 const WAITS: usize = 8;
 
 /// Shortest turn that is an event of its own.
@@ -57,7 +57,7 @@ impl Spent {
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Whose; nobody's where a store asked.
+    /// Whose; `None` where a store asked.
     pub session: Option<SessionSlot>,
     /// The poller's device, in local order.
     pub device: usize,
@@ -159,7 +159,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// One that tells of what takes this long, and where it tells it.
+    /// A tracer of what takes this long, and the ring of its events.
     #[must_use]
     pub fn new(slow_ns: u64) -> (Self, Arc<TraceRing>) {
         let (events, lost) = (ArrayQueue::new(EVENTS_MAX), AtomicU64::new(0));
@@ -188,12 +188,12 @@ impl Tracer {
         self.now_ns = now_ns;
     }
 
-    /// The poller has slept: nobody waited for its turn.
+    /// The poller has slept: no request waited for its turn.
     pub(crate) fn woke(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// So many requests were taken from a lane of which `max` might be.
+    /// `count` requests were taken from a lane, of `max` that might be.
     pub(crate) fn taken(&mut self, lane: u16, count: u32, max: u32) {
         let Self { now_ns, before_ns, turn, .. } = *self;
         let lane = &mut self.lanes[usize::from(lane)];

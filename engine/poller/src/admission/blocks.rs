@@ -3,12 +3,11 @@
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PART, FLAG_SIDE};
 use kvrail_ring::{
-    CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, Opcode, RequestSnapshot, SideSlot, Status,
+    CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, Opcode, RequestSnapshot, SideCopy, SideSlot, Status,
 };
 use kvrail_store::{Chain, Durability, Extent, Get, Key, SpaceId};
 
 use super::memory::{Entered, Masks, enter_body, enter_tail, leave};
-use super::{Admission, Admitted};
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::{BlockCommand, StoreRequest};
 use crate::front_end::Seat;
@@ -41,109 +40,101 @@ impl GetAsk {
     }
 }
 
-impl Admission {
-    /// Checks a get, and enters the memory of its body. Most gets are for a whole block, in
-    /// memory of the host's, of a store that has one member: the common pass accepts those only.
-    ///
-    /// # Errors
-    /// The status that is its answer, after a pass for any; else it may be sound all the same.
-    #[inline(always)]
-    pub(crate) fn check_get(
-        request: &RequestSnapshot,
-        session: SessionSlot,
-        back_ends: &mut BackEnds,
-        regions: &mut Regions,
-        pass: Pass,
-    ) -> Result<(GetAsk, Option<Entered>), Status> {
-        let class = request.class().ok_or(Status::Invalid)?;
-        let extent = match pass {
-            Pass::Common => common_extent(request, class)?,
-            Pass::Any => extent_of(request)?,
-        };
-        let (shard, space) = match pass {
-            Pass::Common => back_ends.find_at_once(session, request.handle())?,
-            Pass::Any => {
-                let lo = key_of(request).lo();
-                let (shard, grant) = back_ends.find(session, request.handle(), lo)?;
-                back_ends.shard(shard).open_to_gets()?;
-                (shard, grant.space)
-            }
-        };
-        let ask = GetAsk { shard, class, space, extent };
-        let masks = back_ends.shard(shard).masks();
-        let body = enter_body(request, ask.bytes(), masks, session, regions, pass)?;
-        if pass == Pass::Common && body.is_none() {
-            return Err(Status::Invalid);
+/// Checks a get, and enters the memory of its body. Most gets are for a whole block, in
+/// memory of the host's, of a store that has one member: the common pass accepts those only.
+///
+/// # Errors
+/// The status that is its answer, after a pass for any; else it may be sound all the same.
+#[inline(always)]
+pub(crate) fn check_get(
+    request: &RequestSnapshot,
+    session: SessionSlot,
+    back_ends: &mut BackEnds,
+    regions: &mut Regions,
+    pass: Pass,
+) -> Result<(GetAsk, Option<Entered>), Status> {
+    let class = request.class().ok_or(Status::Invalid)?;
+    let extent = match pass {
+        Pass::Common => common_extent(request, class)?,
+        Pass::Any => extent_of(request)?,
+    };
+    let (shard, space) = match pass {
+        Pass::Common => back_ends.find_at_once(session, request.handle())?,
+        Pass::Any => {
+            let lo = key_of(request).lo();
+            let (shard, grant) = back_ends.find(session, request.handle(), lo)?;
+            back_ends.shard(shard).open_to_gets()?;
+            (shard, grant.space)
         }
-        Ok((ask, body))
+    };
+    let ask = GetAsk { shard, class, space, extent };
+    let masks = back_ends.shard(shard).masks();
+    let body = enter_body(request, ask.bytes(), masks, session, regions, pass)?;
+    if pass == Pass::Common && body.is_none() {
+        return Err(Status::Invalid);
     }
+    Ok((ask, body))
+}
 
-    /// Checks a put or drop, and enters its memory.
-    pub(super) fn check_change(
-        &mut self,
-        request: &RequestSnapshot,
-        side: SideSlot<'_>,
-        seat: Seat,
-        back_ends: &mut BackEnds,
-        regions: &mut Regions,
-    ) -> Result<Admitted, Status> {
-        let class = request.class().ok_or(Status::Invalid)?;
-        let (ask, bytes) = match request.opcode() {
-            Some(Opcode::Put) => (self.put(request, side)?, request.length()),
-            _ => (drop(request)?, 0),
-        };
-        let key = key_of(request);
-        let (shard, grant) = back_ends.find(seat.session, request.handle(), key.lo())?;
-        if grant.permit == Permit::Read {
-            return Err(Status::Denied);
-        }
-        let shard = back_ends.shard(shard);
-        if shard.is_gone() {
-            return Err(Status::DeviceGone);
-        }
-        let durable = request.flags() & FLAG_DURABLE != 0;
-        let asked = StoreRequest {
-            client: ClientRequest {
-                user_data: request.user_data(),
-                lane: seat.lane,
-                session: seat.session,
-            },
-            shard: shard.number(),
-            device: shard.device(),
-            class,
-            durability: if durable { Durability::Durable } else { Durability::Soon },
-            space: grant.space,
-            key,
-            ask,
-            bytes: request.length(),
-            deadline_ns: u64::from(request.deadline_us()) * 1000,
-        };
-        let memory = enter(request, bytes, shard.masks(), seat, regions)?;
-        Ok(Admitted::Change(asked, memory))
+/// Checks a put or drop, and enters its memory.
+pub(super) fn check_change(
+    request: &RequestSnapshot,
+    (side, copy): (SideSlot<'_>, &mut SideCopy),
+    seat: Seat,
+    back_ends: &mut BackEnds,
+    regions: &mut Regions,
+) -> Result<(StoreRequest, [Option<Entered>; 2]), Status> {
+    let class = request.class().ok_or(Status::Invalid)?;
+    let (ask, bytes) = match request.opcode() {
+        Some(Opcode::Put) => (put(request, side, copy)?, request.length()),
+        _ => (drop(request)?, 0),
+    };
+    let key = key_of(request);
+    let (shard, grant) = back_ends.find(seat.session, request.handle(), key.lo())?;
+    if grant.permit == Permit::Read {
+        return Err(Status::Denied);
     }
+    let shard = back_ends.shard(shard);
+    if shard.is_gone() {
+        return Err(Status::DeviceGone);
+    }
+    let durable = request.flags() & FLAG_DURABLE != 0;
+    let asked = StoreRequest {
+        client: ClientRequest {
+            user_data: request.user_data(),
+            lane: seat.lane,
+            session: seat.session,
+        },
+        shard: shard.number(),
+        device: shard.device(),
+        class,
+        durability: if durable { Durability::Durable } else { Durability::Soon },
+        space: grant.space,
+        key,
+        ask,
+        bytes: request.length(),
+        deadline_ns: u64::from(request.deadline_us()) * 1000,
+    };
+    let memory = enter(request, bytes, shard.masks(), seat, regions)?;
+    Ok((asked, memory))
+}
 
-    /// What a put asks. Its side area is copied once.
-    fn put(
-        &mut self,
-        request: &RequestSnapshot,
-        side: SideSlot<'_>,
-    ) -> Result<BlockCommand, Status> {
-        let (length, check) = (request.length(), request.checksum());
-        let (mut block_bytes, mut at) = (length, 0);
-        if request.flags() & FLAG_SIDE != 0 {
-            side.copy_into(&mut self.side).then_some(()).ok_or(Status::Invalid)?;
-            let side = self.side.side();
-            (block_bytes, at) = (side.block_bytes, side.at);
-        }
-        sized(length)?;
-        let (chain, depth) = chain_of(request.chain());
-        Ok(BlockCommand::Put { chain, depth, block_bytes, at, check })
+/// What a put asks. Its side area is copied once.
+fn put(
+    request: &RequestSnapshot,
+    side: SideSlot<'_>,
+    copy: &mut SideCopy,
+) -> Result<BlockCommand, Status> {
+    let (length, check) = (request.length(), request.checksum());
+    let (mut block_bytes, mut at) = (length, 0);
+    if request.flags() & FLAG_SIDE != 0 {
+        side.copy_into(copy).then_some(()).ok_or(Status::Invalid)?;
+        let side = copy.side();
+        (block_bytes, at) = (side.block_bytes, side.at);
     }
-
-    /// The metadata that a put brought with it, after its check.
-    pub(crate) fn metadata(&self, request: &RequestSnapshot) -> &[u8] {
-        if request.flags() & FLAG_SIDE != 0 { self.side.side().metadata } else { &[] }
-    }
+    sized(length)?;
+    let (chain, depth) = chain_of(request.chain());
+    Ok(BlockCommand::Put { chain, depth, block_bytes, at, check })
 }
 
 /// What a drop asks.

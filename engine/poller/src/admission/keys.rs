@@ -6,11 +6,11 @@ use kvrail_ring::slot::{FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{RequestSnapshot, Status};
 use kvrail_store::{Hold, SpaceId};
 
-use super::Admitted;
 use super::blocks::key_of;
 use crate::back_ends::suspects::Report;
 use crate::back_ends::{BackEnds, Destination};
 use crate::limits::SessionSlot;
+use crate::store_call::Permit;
 
 /// A namespace on one shard.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,8 @@ pub(crate) struct PlacedKeys {
 }
 
 impl PlacedKeys {
-    fn new(
+    /// Checks the keys of a lookup or release, and finds their shards.
+    pub(super) fn new(
         request: &RequestSnapshot,
         session: SessionSlot,
         back_ends: &mut BackEnds,
@@ -51,7 +52,9 @@ impl PlacedKeys {
 
     /// The keys that lie together, with the number of the first, place by place.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, KeyPlace, &[u64])> {
-        let each = self.lows.len() / self.places.len();
+        let (keys, places) = (self.lows.len(), self.places.len());
+        debug_assert!(places == 1 || places == keys, "one place for all, or one for each");
+        let each = keys / places;
         let runs = self.places.iter().zip(self.lows.chunks(each));
         runs.enumerate().map(move |(run, (place, lows))| (run * each, *place, lows))
     }
@@ -62,23 +65,14 @@ pub(super) fn lookup(
     request: &RequestSnapshot,
     session: SessionSlot,
     back_ends: &mut BackEnds,
-) -> Result<Admitted, Status> {
+) -> Result<(PlacedKeys, Hold), Status> {
     let hold = match (request.hold_ms(), request.flags() & FLAG_TOUCH) {
         (0, 0) => Hold::No,
         (0, _) => Hold::Touch,
         (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
         (_, _) => return Err(Status::Invalid),
     };
-    Ok(Admitted::Lookup(PlacedKeys::new(request, session, back_ends)?, hold))
-}
-
-/// Checks a release.
-pub(super) fn release(
-    request: &RequestSnapshot,
-    session: SessionSlot,
-    back_ends: &mut BackEnds,
-) -> Result<Admitted, Status> {
-    Ok(Admitted::Release(PlacedKeys::new(request, session, back_ends)?))
+    Ok((PlacedKeys::new(request, session, back_ends)?, hold))
 }
 
 /// Checks the report of a block that a reader found wrong.
@@ -86,7 +80,7 @@ pub(super) fn suspect(
     request: &RequestSnapshot,
     session: SessionSlot,
     back_ends: &mut BackEnds,
-) -> Result<Admitted, Status> {
+) -> Result<(usize, Report, Permit), Status> {
     let stray = request.length() | request.tail() | request.region_id().0;
     if stray != 0 || request.region_offset() != 0 {
         return Err(Status::Invalid);
@@ -98,5 +92,5 @@ pub(super) fn suspect(
     }
     let check = request.checksum();
     let report = Report { space: grant.space, key, check, reporter: session };
-    Ok(Admitted::Suspect(shard, report, grant.permit))
+    Ok((shard, report, grant.permit))
 }

@@ -12,7 +12,7 @@ use kvrail_ring::{
 use kvrail_store::{Config, Discard, Identity, Members, Start, Times};
 use proptest::prelude::*;
 
-use super::{Admission, Entered, GetAsk};
+use super::{Entered, GetAsk, check_get};
 use crate::back_ends::{BackEnds, Destination, Route};
 use crate::limits::SessionSlot;
 use crate::regions::{Memory, Pass, Regions};
@@ -127,7 +127,7 @@ impl Rig {
         pass: Pass,
     ) -> Result<(GetAsk, Option<Entered>), Status> {
         let Self { back_ends, regions, .. } = self;
-        Admission::check_get(request, SESSION, back_ends, regions, pass)
+        check_get(request, SESSION, back_ends, regions, pass)
     }
 
     /// A request as a poller has it.

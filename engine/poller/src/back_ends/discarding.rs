@@ -20,8 +20,10 @@ struct Going {
 }
 
 impl Discarding {
-    /// Discards so many bytes of the area.
+    /// Discards this many bytes of the area.
     pub(crate) fn begin(&mut self, id: TaskId, offset: u64, left: u64) {
+        debug_assert!(self.0.is_none(), "a store waits for one discard at a time");
+        debug_assert!(left > 0, "a discard has bytes");
         self.0 = Some(Going { id, offset, left, out: false });
     }
 

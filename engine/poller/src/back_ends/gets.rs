@@ -40,7 +40,7 @@ impl BackEnds {
     }
 
     /// Begins any get; returns its answer, if it has one already.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn get_any<D: Device>(
         &mut self,
         request: &RequestSnapshot,
@@ -125,7 +125,8 @@ impl BackEnds {
         Ok(None)
     }
 
-    /// Reads of blocks have ended, and their clients were told; returns how many.
+    /// Counts reads of blocks out that have ended, and whose clients have their completions;
+    /// returns how many there were.
     pub(super) fn take_read_ends<D: Device>(&mut self, executor: &mut Executor<D>) -> u64 {
         let mut ended = 0;
         while let Some(ReadEnds { read, status, count }) = executor.next_read_ends() {
@@ -145,6 +146,7 @@ fn read<D: Device>(
     (seat, body, kind): (Seat, Entered, MemoryKind),
     executor: &mut Executor<D>,
 ) {
+    debug_assert!(shard.is_whole(reading.exact), "the end fills a logical block");
     let (user_data, lane, session) = (request.user_data(), seat.lane, seat.session);
     let client = ClientRequest { user_data, lane, session };
     let held = BlockRead { shard: shard.number(), id: reading.id };

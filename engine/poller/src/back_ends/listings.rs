@@ -1,4 +1,4 @@
-//! Listings in the order in which they were asked for, and what was told before them.
+//! Listings in the order in which they were asked for, and the reports of blocks that are gone.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,9 @@ use crate::limits::STORE_CALLS_MAX;
 use crate::store_call::{StoreAsk, StoreCall};
 use crate::store_page::StoreFound;
 
-/// Blocks that are gone are told of so often, or when they are many. It wakes the control thread.
-const TELL_NS: u64 = 20_000_000;
+/// Blocks that are gone are reported this often, or when they are many: a report wakes the control
+/// thread.
+const REPORT_NS: u64 = 20_000_000;
 
 /// Listings of one shard.
 #[derive(Debug)]
@@ -17,17 +18,18 @@ pub(super) struct Listings {
     calls: VecDeque<Box<StoreCall>>,
     /// The first one is with the store.
     asked: bool,
-    told_ns: u64,
-    told_lost: u64,
+    reported_ns: u64,
+    reported_lost: u64,
 }
 
 impl Listings {
     pub(super) fn new() -> Self {
         let calls = VecDeque::with_capacity(STORE_CALLS_MAX);
-        Self { calls, asked: false, told_ns: 0, told_lost: 0 }
+        Self { calls, asked: false, reported_ns: 0, reported_lost: 0 }
     }
 
     pub(super) fn push(&mut self, call: Box<StoreCall>) {
+        debug_assert!(self.calls.len() < STORE_CALLS_MAX, "the control thread sends no more");
         self.calls.push_back(call);
     }
 
@@ -47,6 +49,7 @@ impl Listings {
 
     /// The first one is with the store now.
     pub(super) fn ask(&mut self) {
+        debug_assert!(!self.calls.is_empty() && !self.asked, "the first one is asked once");
         self.asked = true;
     }
 
@@ -65,20 +68,21 @@ impl Listings {
 
     /// The store is another one: what it was asked is asked again.
     pub(super) fn begin_anew(&mut self) {
-        (self.asked, self.told_lost) = (false, 0);
+        (self.asked, self.reported_lost) = (false, 0);
     }
 
-    /// Whether it is time to tell what is gone, however little.
-    pub(super) fn is_telling_due(&self, now_ns: u64) -> bool {
-        now_ns >= self.told_ns + TELL_NS
+    /// Whether it is time to report blocks that are gone, however few.
+    pub(super) fn is_report_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.reported_ns + REPORT_NS
     }
 
-    /// Whether it was told how many were lost.
-    pub(super) fn has_told(&self, lost: u64) -> bool {
-        self.told_lost == lost
+    /// Whether the last report had this count of lost ones.
+    pub(super) fn has_reported(&self, lost: u64) -> bool {
+        self.reported_lost == lost
     }
 
-    pub(super) fn told(&mut self, lost: u64, now_ns: u64) {
-        (self.told_lost, self.told_ns) = (lost, now_ns);
+    /// A report with this count of lost ones was made.
+    pub(super) fn reported(&mut self, lost: u64, now_ns: u64) {
+        (self.reported_lost, self.reported_ns) = (lost, now_ns);
     }
 }

@@ -15,17 +15,18 @@ pub(crate) const USER_CORRUPT: u64 = OWN | 1;
 /// The read of a block that was reported: no number of a store's task.
 pub(crate) const SUSPECT: u64 = OWN | 1 << 32;
 
-/// Who hears of a task of the store's own.
+/// The owner of a task of the store's own.
 pub(crate) fn own_task(shard: u8, id: TaskId) -> Owner {
     Owner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))
 }
 
-/// Who hears of the read of a block that was reported.
+/// The owner of the read of a block that was reported.
 pub(crate) fn suspect_read(shard: u8) -> Owner {
     Owner::store(StoreTask { shard, tag: SUSPECT }, Some(SIDECAR))
 }
 
 /// The store's name of a task of its own.
 pub(crate) fn own_id(tag: u64) -> TaskId {
+    debug_assert!(tag & OWN != 0 && tag != SUSPECT, "the name of a store's own task");
     TaskId::of_number(u32::try_from(tag & !OWN).expect("task numbers have 32 bits"))
 }

@@ -9,8 +9,7 @@ use kvrail_store::{
 };
 
 use crate::admission::Entered;
-use crate::front_end::Ended;
-use crate::task::ClientRequest;
+use crate::task::{ClientRequest, Ended};
 use crate::trace::{Spent, Work};
 
 /// What is asked.
@@ -103,7 +102,7 @@ impl Pending {
         &self.asked
     }
 
-    /// So many operations go to the device for it now.
+    /// Its operations, this many, go to the device now.
     pub(crate) fn fly(&mut self, errand: Errand, operations: usize, now_ns: u64) {
         debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
         self.issued_ns = now_ns;
@@ -117,10 +116,12 @@ impl Pending {
         status: Status,
         (submitted_ns, ended_ns): (u64, u64),
     ) -> Option<(Errand, Outcome)> {
-        let flight = self.flight.as_mut().expect("invariant 1: an operation of nobody ended");
+        let flight =
+            self.flight.as_mut().expect("invariant 1: an operation without a request ended");
         if flight.status == Status::Ok {
             flight.status = status;
         }
+        debug_assert!(flight.left > 0, "invariant 1: an operation ended twice");
         flight.left -= 1;
         self.ended_ns = self.ended_ns.max(ended_ns);
         let first = self.submitted_ns == 0 || submitted_ns < self.submitted_ns;
@@ -207,7 +208,7 @@ impl Pending {
 
     /// The regions it has entered.
     pub(crate) fn regions(&self) -> [Option<RegionId>; 2] {
-        [self.body, self.tail].map(|entered| entered.map(|it| it.region))
+        [self.body, self.tail].map(|entered| entered.map(|entered| entered.region))
     }
 
     fn put_end(&self, answer: &Answer) -> (Status, u8, u32, u64) {
@@ -221,7 +222,7 @@ impl Pending {
     }
 }
 
-/// How a get of so many bytes ends for its client.
+/// How a get of this many bytes ends for its client.
 fn get_end(answer: &Answer, (extent, bytes): (Extent, u32)) -> (Status, u8, u32, u64) {
     match answer.status {
         Ending::Ok => {
@@ -286,12 +287,12 @@ fn plain_end(ending: Ending) -> (Status, u8, u32, u64) {
     (status, flags, bytes, 0)
 }
 
-/// How an operation ended, as a store hears it: it gives the number back.
+/// How an operation ended, in the store's terms: a failure's number comes back in the answer.
 pub(crate) fn outcome(status: Status) -> Outcome {
     if status == Status::Ok { Outcome::Done } else { Outcome::Failed(status.number()) }
 }
 
 /// The status that `outcome` made a number of.
 fn status_of(code: u16) -> Status {
-    Status::from_number(code).filter(|it| *it != Status::Ok).unwrap_or(Status::IoError)
+    Status::from_number(code).filter(|status| *status != Status::Ok).unwrap_or(Status::IoError)
 }

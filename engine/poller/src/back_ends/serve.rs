@@ -64,7 +64,7 @@ impl BackEnds {
             }
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, executor.inflight(), front_end, now_ns);
-            self.shards[number].tell_gone(mailbox, now_ns);
+            self.shards[number].report_gone(mailbox, now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
             work += u64::from(self.shards[number].is_working());
             let device = usize::from(self.shards[number].device());
@@ -166,6 +166,7 @@ impl BackEnds {
         now_ns: u64,
     ) -> bool {
         let pending = inflight.request(parked.id);
+        debug_assert_eq!(pending.asked().client.session, parked.session, "a line is a session's");
         let late = now_ns.saturating_sub(pending.accepted_ns) > PARKED_NS;
         let shard = &mut self.shards[usize::from(pending.asked().shard)];
         if shard.has_room(pending.asked()) {

@@ -1,18 +1,21 @@
 //! One shard: the store on one device, its memory, and what it was asked.
 
 mod calls;
+mod life;
 mod listings;
+mod load;
+mod pulse;
+mod showing;
+mod site;
 mod tasks;
 
-use std::collections::VecDeque;
-
-use kvrail_counters::ServingCounters;
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Budget, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
+    Begun, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
     RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
+use super::call_queue::CallQueue;
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::Listings;
@@ -20,15 +23,18 @@ use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
 use super::parked::Lines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
-use super::suspects::{Report, Suspects, Verdict};
+use super::suspects::{Report, Suspects};
 use crate::admission::Masks;
-use crate::limits::{SIDECAR, STORE_CALLS_MAX, SessionSlot, TenantSlot};
+use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
-use crate::stats::{StoreStats, show_all};
-use crate::store_call::{StoreCall, StoreSetup};
+use crate::store_call::StoreSetup;
 use crate::store_witness::presence_witness;
+use life::Life;
+use load::Load;
+use pulse::Pulse;
+use site::Site;
 
-/// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while nobody is served well.
+/// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while the store starts.
 const BUDGET: u32 = 64;
 const BUDGET_WARMING: u32 = 256;
 /// A store that looks through something is asked so often.
@@ -37,8 +43,6 @@ const STEP_NS: u64 = 1_000_000;
 const ACTIVE_NS: u64 = 3_000_000_000;
 // A store whose drive refuses writes is asked often enough to try them again.
 const _: () = assert!(RETRY_NS_MAX < ACTIVE_NS);
-/// Counters are shown so often.
-const SHOW_NS: u64 = 10_000_000;
 /// How late a poller may be for a store that waits for a time: a tenth of that to a page's write.
 const SLEEP_NS: u64 = 5_000_000;
 /// By then every page of what was put is written.
@@ -48,16 +52,6 @@ const SLEEP_SETTLED_NS: u64 = 50_000_000;
 /// The same while the store starts.
 const SLEEP_STARTING_NS: u64 = 1_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its device is there.
-    Running,
-    /// Its device was gone: nothing is asked of it until the store begins anew.
-    Gone,
-    /// The poller is about to stop: nothing is asked any more.
-    Stopped,
-}
-
 /// What is to be done with a request that was given to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -65,47 +59,23 @@ pub(crate) enum Due {
     No,
 }
 
+/// The store on one device, and what its poller keeps for it.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Among this poller's.
-    number: u8,
-    device: u8,
-    member: u16,
-    /// First byte of the store on the device.
-    area_at: u64,
-    masks: Masks,
+    site: Site,
     store: Box<Store>,
     pool: PinnedPool,
     grants: Grants,
     lines: Lines,
     suspects: Suspects,
-    calls: VecDeque<Box<StoreCall>>,
+    calls: CallQueue,
     listings: Listings,
-    /// The first call is with the store.
-    asked: bool,
-    /// And the store has answered it.
-    answered: bool,
-    state: State,
-    /// Requests were ended because the device is gone.
-    swept: bool,
-    life: u32,
-    /// Tasks at the device, or on their way there.
-    in_flight: u32,
-    /// Clients' puts and drops that are not answered.
-    requests: u32,
-    /// Gets that are being read.
-    reads: u32,
     discarding: Discarding,
-    dirty: bool,
-    /// When a step is due at the latest.
-    due_ns: u64,
-    active_ns: u64,
-    shown_ns: u64,
-    counters: ServingCounters<u64>,
-    /// Session whose report was false, until it is counted.
-    false_reporter: Option<SessionSlot>,
-    /// A block that was wrong, until it is told.
-    corrupt_block: Option<CorruptBlock>,
+    life: Life,
+    load: Load,
+    pulse: Pulse,
+    /// Gets of this member while its device was gone.
+    gone_gets: u64,
 }
 
 impl Shard {
@@ -115,44 +85,26 @@ impl Shard {
         (geometry, logical_block): (&Geometry, u32),
     ) -> Result<Self, ConfigError> {
         assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
-        let member = setup.start.member();
+        let place = (number, device, setup.start.member());
         let mut store = Box::new(Store::new(&setup.config)?);
         store.set_pools(setup.pools.clone());
         if let Some(memory) = &setup.presence {
             store.set_witness(presence_witness(memory));
         }
         Ok(Self {
-            number,
-            device: u8::try_from(device).expect("256 devices"),
-            member,
-            area_at: geometry.data_offset,
-            masks: Masks {
-                block: logical_block - 1,
-                memory: u64::from(geometry.memory_alignment) - 1,
-            },
+            site: Site::new(place, geometry, logical_block),
             store,
             pool: PinnedPool::new(setup),
             grants: Grants::new(),
             lines: Lines::new(),
             suspects: Suspects::new(),
-            calls: VecDeque::with_capacity(STORE_CALLS_MAX),
+            calls: CallQueue::new(),
             listings: Listings::new(),
-            asked: false,
-            answered: false,
-            state: State::Running,
-            swept: false,
-            life: 1,
-            in_flight: 0,
-            requests: 0,
-            reads: 0,
             discarding: Discarding::default(),
-            dirty: true,
-            due_ns: 0,
-            active_ns: 0,
-            shown_ns: 0,
-            counters: ServingCounters::default(),
-            false_reporter: None,
-            corrupt_block: None,
+            life: Life::first(),
+            load: Load::default(),
+            pulse: Pulse::new(),
+            gone_gets: 0,
         })
     }
 
@@ -167,59 +119,59 @@ impl Shard {
     }
 
     pub(crate) fn number(&self) -> u8 {
-        self.number
+        self.site.number()
     }
 
     pub(crate) fn member(&self) -> u16 {
-        self.member
+        self.site.member()
     }
 
     /// The poller's number of its device.
     pub(crate) fn device(&self) -> u8 {
-        self.device
+        self.site.device()
     }
 
     /// What transfers and their memory are aligned to.
     #[inline(always)]
     pub(crate) fn masks(&self) -> Masks {
-        self.masks
+        self.site.masks()
     }
 
-    /// Whether so many bytes fill logical blocks.
+    /// Whether this many bytes fill logical blocks.
     #[inline(always)]
     pub(crate) fn is_whole(&self, bytes: u32) -> bool {
-        bytes & self.masks.block == 0
+        self.site.tail_of(bytes) == 0
     }
 
-    /// Finds a block for a client, who is about to read it.
+    /// Finds a block that a client is about to read.
     #[inline(always)]
     pub(crate) fn get(&mut self, get: &Get) -> Got {
         let got = self.store.get(get);
-        self.reads += u32::from(matches!(got, Got::Read(_)));
+        self.load.begin_reads(matches!(got, Got::Read(_)).into());
         got
     }
 
     /// The same for a client that looks at everything.
     pub(crate) fn inspect(&mut self, get: &Get) -> Got {
         let got = self.store.inspect(get);
-        self.reads += u32::from(matches!(got, Got::Read(_)));
+        self.load.begin_reads(matches!(got, Got::Read(_)).into());
         got
     }
 
-    /// So many of clients' reads have ended, which hold the same.
+    /// This many reads of clients have ended, which hold the same segment.
     #[inline]
     pub(crate) fn reads_ended(&mut self, id: ReadId, count: u32, outcome: Outcome) {
-        let left = self.reads.checked_sub(count);
-        self.reads = left.expect("invariant 1: more ends than reads");
+        self.load.end_reads(count);
         self.store.reads_ended(id, count, outcome);
         if outcome == Outcome::Failed(Status::DeviceGone.number()) {
-            self.state = State::Gone;
-            self.dirty = true;
+            self.life.lose_device();
+            self.pulse.mark();
         }
     }
 
+    #[inline(always)]
     pub(crate) fn is_gone(&self) -> bool {
-        self.state == State::Gone
+        self.life.is_gone()
     }
 
     /// Counts a get of a member whose device is gone.
@@ -230,8 +182,8 @@ impl Shard {
         if !self.is_gone() {
             return Ok(());
         }
-        self.counters.misses_drive_gone += 1;
-        self.dirty = true;
+        self.gone_gets += 1;
+        self.pulse.mark();
         Err(Status::DeviceGone)
     }
 
@@ -250,23 +202,26 @@ impl Shard {
 
     /// Something is to be done in this tick.
     pub(crate) fn touch(&mut self, now_ns: u64) {
-        (self.dirty, self.active_ns) = (true, now_ns);
+        self.pulse.touch(now_ns);
     }
 
     pub(crate) fn count_request(&mut self) {
-        self.requests += 1;
+        self.load.begin_request();
     }
 
     pub(crate) fn count_answer(&mut self) {
-        let left = self.requests.checked_sub(1);
-        self.requests = left.expect("invariant 1: more answers than requests");
+        self.load.end_request();
     }
 
     /// What a handle means to it. INVALID: nothing was ever granted. STALE: the namespace is gone.
     #[inline(always)]
     pub(crate) fn resolve(&mut self, session: SessionSlot, handle: u16) -> Result<Grant, Status> {
         let grant = self.grants.at(session, handle).ok_or(Status::Invalid)?;
-        if grant.life == self.life { Ok(*grant) } else { self.resolve_anew(session, handle) }
+        if grant.life == self.life.number() {
+            Ok(*grant)
+        } else {
+            self.resolve_anew(session, handle)
+        }
     }
 
     /// The same for a handle of the life before: the same namespace has another name now.
@@ -281,7 +236,7 @@ impl Shard {
         }
         let space = self.store.spaces().find(|view| view.uid == grant.uid);
         grant.space = space.map_or(SpaceId::NONE, |view| view.id);
-        grant.life = self.life;
+        grant.life = self.life.number();
         Ok(*grant)
     }
 
@@ -297,7 +252,7 @@ impl Shard {
     #[inline(always)]
     pub(crate) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
         let grant = self.grants.at(session, handle)?;
-        (grant.life == self.life && self.state != State::Gone).then_some(grant.space)
+        (grant.life == self.life.number() && !self.life.is_gone()).then_some(grant.space)
     }
 
     /// Whether the store has room for one more of this request's session.
@@ -309,7 +264,7 @@ impl Shard {
                 self.store.has_place(owner, if whole { Place::Block } else { Place::Incomplete })
             }
             BlockCommand::Drop { .. } => self.store.has_place(owner, Place::Drop),
-            BlockCommand::Put { .. } | BlockCommand::Get(_) => true, // the store says so
+            BlockCommand::Put { .. } | BlockCommand::Get(_) => true, // the store decides
         }
     }
 
@@ -348,7 +303,7 @@ impl Shard {
                 };
                 self.store.put(&put, now)
             }
-            BlockCommand::Get(_) => unreachable!("the store has said where the block is"),
+            BlockCommand::Get(_) => unreachable!("the store has found the block"),
             BlockCommand::Drop { only } => {
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
@@ -365,10 +320,9 @@ impl Shard {
 
     /// A task has ended at the device.
     pub(crate) fn task_ended(&mut self, status: Status, now_ns: u64) {
-        let left = self.in_flight.checked_sub(1);
-        self.in_flight = left.expect("invariant 1: more ends than tasks");
+        self.load.end_task();
         if status == Status::DeviceGone {
-            self.state = State::Gone;
+            self.life.lose_device();
         }
         self.touch(now_ns);
     }
@@ -392,12 +346,12 @@ impl Shard {
 
     /// Whether a step is due.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.dirty || now_ns >= self.due_ns || self.requests > 0
+        self.pulse.is_due(now_ns) || self.load.requests() > 0
     }
 
     /// Goes on with everything that can go on.
     pub(crate) fn step(&mut self, now: Now) {
-        self.dirty = false;
+        self.pulse.begin_step();
         let serving = self.store.phase() == Phase::Serving;
         let budget = if serving { BUDGET } else { BUDGET_WARMING };
         self.look_at_suspects(now);
@@ -407,7 +361,7 @@ impl Shard {
             _ if self.store.is_walking() => STEP_NS,
             _ => SLEEP_NS,
         };
-        self.due_ns = now.ns + after_ns;
+        self.pulse.end_step(now.ns, after_ns);
     }
 
     /// Whether the poller must not sleep: the store works, and waits for no device.
@@ -415,21 +369,21 @@ impl Shard {
         let works = match self.phase() {
             Phase::Starting | Phase::Warming => true,
             Phase::Serving => {
-                self.requests > 0 || !self.suspects.is_empty() || !self.listings.is_empty()
+                self.load.requests() > 0 || !self.suspects.is_empty() || !self.listings.is_empty()
             }
             Phase::Failed(_) => false,
         };
-        works && self.in_flight == 0 && self.state == State::Running
+        works && self.load.tasks() == 0 && self.life.is_running()
     }
 
     /// How long the poller may sleep.
     pub(crate) fn sleep_ns(&self, now_ns: u64) -> u64 {
         match self.phase() {
-            _ if self.state == State::Gone => u64::MAX,
+            _ if self.is_gone() => u64::MAX,
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
-            Phase::Serving if self.requests > 0 => STEP_NS,
-            Phase::Serving => self.sleep_idle_ns(now_ns.saturating_sub(self.active_ns)),
+            Phase::Serving if self.load.requests() > 0 => STEP_NS,
+            Phase::Serving => self.sleep_idle_ns(self.pulse.idle_ns(now_ns)),
         }
     }
 
@@ -449,28 +403,28 @@ impl Shard {
             return true;
         }
         self.store.hurry();
-        self.dirty = true;
+        self.pulse.mark();
         false
     }
 
     /// Asks nothing more of the device.
     pub(crate) fn stop(&mut self) {
-        self.state = State::Stopped;
+        self.life.stop();
     }
 
     /// Whether it asks nothing, and nothing is in flight.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.state == State::Stopped && self.in_flight == 0
+        self.life.is_stopped() && self.load.tasks() == 0
     }
 
     /// Clients' requests that are not answered.
     pub(crate) fn requests(&self) -> u32 {
-        self.requests + self.reads
+        self.load.unanswered()
     }
 
     /// Tasks at the device, or on their way there, beside clients' own.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.load.tasks()
     }
 
     /// The next answer of the store's that is a client's.
@@ -498,146 +452,45 @@ impl Shard {
         Some(noted)
     }
 
-    /// Counts the report of a session that may not write: whoever may only read changes nothing.
+    /// Counts the report of a session that may not write: it changes nothing.
     pub(crate) fn count_ignored(&mut self) {
-        self.counters.ignored += 1;
+        self.suspects.count_ignored();
     }
 
+    /// Goes on with reported blocks.
     fn look_at_suspects(&mut self, now: Now) {
-        if self.suspects.is_empty() || self.state != State::Running {
+        if !self.life.is_running() {
             return;
         }
-        let get = |report: &Report, extent| Get { space: report.space, key: report.key, extent };
-        if let Some(report) = self.suspects.unseen() {
-            let whole = kvrail_store::Extent::Whole { capacity: 0 };
-            match self.store.inspect(&get(&report, whole)) {
-                Got::Done(answer)
-                    if answer.status == kvrail_store::Status::TooSmall
-                        && answer.check == report.check =>
-                {
-                    self.suspects.begin(answer.length);
-                }
-                _ => self.suspects.pop(),
-            }
-        }
-        if self.suspects.is_there() {
-            self.add_up(now);
-        }
-        if let Some((report, at, bytes)) = self.suspects.next() {
-            let part = kvrail_store::Extent::Part { at, bytes };
-            match self.store.inspect(&get(&report, part)) {
-                Got::Read(reading) => self.suspects.found(reading),
-                Got::Done(_) => self.suspects.pop(),
-            }
+        let Self { suspects, store, pool, site, .. } = self;
+        if suspects.step(store, |bytes| pool.load_suspect(bytes), site.device(), now) {
+            self.pulse.mark();
         }
     }
 
-    /// Adds up what was read of a reported block, and judges.
-    fn add_up(&mut self, now: Now) {
-        let report = self.suspects.first().expect("it was read for one");
-        let view = self.store.spaces().find(|view| view.id == report.space);
-        let Some(uid) = view.map(|view| view.uid) else { return self.suspects.pop() };
-        let Self { suspects, pool, .. } = self;
-        match suspects.add(uid, |bytes| pool.load_suspect(bytes)) {
-            Verdict::Open => {}
-            Verdict::Right => {
-                self.suspects.pop();
-                self.store.absolve(report.space, report.key, report.check);
-                self.counters.verified_good += 1;
-                self.false_reporter = Some(report.reporter);
-            }
-            Verdict::Wrong => self.drop_corrupt(&report, now),
-        }
-        self.dirty = true;
-    }
-
-    /// The session whose report was false, to be counted.
+    /// Takes the session whose report was false, to be counted.
     pub(crate) fn take_false_reporter(&mut self) -> Option<SessionSlot> {
-        self.false_reporter.take()
+        self.suspects.take_false_reporter()
     }
 
-    /// A block that was wrong, to be told.
+    /// Takes a block that was wrong, to be reported.
     pub(crate) fn take_corrupt(&mut self) -> Option<CorruptBlock> {
-        self.corrupt_block.take()
-    }
-
-    fn drop_corrupt(&mut self, report: &Report, now: Now) {
-        let offset = self.suspects.place();
-        let view = self.store.spaces().find(|view| view.id == report.space);
-        let name = view.map_or(&[][..], |view| view.name);
-        let (device, key) = (self.device.into(), report.key);
-        self.corrupt_block = Some(CorruptBlock::new(device, name, key, offset));
-        self.suspects.pop();
-        self.counters.corrupt += 1;
-        let drop = DropKey {
-            user: USER_CORRUPT,
-            owner: SIDECAR.0.into(),
-            space: report.space,
-            key: report.key,
-            only: Some(report.check),
-            durability: kvrail_store::Durability::Soon,
-        };
-        // Without room it stays, and is reported again.
-        let _begun = self.store.drop_key(&drop, now);
+        self.suspects.take_corrupt()
     }
 
     /// The read of a piece of a reported block has ended.
     fn suspect_read(&mut self, outcome: Outcome, now: Now) {
-        let Some((report, reading)) = self.suspects.reading() else { return };
-        self.store.read_ended(reading.id, outcome);
-        let answer = reading.ended(outcome);
-        let same = answer.check == report.check;
-        match answer.status {
-            kvrail_store::Status::Ok if same => self.suspects.there(),
-            kvrail_store::Status::Failed(_) if same => self.drop_corrupt(&report, now),
-            _ => self.suspects.pop(),
-        }
-        self.dirty = true;
+        self.suspects.piece_ended(&mut self.store, self.site.device(), outcome, now);
+        self.pulse.mark();
     }
 
     /// Whether the device is gone, nothing is in flight any more, and what is left is not ended.
     pub(crate) fn take_sweep(&mut self) -> Due {
-        if self.state != State::Gone || self.in_flight + self.reads > 0 || self.swept {
+        if !self.is_gone() || self.life.is_swept() || !self.load.is_off_device() {
             return Due::No;
         }
-        self.swept = true;
+        self.life.sweep();
         self.suspects.clear();
         Due::Now
-    }
-
-    /// Shows its counters, now and then.
-    pub(crate) fn show(&mut self, stats: &StoreStats, now_ns: u64) {
-        if now_ns < self.shown_ns + SHOW_NS {
-            return;
-        }
-        self.shown_ns = now_ns;
-        let phase = match self.phase() {
-            _ if self.state == State::Gone => 5,
-            Phase::Starting => 1,
-            Phase::Warming => 2,
-            Phase::Serving => 3,
-            Phase::Failed(_) => 4,
-        };
-        stats.phase.set(phase);
-        stats.show(self.store.stats());
-        stats.refused.set(self.store.refusal().map_or(0, u64::from));
-        let budget = match self.store.budget() {
-            Budget::Unlimited => 0,
-            // A budget of nothing is one.
-            Budget::BytesPerDay(bytes) => bytes.max(1),
-        };
-        self.counters = ServingCounters {
-            budget_bytes_per_day: budget,
-            write_tokens: u64::try_from(self.store.write_tokens()).unwrap_or(0),
-            requests: self.requests().into(),
-            parked: self.lines.count() as u64,
-            ..self.counters
-        };
-        show_all(stats.counters.serving.each(), self.counters.each());
-        stats.show_pools(&self.store);
-        stats.entries.set(self.store.entries());
-        stats.bytes.set(self.store.bytes());
-        stats.holds.set(self.store.holds().into());
-        stats.oldest.set(self.store.oldest().unwrap_or(0).into());
     }
 }

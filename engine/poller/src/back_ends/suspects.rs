@@ -4,9 +4,14 @@
 use std::collections::VecDeque;
 
 use crc_fast::{CrcAlgorithm, Digest};
-use kvrail_store::{Key, Reading, SpaceId, check};
+use kvrail_store::{
+    DropKey, Durability, Extent, Get, Got, Key, Now, Outcome, Reading, SpaceId, Status, Store,
+    check,
+};
 
-use crate::limits::SessionSlot;
+use super::own::USER_CORRUPT;
+use crate::limits::{SIDECAR, SessionSlot};
+use crate::mailbox::CorruptBlock;
 use crate::store_call::SUSPECT_BYTES;
 
 /// Reports kept at once; more are declined.
@@ -17,7 +22,7 @@ const REPORTS_MAX: usize = 64;
 pub(crate) struct Report {
     pub(crate) space: SpaceId,
     pub(crate) key: Key,
-    /// What the reader expected, and the store says, too.
+    /// The check that the reader expected, and that the store has.
     pub(crate) check: u64,
     pub(crate) reporter: SessionSlot,
 }
@@ -25,7 +30,7 @@ pub(crate) struct Report {
 /// How far the first report is.
 #[derive(Clone, Copy, Debug)]
 enum Look {
-    /// Nobody has looked.
+    /// Not begun.
     None,
     /// Its next piece is to be read.
     Next,
@@ -39,11 +44,19 @@ enum Look {
 
 /// What comes of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+enum Verdict {
     /// More is to be read.
     Open,
     Right,
     Wrong,
+}
+
+/// What became of reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReportCounts {
+    pub(crate) verified_good: u64,
+    pub(crate) ignored: u64,
+    pub(crate) corrupt: u64,
 }
 
 /// Reports of one shard; the first is being looked at.
@@ -57,6 +70,11 @@ pub(crate) struct Suspects {
     /// Where the block begins on the device.
     place: u64,
     scratch: Box<[u8]>,
+    counts: ReportCounts,
+    /// Session whose report was false, until it is counted.
+    false_reporter: Option<SessionSlot>,
+    /// A block that was wrong, until it is reported.
+    corrupt_block: Option<CorruptBlock>,
 }
 
 impl Suspects {
@@ -69,6 +87,9 @@ impl Suspects {
             at: 0,
             place: 0,
             scratch: vec![0; SUSPECT_BYTES as usize].into_boxed_slice(),
+            counts: ReportCounts::default(),
+            false_reporter: None,
+            corrupt_block: None,
         }
     }
 
@@ -83,7 +104,7 @@ impl Suspects {
 
     /// Keeps a report, unless the block is reported already.
     pub(crate) fn push(&mut self, report: Report) {
-        let same = |it: &Report| (it.space, it.key) == (report.space, report.key);
+        let same = |kept: &Report| (kept.space, kept.key) == (report.space, report.key);
         if !self.reports.iter().any(same) {
             self.reports.push_back(report);
         }
@@ -95,19 +116,131 @@ impl Suspects {
         self.look = Look::None;
     }
 
+    /// What became of reports so far.
+    pub(crate) fn counts(&self) -> ReportCounts {
+        self.counts
+    }
+
+    /// Counts the report of a session that may not write: it changes nothing.
+    pub(crate) fn count_ignored(&mut self) {
+        self.counts.ignored += 1;
+    }
+
+    /// Takes the session whose report was false, to be counted.
+    pub(crate) fn take_false_reporter(&mut self) -> Option<SessionSlot> {
+        self.false_reporter.take()
+    }
+
+    /// Takes a block that was wrong, to be reported.
+    pub(crate) fn take_corrupt(&mut self) -> Option<CorruptBlock> {
+        self.corrupt_block.take()
+    }
+
+    /// Goes on with the first report; `load` copies the piece that was read. True where a piece
+    /// was added up.
+    pub(crate) fn step(
+        &mut self,
+        store: &mut Store,
+        load: impl FnOnce(&mut [u8]),
+        device: u8,
+        now: Now,
+    ) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let get = |report: &Report, extent| Get { space: report.space, key: report.key, extent };
+        if let Some(report) = self.unseen() {
+            match store.inspect(&get(&report, Extent::Whole { capacity: 0 })) {
+                Got::Done(answer)
+                    if answer.status == Status::TooSmall && answer.check == report.check =>
+                {
+                    self.begin(answer.length);
+                }
+                _ => self.pop(),
+            }
+        }
+        let there = self.is_there();
+        if there {
+            self.add_up(store, load, device, now);
+        }
+        if let Some((report, at, bytes)) = self.next() {
+            match store.inspect(&get(&report, Extent::Part { at, bytes })) {
+                Got::Read(reading) => self.found(reading),
+                Got::Done(_) => self.pop(),
+            }
+        }
+        there
+    }
+
+    /// Adds up what was read of a reported block, and judges.
+    fn add_up(&mut self, store: &mut Store, load: impl FnOnce(&mut [u8]), device: u8, now: Now) {
+        let report = self.first().expect("it was read for one");
+        let view = store.spaces().find(|view| view.id == report.space);
+        let Some(uid) = view.map(|view| view.uid) else { return self.pop() };
+        match self.add(uid, load) {
+            Verdict::Open => {}
+            Verdict::Right => {
+                self.pop();
+                store.absolve(report.space, report.key, report.check);
+                self.counts.verified_good += 1;
+                self.false_reporter = Some(report.reporter);
+            }
+            Verdict::Wrong => self.drop_corrupt(&report, store, device, now),
+        }
+    }
+
+    /// Has the store drop a block that is wrong.
+    fn drop_corrupt(&mut self, report: &Report, store: &mut Store, device: u8, now: Now) {
+        let view = store.spaces().find(|view| view.id == report.space);
+        let name = view.map_or(&[][..], |view| view.name);
+        let block = CorruptBlock::new(device.into(), name, report.key, self.place);
+        self.corrupt_block = Some(block);
+        self.pop();
+        self.counts.corrupt += 1;
+        let drop = DropKey {
+            user: USER_CORRUPT,
+            owner: SIDECAR.0.into(),
+            space: report.space,
+            key: report.key,
+            only: Some(report.check),
+            durability: Durability::Soon,
+        };
+        // Without room it stays, and is reported again.
+        let _begun = store.drop_key(&drop, now);
+    }
+
+    /// The read of a piece of the first report has ended.
+    pub(crate) fn piece_ended(
+        &mut self,
+        store: &mut Store,
+        device: u8,
+        outcome: Outcome,
+        now: Now,
+    ) {
+        let Some((report, reading)) = self.reading() else { return };
+        store.read_ended(reading.id, outcome);
+        let answer = reading.ended(outcome);
+        let same = answer.check == report.check;
+        match answer.status {
+            Status::Ok if same => self.look = Look::There,
+            Status::Failed(_) if same => self.drop_corrupt(&report, store, device, now),
+            _ => self.pop(),
+        }
+    }
+
     /// The report whose length is to be asked for.
-    pub(crate) fn unseen(&self) -> Option<Report> {
+    fn unseen(&self) -> Option<Report> {
         if matches!(self.look, Look::None) { self.reports.front().copied() } else { None }
     }
 
-    /// The first one has so many bytes.
-    pub(crate) fn begin(&mut self, length: u32) {
+    /// The first one has this many bytes.
+    fn begin(&mut self, length: u32) {
         (self.length, self.at, self.look) = (length, 0, Look::Next);
         self.digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     }
 
     /// The piece that is to be read: first byte and bytes.
-    pub(crate) fn next(&self) -> Option<(Report, u32, u32)> {
+    fn next(&self) -> Option<(Report, u32, u32)> {
         let report = self.reports.front().filter(|_| matches!(self.look, Look::Next))?;
         Some((*report, self.at, self.piece()))
     }
@@ -117,7 +250,7 @@ impl Suspects {
     }
 
     /// Its piece was found, and is to be read.
-    pub(crate) fn found(&mut self, reading: Reading) {
+    fn found(&mut self, reading: Reading) {
         self.look = Look::Found(reading);
     }
 
@@ -132,33 +265,24 @@ impl Suspects {
     }
 
     /// The report of which a piece is being read, and the piece.
-    pub(crate) fn reading(&self) -> Option<(Report, Reading)> {
+    fn reading(&self) -> Option<(Report, Reading)> {
         let Look::Reading(reading) = self.look else { return None };
         Some((self.first()?, reading))
     }
 
-    /// Where the first one begins on the device.
-    pub(crate) fn place(&self) -> u64 {
-        self.place
-    }
-
-    /// Its piece is there.
-    pub(crate) fn there(&mut self) {
-        self.look = Look::There;
-    }
-
     /// Whether a piece is there, to be added up.
-    pub(crate) fn is_there(&self) -> bool {
+    fn is_there(&self) -> bool {
         matches!(self.look, Look::There)
     }
 
     /// The first report, which is being looked at.
-    pub(crate) fn first(&self) -> Option<Report> {
+    fn first(&self) -> Option<Report> {
         self.reports.front().copied()
     }
 
     /// Adds up the piece that is there; `load` copies it.
-    pub(crate) fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> Verdict {
+    fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> Verdict {
+        debug_assert!(self.at < self.length, "a piece is added up once");
         let bytes = self.piece();
         let piece = &mut self.scratch[..bytes as usize];
         load(piece);
@@ -173,7 +297,7 @@ impl Suspects {
     }
 
     /// The first one is done.
-    pub(crate) fn pop(&mut self) {
+    fn pop(&mut self) {
         self.reports.pop_front();
         self.look = Look::None;
     }

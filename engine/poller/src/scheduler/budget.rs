@@ -19,7 +19,7 @@ pub struct Budget {
 /// Bytes that a device may hold at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightBytes {
-    /// So many.
+    /// This many.
     Fixed(u64),
     /// What the device moves in 2 ms, from 4 to 64 MiB: by its description at first, then as its
     /// completions tell.
@@ -87,7 +87,7 @@ impl Ledger {
         self.bytes += u64::from(held_bytes(length));
     }
 
-    /// Gives back what so many operations were charged, whose `held_bytes` are so many in all.
+    /// Gives back what operations were charged, with the sum of their `held_bytes`.
     #[inline]
     pub(crate) fn refund(&mut self, operations: u32, bytes: u64) {
         assert!(

@@ -29,7 +29,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Of so many requests at most.
+    /// Of this many requests at most.
     pub(crate) fn new(most: u32) -> Self {
         let most = most as usize;
         Self {
@@ -45,7 +45,8 @@ impl Deadlines {
     /// Sets the deadline of a request.
     pub(crate) fn set(&mut self, due_ns: u64, id: SlotId) {
         let place = u32::try_from(self.timers.len()).expect("one deadline for each request");
-        self.places[id.index() as usize] = place;
+        let set = std::mem::replace(&mut self.places[id.index() as usize], place);
+        debug_assert_eq!(set, NONE, "a request has one deadline");
         self.timers.push(Timer { due_ns, id });
         let soonest_ns = self.last_look_ns.saturating_add(LOOK_NS);
         self.next_look_ns = self.next_look_ns.min(due_ns.max(soonest_ns));
@@ -55,10 +56,11 @@ impl Deadlines {
     #[inline]
     pub(crate) fn clear(&mut self, id: SlotId) {
         if self.timers.is_empty() {
-            return; // nobody has a deadline: the usual case
+            return; // the usual case
         }
         let place = self.places[id.index() as usize];
         if place != NONE {
+            debug_assert_eq!(self.timers[place as usize].id, id, "a deadline goes with its task");
             self.remove(place as usize);
         }
     }

@@ -16,7 +16,7 @@ const BYTES_MIN: u64 = 4 << 20;
 /// Most. The fastest drives move it in some milliseconds.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A window holds so many completions at least, and lasts so long.
+/// A window holds this many completions at least, and lasts this long.
 const WINDOW_ENDS: u64 = 16;
 const WINDOW_NS: u64 = 10_000_000;
 

@@ -96,10 +96,13 @@ impl Serial {
 
     /// What was taken is in flight now. Flushes that wait complete with it.
     pub(super) fn begin(&mut self, opcode: Opcode) {
+        debug_assert!(is_serial(opcode), "only flushes and discards go one at a time");
         if opcode == Opcode::Flush {
+            assert!(!self.flushes.in_flight, "one flush is in flight at a time");
             self.flushes.in_flight = true;
             self.flushes.joined = std::mem::take(&mut self.flushes.waiting);
         } else {
+            assert!(!self.discards.in_flight, "one discard is in flight at a time");
             self.discards.in_flight = true;
         }
     }
@@ -107,8 +110,12 @@ impl Serial {
     /// The one in flight ended.
     pub(super) fn end(&mut self, opcode: Opcode, status: Status) {
         if opcode == Opcode::Discard {
+            assert!(self.discards.in_flight, "invariant 1: a discard ended that was not begun");
             self.discards.in_flight = false;
-        } else if self.flushes.joined.count() > 0 {
+            return;
+        }
+        assert!(self.flushes.in_flight, "invariant 1: a flush ended that was not begun");
+        if self.flushes.joined.count() > 0 {
             self.flushes.ended = Some(status);
         } else {
             self.flushes.in_flight = false;

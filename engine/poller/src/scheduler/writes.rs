@@ -1,12 +1,12 @@
 //! How many bytes of writes a device may hold while demand reads are about.
 //!
 //! Drives serve reads worse while they write, some by a little and some by fifty times, and only
-//! those who read can tell. So the limit follows them: it grows while reads beside writes take no
+//! reads alone show it. So the limit follows them: it grows while reads beside writes take no
 //! more than twice the time that reads take without, and is halved when more than one in a hundred
 //! does. What reads take without writes is measured while serving: now and then writes wait for
-//! some milliseconds, and the reads of that time say it.
+//! some milliseconds, and the reads of that time show it.
 //!
-//! A device that nobody reads is not limited here.
+//! A device that is not read is not limited here.
 
 mod tail;
 
@@ -29,7 +29,7 @@ const STEP: u64 = 256 << 10;
 /// How long a device counts as read after a demand read ended.
 const READ_NS: u64 = 1_000_000_000;
 
-/// Writes wait until so many reads without writes have ended, for some times of what a read takes,
+/// Writes wait until this many reads without writes have ended, for some times what a read takes,
 /// within bounds, and for a fiftieth of the time.
 const PAUSE_READS: u32 = 64;
 const PAUSE_TIMES: u64 = 4;

@@ -63,7 +63,7 @@ fn ok_with_fewer_bytes_is_seen() {
 }
 
 #[test]
-#[should_panic(expected = "invariant 2: a device deregistered a region that it was not told to")]
+#[should_panic(expected = "invariant 2: a device deregistered a region that it had to keep")]
 fn a_region_forgotten_unasked_is_seen() {
     let (mut rig, client) = one_read_in_flight();
     rig.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
@@ -71,7 +71,7 @@ fn a_region_forgotten_unasked_is_seen() {
 }
 
 #[test]
-#[should_panic(expected = "invariant 2: a device deregistered a region that it was not told to")]
+#[should_panic(expected = "invariant 2: a device deregistered a region that it had to keep")]
 fn a_region_forgotten_while_a_request_is_in_flight_is_seen() {
     let (mut rig, client) = one_read_in_flight();
     rig.tell(Command::Detach(client.session, client.region));

@@ -3,10 +3,11 @@
 use kvrail_ring::Status as LaneStatus;
 use kvrail_store::{Begun, DeclineReason, Fault, Now, Phase, Reply, SpaceView, Status, Store};
 
+use super::super::call_queue::First;
 use super::super::discarding::Discarding;
 use super::super::grants::Grant;
 use super::super::own::USER_CALL;
-use super::{Shard, State};
+use super::Shard;
 use crate::limits::SIDECAR;
 use crate::store_call::{SpaceRecord, StoreAsk, StoreCall};
 use crate::store_page::StoreFound;
@@ -17,9 +18,11 @@ pub(super) const GONE: Status = Status::Failed(LaneStatus::DeviceGone.number());
 const UNFIT: Status = Status::Invalid(Fault::Limit);
 
 /// How a call goes on.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Ended(Status),
+    /// It is with the store.
+    Asked,
     Waits,
 }
 
@@ -28,52 +31,37 @@ impl Shard {
     pub(crate) fn call(&mut self, call: Box<StoreCall>, now_ns: u64) {
         match call.ask {
             StoreAsk::List { .. } => self.listings.push(call),
-            _ => self.calls.push_back(call),
+            _ => self.calls.push(call),
         }
         self.touch(now_ns);
     }
 
     /// Goes on with the first call; returns it when it has ended.
     pub(crate) fn next_call(&mut self, now: Now) -> Option<Box<StoreCall>> {
-        if self.asked {
-            if self.is_gone() && self.in_flight == 0 {
-                return self.end_call(GONE);
-            }
-            return None;
+        if self.calls.is_asked() && self.is_gone() && self.load.tasks() == 0 {
+            return self.end_call(GONE);
         }
-        let mut call = self.calls.pop_front()?;
-        match self.try_call(&mut call, now) {
-            Step::Ended(status) => {
-                self.calls.push_front(call);
-                self.end_call(status)
-            }
-            Step::Waits => {
-                self.calls.push_front(call);
-                None
-            }
-        }
+        let mut call = self.calls.take_waiting()?;
+        let step = self.try_call(&mut call, now);
+        let first = if step == Step::Asked { First::Asked } else { First::Waits };
+        self.calls.put_back(call, first);
+        let Step::Ended(status) = step else { return None };
+        self.end_call(status)
     }
 
     /// The store has answered the first call.
     pub(super) fn call_answered(&mut self, reply: &Reply) {
-        if let Some(call) = self.calls.front_mut().filter(|_| self.asked) {
-            call.status = reply.answer.status;
-            (self.asked, self.answered) = (false, true);
-        }
+        self.calls.answer(reply.answer.status);
     }
 
     /// A call that the store has answered.
     pub(crate) fn take_answered(&mut self) -> Option<Box<StoreCall>> {
-        if !std::mem::take(&mut self.answered) {
-            return None;
-        }
-        let status = self.calls.front()?.status;
+        let status = self.calls.answered()?;
         self.end_call(status)
     }
 
     fn end_call(&mut self, status: Status) -> Option<Box<StoreCall>> {
-        let mut call = self.calls.pop_front()?;
-        self.asked = false;
+        let mut call = self.calls.pop()?;
         self.close(&mut call, status);
         if status == Status::Ok {
             let StoreCall { ask, spaces, spare, .. } = &mut *call;
@@ -82,7 +70,7 @@ impl Shard {
         Some(call)
     }
 
-    /// What every call says when it has ended.
+    /// Fills in what every call reports when it has ended.
     pub(super) fn close(&self, call: &mut StoreCall, status: Status) {
         call.status = status;
         if let Phase::Failed(why) = self.store.phase() {
@@ -122,10 +110,10 @@ impl Shard {
             self.store.set_pool_limits(limits, now);
             return Step::Ended(Status::Ok);
         }
-        if self.state == State::Gone {
+        if self.is_gone() {
             // What it had it knows without its device: namespaces are opened for its fellows' keys.
-            let told = matches!(call.ask, StoreAsk::Survey | StoreAsk::Grant { .. });
-            if !told || !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
+            let known = matches!(call.ask, StoreAsk::Survey | StoreAsk::Grant { .. });
+            if !known || !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
                 return Step::Ended(GONE);
             }
         }
@@ -153,12 +141,9 @@ impl Shard {
             StoreAsk::Clear { space, uid } => self.store.clear_space(asker, *space, *uid, now),
             StoreAsk::Remove { space } => self.store.remove_space(asker, *space, now),
         };
-        self.dirty = true;
+        self.pulse.mark();
         match begun {
-            Begun::Taken => {
-                self.asked = true;
-                Step::Waits
-            }
+            Begun::Taken => Step::Asked,
             Begun::Done(answer) if answer.status == Status::Declined(DeclineReason::Busy) => {
                 Step::Waits
             }
@@ -171,7 +156,7 @@ impl Shard {
         let Some(view) = self.store.spaces().find(|view| view.id == space) else {
             return Status::Invalid(Fault::Space);
         };
-        let grant = Grant { space, uid: view.uid, life: self.life, permit };
+        let grant = Grant { space, uid: view.uid, life: self.life.number(), permit };
         let Some(place) = self.grants.at(session, handle) else { return UNFIT };
         *place = grant;
         Status::Ok
@@ -180,16 +165,15 @@ impl Shard {
     /// Begins anew, once nothing of the life before is in flight.
     fn restart(&mut self, call: &mut StoreCall, start: kvrail_store::Start, now: Now) -> Step {
         let Some(store) = call.store.as_mut() else { return Step::Ended(UNFIT) };
-        self.state = State::Gone;
-        if !self.swept {
-            self.dirty = true;
+        self.life.lose_device();
+        if !self.life.is_swept() {
+            self.pulse.mark();
             return Step::Waits;
         }
         std::mem::swap::<Box<Store>>(&mut self.store, store);
-        (self.state, self.swept) = (State::Running, false);
+        self.life.begin_anew();
         self.discarding = Discarding::default();
         self.listings.begin_anew();
-        self.life += 1;
         self.store.start(start, now);
         self.touch(now.ns);
         Step::Ended(Status::Ok)

@@ -2,24 +2,26 @@
 
 use kvrail_store::{DeclineReason, Now, Phase, Status};
 
+use super::Shard;
 use super::calls::GONE;
-use super::{Shard, State};
 use crate::mailbox::Mailbox;
 use crate::store_call::{StoreAsk, StoreCall};
 
-/// As many blocks that are gone are told of at once: half of what a store keeps.
-const TELL_ROWS: usize = 256;
+/// Blocks that are gone which are reported at once: half of what a store keeps.
+const REPORT_ROWS: usize = 256;
 
 impl Shard {
-    /// Tells of blocks that are gone: all of them before a page of a listing is handed out.
-    pub(crate) fn tell_gone(&mut self, mailbox: &Mailbox, now_ns: u64) {
+    /// Reports blocks that are gone: all of them before a page of a listing is handed out.
+    pub(crate) fn report_gone(&mut self, mailbox: &Mailbox, now_ns: u64) {
         let (rows, lost) = (self.store.evictions(), self.store.evictions_lost());
-        if rows == 0 && self.listings.has_told(lost)
-            || rows < TELL_ROWS && self.listings.is_empty() && !self.listings.is_telling_due(now_ns)
+        if rows == 0 && self.listings.has_reported(lost)
+            || rows < REPORT_ROWS
+                && self.listings.is_empty()
+                && !self.listings.is_report_due(now_ns)
         {
             return;
         }
-        while (self.store.evictions() > 0 || !self.listings.has_told(lost))
+        while (self.store.evictions() > 0 || !self.listings.has_reported(lost))
             && let Some(mut batch) = mailbox.spare_batch()
         {
             while batch.has_room()
@@ -27,22 +29,22 @@ impl Shard {
             {
                 batch.push(&gone);
             }
-            (batch.device, batch.lost) = (self.device.into(), lost);
-            self.listings.told(lost, now_ns);
+            (batch.device, batch.lost) = (self.site.device().into(), lost);
+            self.listings.reported(lost, now_ns);
             mailbox.report_gone(batch);
         }
     }
 
     /// Goes on with the first listing; returns it when its page is there.
     pub(crate) fn next_listed(&mut self, now: Now) -> Option<Box<StoreCall>> {
-        if self.state == State::Gone {
+        if self.is_gone() {
             // The store has forgotten nothing: it is begun anew before it is asked again.
-            return (self.in_flight == 0).then(|| self.end_listing(GONE)).flatten();
+            return (self.load.tasks() == 0).then(|| self.end_listing(GONE)).flatten();
         }
         if !self.listings.is_asked() {
             return self.begin_listing(now);
         }
-        // Who keeps books must hear first of what is gone.
+        // The control thread keeps books: reports of blocks that are gone come first.
         if self.store.evictions() > 0 {
             return None;
         }
@@ -60,7 +62,7 @@ impl Shard {
             Phase::Failed(_) => return self.end_listing(Status::Declined(DeclineReason::Starting)),
             Phase::Warming | Phase::Serving => {}
         }
-        self.dirty = true;
+        self.pulse.mark();
         match self.store.list(Some(space), from, now) {
             Ok(()) => self.listings.ask(),
             Err(Status::Declined(DeclineReason::Busy)) => {}

@@ -7,7 +7,7 @@ use kvrail_store::{Memory, Now, Phase, Task as Wanted, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
-use super::{Shard, State};
+use super::Shard;
 use crate::inflight::Inflight;
 use crate::limits::SessionSlot;
 use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
@@ -26,7 +26,7 @@ const NOWHERE: BufferRef = BufferRef { buffer: BufferIndex(0), offset: 0 };
 impl Shard {
     /// The operations of the next task, if there is one.
     pub(crate) fn next_task(&mut self, inflight: &mut Inflight, now: Now) -> Option<Operations> {
-        if self.state != State::Running {
+        if !self.life.is_running() {
             return None;
         }
         let mut operations = Operations::new();
@@ -62,13 +62,13 @@ impl Shard {
 
     /// These go to the device now.
     pub(crate) fn issued(&mut self, operations: &Operations) {
-        self.in_flight += u32::try_from(operations.len()).expect("two at most");
+        self.load.begin_tasks(operations.len());
     }
 
     /// Where on the device a place of the store is.
     #[inline(always)]
     pub(crate) fn extent(&self, offset: u64) -> DeviceExtent {
-        DeviceExtent { device: self.device, offset: self.area_at + offset }
+        self.site.extent(offset)
     }
 
     /// A task of the store's own.
@@ -80,7 +80,7 @@ impl Shard {
             }
             Memory::Client { .. } | Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
-        // Somebody may wait for a page, and for what begins.
+        // A client may wait for a page, and for the start.
         let class = if image || starting { Class::Demand } else { Class::Background };
         let (opcode, durability) = match wanted.verb {
             Verb::Read => (Opcode::Read, Durability::Visible),
@@ -89,10 +89,12 @@ impl Shard {
             Verb::Flush => (Opcode::Flush, Durability::Visible),
             Verb::Discard => (Opcode::Discard, Durability::Visible),
         };
-        let owner = own_task(self.number, wanted.id);
+        let owner = own_task(self.number(), wanted.id);
         // A flush is of the whole device.
-        let offset = if opcode == Opcode::Flush { 0 } else { self.area_at + wanted.offset };
-        let extent = DeviceExtent { device: self.device, offset };
+        let extent = match opcode {
+            Opcode::Flush => DeviceExtent { device: self.device(), offset: 0 },
+            _ => self.extent(wanted.offset),
+        };
         let length = u32::try_from(wanted.length).expect("buffers are smaller");
         let range = (extent, memory, length);
         let task = Task::of_store(owner, (opcode, class), durability, range, (now.ns, now.ns));
@@ -102,7 +104,7 @@ impl Shard {
         }
     }
 
-    /// The operations between a client's memory and so many bytes of a block; `None`: the request
+    /// The operations between a client's memory and this many bytes of a block; `None`: the request
     /// lacks memory for some of them.
     pub(crate) fn operations(
         &self,
@@ -110,13 +112,13 @@ impl Shard {
         (offset, exact): (u64, u32),
         now_ns: u64,
     ) -> Option<Operations> {
-        let block = self.masks.block + 1;
-        let tail_bytes = exact & self.masks.block;
+        let block = self.site.block();
+        let tail_bytes = self.site.tail_of(exact);
         let body_bytes = exact - tail_bytes;
         let asked = request.asked();
         let read = matches!(asked.ask, BlockCommand::Get(_));
         let kinds = (if read { Opcode::Read } else { Opcode::Write }, asked.class);
-        let task = StoreTask { shard: self.number, tag: request.id.to_u64() };
+        let task = StoreTask { shard: self.number(), tag: request.id.to_u64() };
         let owner = Owner::store(task, Some(asked.client.session));
         let times = (request.accepted_ns, now_ns);
         let mut operations = Operations::new();
@@ -134,11 +136,11 @@ impl Shard {
 
     /// The read of a piece of a reported block.
     fn next_suspect(&mut self, now: Now) -> Option<Task> {
-        let reading = self.suspects.begin_read(self.area_at)?;
-        let length = reading.exact.next_multiple_of(self.masks.block + 1);
+        let reading = self.suspects.begin_read(self.site.area_at())?;
+        let length = reading.exact.next_multiple_of(self.site.block());
         let range = (self.extent(reading.offset), self.pool.suspect_place(), length);
         let kinds = (Opcode::Read, Class::Background);
-        let owner = suspect_read(self.number);
+        let owner = suspect_read(self.number());
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
 
@@ -146,7 +148,7 @@ impl Shard {
     fn next_discard(&mut self, now: Now) -> Option<Task> {
         let (id, offset, length) = self.discarding.next()?;
         let range = (self.extent(offset), NOWHERE, length);
-        let (owner, kinds) = (own_task(self.number, id), (Opcode::Discard, Class::Background));
+        let (owner, kinds) = (own_task(self.number(), id), (Opcode::Discard, Class::Background));
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
 }

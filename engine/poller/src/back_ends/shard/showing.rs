@@ -1,0 +1,48 @@
+//! What a shard shows of itself: its phase and its counters.
+
+use kvrail_counters::ServingCounters;
+use kvrail_store::{Budget, Phase};
+
+use super::Shard;
+use crate::stats::{StoreStats, show_all};
+
+impl Shard {
+    /// Shows its counters, now and then.
+    pub(crate) fn show(&mut self, stats: &StoreStats, now_ns: u64) {
+        if !self.pulse.take_show(now_ns) {
+            return;
+        }
+        let phase = match self.phase() {
+            _ if self.is_gone() => 5,
+            Phase::Starting => 1,
+            Phase::Warming => 2,
+            Phase::Serving => 3,
+            Phase::Failed(_) => 4,
+        };
+        stats.phase.set(phase);
+        stats.show(self.store.stats());
+        stats.refused.set(self.store.refusal().map_or(0, u64::from));
+        let budget = match self.store.budget() {
+            Budget::Unlimited => 0,
+            // A budget of nothing is one.
+            Budget::BytesPerDay(bytes) => bytes.max(1),
+        };
+        let reports = self.suspects.counts();
+        let counters = ServingCounters {
+            misses_drive_gone: self.gone_gets,
+            verified_good: reports.verified_good,
+            ignored: reports.ignored,
+            corrupt: reports.corrupt,
+            budget_bytes_per_day: budget,
+            write_tokens: u64::try_from(self.store.write_tokens()).unwrap_or(0),
+            requests: self.requests().into(),
+            parked: self.lines.count() as u64,
+        };
+        show_all(stats.counters.serving.each(), counters.each());
+        stats.show_pools(&self.store);
+        stats.entries.set(self.store.entries());
+        stats.bytes.set(self.store.bytes());
+        stats.holds.set(self.store.holds().into());
+        stats.oldest.set(self.store.oldest().unwrap_or(0).into());
+    }
+}
