@@ -29,7 +29,7 @@ impl Cache {
     }
 
     fn end(&mut self, request: BlockRequest) -> Completed {
-        self.queue.submit_block(request).unwrap();
+        self.queue.submit(request).unwrap();
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }
 

@@ -46,7 +46,7 @@ impl Writer {
             lease.fill(u8::try_from(number % 251).unwrap());
             let put = BlockRequest::put(&self.space, key(number), lease);
             let put = put.metadata(&metadata(number)).depth(depth(number));
-            self.queue.submit_block(put).unwrap();
+            self.queue.submit(put).unwrap();
             match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
                 Status::Ok => return,
                 Status::Declined if begun.elapsed() < LONG => {
@@ -58,14 +58,14 @@ impl Writer {
     }
 
     fn drop_block(&mut self, number: u64) {
-        self.queue.submit_block(BlockRequest::drop_block(&self.space, key(number))).unwrap();
+        self.queue.submit(BlockRequest::drop_block(&self.space, key(number))).unwrap();
         let done = self.queue.wait(LONG).unwrap().expect("one is in flight");
         assert_eq!(done.status, Status::Ok);
     }
 
     fn get(&mut self, number: u64, bytes: usize) -> Status {
         let lease = self.arena.lease(bytes).unwrap();
-        self.queue.submit_block(BlockRequest::get(&self.space, key(number), lease)).unwrap();
+        self.queue.submit(BlockRequest::get(&self.space, key(number), lease)).unwrap();
         self.queue.wait(LONG).unwrap().expect("one is in flight").status
     }
 

@@ -44,7 +44,7 @@ impl User {
         loop {
             let lease = self.arena.lease(8000).unwrap();
             let put = BlockRequest::put(&self.space, key(number), lease);
-            self.queue.submit_block(put).unwrap();
+            self.queue.submit(put).unwrap();
             match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
                 Status::Ok => return,
                 Status::Declined => std::thread::sleep(Duration::from_millis(1)),
@@ -54,7 +54,7 @@ impl User {
     }
 
     fn drop_block(&mut self, number: u64) {
-        self.queue.submit_block(BlockRequest::drop_block(&self.space, key(number))).unwrap();
+        self.queue.submit(BlockRequest::drop_block(&self.space, key(number))).unwrap();
         let done = self.queue.wait(LONG).unwrap().expect("one is in flight");
         assert_eq!(done.status, Status::Ok);
     }

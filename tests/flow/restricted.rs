@@ -229,7 +229,7 @@ fn a_store_serves_where_nothing_may_be_pinned() {
         eventually("a put is taken", || {
             let mut lease = arena.lease(bytes).unwrap();
             lease.fill(number);
-            queue.submit_block(BlockRequest::put(&space, key(number), lease)).unwrap();
+            queue.submit(BlockRequest::put(&space, key(number), lease)).unwrap();
             let status = queue.wait(LONG).unwrap().unwrap().status;
             assert!(matches!(status, Status::Ok | Status::Declined), "{number}: {status}");
             status == Status::Ok
@@ -237,7 +237,7 @@ fn a_store_serves_where_nothing_may_be_pinned() {
     }
     for number in 0..100_u8 {
         let lease = arena.lease(bytes).unwrap();
-        queue.submit_block(BlockRequest::get(&space, key(number), lease)).unwrap();
+        queue.submit(BlockRequest::get(&space, key(number), lease)).unwrap();
         let done = queue.wait(LONG).unwrap().unwrap();
         assert_eq!(done.status, Status::Ok, "{number}");
         assert!(done.lease.unwrap().iter().all(|byte| *byte == number), "{number}");

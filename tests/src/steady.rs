@@ -112,7 +112,7 @@ impl Session {
             }
             Verb::Drop => BlockRequest::drop_block(&self.space, key),
         };
-        match self.queue.submit_block(request.tag(number)) {
+        match self.queue.submit(request.tag(number)) {
             Ok(_) => {
                 self.flying.insert(number, (verb, version));
                 Ok(true)

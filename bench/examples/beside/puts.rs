@@ -96,7 +96,7 @@ impl<'a> Party<'a> {
             }
             for lease in idle.drain(..).filter(|_| more) {
                 let request = BlockRequest::put(&self.space, Self::key(next), lease);
-                queue.stage_block(request)?;
+                queue.stage(request)?;
                 (next, busy) = (next + 1, busy + 1);
             }
             queue.publish();
@@ -127,7 +127,7 @@ impl<'a> Party<'a> {
                 let place = free.pop().ok_or("no place")?;
                 begun[place] = Instant::now();
                 let request = BlockRequest::get(&self.space, Self::key(number), lease);
-                queue.stage_block(request.tag(place as u64))?;
+                queue.stage(request.tag(place as u64))?;
             }
             queue.publish();
             let mut done = Vec::new();

@@ -75,7 +75,7 @@ fn stage(cache: &mut Cache, keyed: Keyed) -> Result<()> {
                 BlockRequest::put(&cache.space, key(cache.next - 1), lease)
             }
         };
-        let staged = cache.queue.stage_block(request);
+        let staged = cache.queue.stage(request);
         staged.map_err(|refused| anyhow!("refused: {}", refused.reason))?;
     }
     cache.queue.publish();

@@ -69,7 +69,7 @@ fn fill(socket: &Path) -> Result<u64, Failure> {
         while let Some(lease) = idle.pop() {
             next += 1;
             let key = BlockKey::of(&next.to_le_bytes());
-            queue.submit_block(BlockRequest::put(&space, key, lease))?;
+            queue.submit(BlockRequest::put(&space, key, lease))?;
         }
         let done = queue.wait(LONG)?.ok_or("no answer")?;
         put += u64::from(done.status == Status::Ok);

@@ -149,7 +149,7 @@ impl<'a> Player<'a> {
             }
         };
         let begun_ns = MonotonicClock.now_ns();
-        let staged = self.queue.stage_block(request.tag(slot as u64));
+        let staged = self.queue.stage(request.tag(slot as u64));
         staged
             .map_err(|refused| anyhow!("the client library refused a block: {}", refused.reason))?;
         Ok(begun_ns)

@@ -145,7 +145,7 @@ impl NullStore {
                 for number in begun..end {
                     let place = free.pop().context("places for a batch")?;
                     let request = make(self, place, number)?.tag(place as u64);
-                    let staged = self.queue.stage_block(request);
+                    let staged = self.queue.stage(request);
                     staged.map_err(|refused| anyhow!("the lane refused: {}", refused.reason))?;
                 }
                 begun = end;

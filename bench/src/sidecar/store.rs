@@ -252,7 +252,7 @@ impl Port for StorePort<'_> {
             Direction::Read => BlockRequest::get(space, key, lease).class(self.slots.reads),
             Direction::Write => BlockRequest::put(space, key, lease),
         };
-        let staged = self.slots.queue.stage_block(request.tag(slot.into()));
+        let staged = self.slots.queue.stage(request.tag(slot.into()));
         self.slots.staged();
         staged.map(|_ticket| ()).map_err(|refused| {
             let reason = refused.reason;

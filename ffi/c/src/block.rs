@@ -84,12 +84,12 @@ impl BlockRequest {
         space: &Namespace,
         memories: &[(u32, Memory)],
     ) -> Result<kvrail_client::BlockRequest, Failure> {
-        type Built = kvrail_client::BlockRequest;
+        type KeyedRequest = kvrail_client::BlockRequest;
         let key = self.key.block_key();
         let mut built = match self.opcode {
-            KVRAIL_PUT => Built::put(space, key, self.lease(memories)?),
-            KVRAIL_GET => Built::get(space, key, self.lease(memories)?),
-            KVRAIL_DROP => Built::drop_block(space, key),
+            KVRAIL_PUT => KeyedRequest::put(space, key, self.lease(memories)?),
+            KVRAIL_GET => KeyedRequest::get(space, key, self.lease(memories)?),
+            KVRAIL_DROP => KeyedRequest::drop_block(space, key),
             _ => return Err(self.bad("opcode", self.opcode.into(), "KVRAIL_PUT, ...")),
         };
         if self.flags & !(KVRAIL_DURABLE | KVRAIL_SUMMED | KVRAIL_REPLACE | KVRAIL_BEGINS) != 0 {

@@ -216,7 +216,7 @@ pub unsafe extern "C" fn kvrail_submit_blocks(
             let request = requests.get(at)?;
             // SAFETY: the caller's metadata.
             let request = unsafe { request.build(space, &held.memories) }?;
-            held.queue.stage_block(request).map_err(|refused| refused.reason.into())
+            held.queue.stage(request).map_err(|refused| refused.reason.into())
         };
         held.submit(session, count, stage, each)
     })

@@ -143,29 +143,33 @@ impl Request {
         session: &Session,
         memories: &[(u32, Memory)],
     ) -> Result<kvrail_client::Request, Failure> {
-        type Built = kvrail_client::Request;
+        type RawRequest = kvrail_client::Request;
         let mut built = match Opcode::from_number(self.opcode) {
             Some(Opcode::Read) => {
                 let volume = self.volume(session)?;
                 match memory(memories, self.region)? {
-                    Memory::Arena(arena) => Built::read(volume, self.offset, self.lease(arena)?),
+                    Memory::Arena(arena) => {
+                        RawRequest::read(volume, self.offset, self.lease(arena)?)
+                    }
                     Memory::Gpu(region) => {
-                        Built::read_gpu(volume, self.offset, self.range(region)?)
+                        RawRequest::read_gpu(volume, self.offset, self.range(region)?)
                     }
                 }
             }
             Some(Opcode::Write) => {
                 let volume = self.volume(session)?;
                 match memory(memories, self.region)? {
-                    Memory::Arena(arena) => Built::write(volume, self.offset, self.lease(arena)?),
+                    Memory::Arena(arena) => {
+                        RawRequest::write(volume, self.offset, self.lease(arena)?)
+                    }
                     Memory::Gpu(region) => {
-                        Built::write_gpu(volume, self.offset, self.range(region)?)
+                        RawRequest::write_gpu(volume, self.offset, self.range(region)?)
                     }
                 }
             }
-            Some(Opcode::Flush) => Built::flush(self.volume(session)?),
+            Some(Opcode::Flush) => RawRequest::flush(self.volume(session)?),
             Some(Opcode::Discard) => {
-                Built::discard(self.volume(session)?, self.offset, self.length)
+                RawRequest::discard(self.volume(session)?, self.offset, self.length)
             }
             Some(Opcode::Nop) => {
                 let poller = u16::try_from(self.offset).unwrap_or(u16::MAX);

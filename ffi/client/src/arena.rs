@@ -43,7 +43,9 @@ impl Arena {
     /// # Errors
     /// `ClientError::Memory` when the arena has no room or 0 bytes are asked for.
     pub fn lease(&self, bytes: usize) -> Result<Lease, ClientError> {
-        self.adopt(self.pool.lease(bytes)?)
+        let lease = self.pool.lease(bytes)?;
+        debug_assert!(lease.offset().is_multiple_of(4096), "where every device can read and write");
+        self.adopt(lease)
     }
 
     /// Bytes of the arena.
@@ -105,6 +107,7 @@ impl Arena {
         if !Arc::ptr_eq(memory.memory(), self.pool.memory()) {
             return Err(MemoryError::Outside { offset, bytes, whole: self.bytes }.into());
         }
+        debug_assert!(offset + bytes <= self.bytes, "a lease of this arena is within it");
         Ok(Lease::new(memory, self.region, self.session.tag()))
     }
 

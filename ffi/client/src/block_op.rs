@@ -97,6 +97,11 @@ impl BlockOp {
         ticket: Ticket,
         tail: Option<Lease>,
     ) -> Self {
+        let moves = matches!(request.opcode, Opcode::Put | Opcode::Get);
+        debug_assert!(moves || request.opcode == Opcode::Drop, "what programs ask for");
+        debug_assert_eq!(request.lease.is_some(), moves, "puts and gets have memory");
+        let room = request.lease.as_ref().map_or(0, Lease::bytes);
+        debug_assert!(request.bytes <= room, "checked against the lease");
         let mut op = Self {
             check: 0,
             crc: 0,
@@ -136,6 +141,7 @@ impl BlockOp {
             Step::Parts { block_bytes } => block_bytes,
             _ => u32::try_from(self.request.bytes).unwrap_or(u32::MAX),
         };
+        debug_assert!(self.at < whole, "a part has bytes");
         (whole - self.at).min(REQUEST_LENGTH_MAX)
     }
 
@@ -149,7 +155,8 @@ impl BlockOp {
             self.fill_tail(bytes);
         }
         let place = if bytes > 0 {
-            let lease = self.lease();
+            let (lease, end) = (self.lease(), u64::from(self.at) + u64::from(bytes));
+            debug_assert!(end <= lease.bytes(), "no request reaches beyond its memory");
             (lease.region(), lease.offset() as u64 + u64::from(self.at))
         } else {
             (RegionId(0), 0)
@@ -186,6 +193,7 @@ impl BlockOp {
     fn fill_tail(&mut self, bytes: u32) {
         let end = (self.at + bytes) as usize;
         let begin = end - self.tail_bytes(end);
+        debug_assert!(end - begin < TAIL_BYTES, "a tail fits into its page");
         if let (Some(tail), Some(lease)) = (&mut self.tail, &self.request.lease) {
             tail[..end - begin].copy_from_slice(&lease[begin..end]);
         }
@@ -305,6 +313,7 @@ impl BlockOp {
     /// All bytes are there: they are what was put, or the block is read once more, or is a MISS.
     fn verify(&mut self, bytes: u32, check: u64, verified: &mut Verified) -> Next {
         let length = bytes as usize;
+        debug_assert!(u64::from(bytes) <= self.request.bytes, "a longer block is TOO_SMALL");
         let begin = length - self.tail_bytes(length);
         if let (Some(tail), Some(lease)) = (&self.tail, &mut self.request.lease) {
             lease[begin..length].copy_from_slice(&tail[..length - begin]);
@@ -348,6 +357,8 @@ impl BlockOp {
         self,
         (status, note, bytes): (Status, BlockNote, u64),
     ) -> (Completed, Option<Lease>) {
+        debug_assert!(status != Status::Late, "a notice ends nothing");
+        debug_assert!(self.replaced <= REPLACED_MAX, "a put does not replace for ever");
         let done = Completed {
             ticket: self.ticket,
             tag: self.request.tag,

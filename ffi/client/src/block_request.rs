@@ -5,7 +5,6 @@ use std::time::Duration;
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, METADATA_BYTES_MAX, Opcode};
 use kvrail_store::Chain;
-use thiserror::Error;
 
 use crate::key::BlockKey;
 use crate::lease::Lease;
@@ -228,14 +227,4 @@ impl BlockRequest {
         }
         Ok(())
     }
-}
-
-/// A request for a block that was not submitted, with the reason.
-#[derive(Debug, Error)]
-#[error("{reason}")]
-pub struct RefusedBlock {
-    /// The request, with its lease.
-    pub request: Box<BlockRequest>,
-    /// Why.
-    pub reason: SubmitErrorKind,
 }

@@ -1,6 +1,6 @@
 //! How requests end.
 
-use kvrail_ring::Status;
+use kvrail_ring::{CompletionSnapshot, Status};
 
 use crate::lease::Lease;
 
@@ -186,5 +186,51 @@ impl Completed {
     #[must_use]
     pub fn is_notice(&self) -> bool {
         self.status == Status::Late
+    }
+}
+
+/// How a request for a range, or one of its pieces, ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RangeEnd {
+    pub(crate) status: Status,
+    pub(crate) bytes: u64,
+    pub(crate) checksum: u64,
+    pub(crate) device_ns: u32,
+    pub(crate) queue_ns: u32,
+}
+
+impl RangeEnd {
+    /// An end without a completion from the sidecar: nothing is known but the status.
+    pub(crate) fn bare(status: Status) -> Self {
+        Self { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 }
+    }
+
+    /// What the sidecar wrote into the lane.
+    pub(crate) fn of(completion: &CompletionSnapshot) -> Self {
+        Self {
+            status: completion.status(),
+            bytes: completion.bytes().into(),
+            checksum: completion.checksum(),
+            device_ns: completion.device_ns(),
+            queue_ns: completion.queue_ns(),
+        }
+    }
+
+    /// The completion that the program gets.
+    pub(crate) fn completed(self, ticket: Ticket, tag: u64, lease: Option<Lease>) -> Completed {
+        let Self { status, bytes, checksum, device_ns, queue_ns } = self;
+        let (note, replaced_bytes) = (BlockNote::None, 0);
+        Completed {
+            ticket,
+            tag,
+            status,
+            bytes,
+            checksum,
+            note,
+            replaced_bytes,
+            device_ns,
+            queue_ns,
+            lease,
+        }
     }
 }

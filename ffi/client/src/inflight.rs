@@ -1,5 +1,4 @@
-//! Requests in flight: a fixed table, one entry for each piece in a lane, and the joining of
-//! pieces.
+//! Requests in flight: a fixed table, one entry for each slot of a lane that has not been answered.
 //!
 //! `user_data` on the wire is the entry's index (low half) and its generation (high half). Both
 //! are checked, and so is the lane, before a completion is believed.
@@ -8,8 +7,11 @@ use kvrail_protocol::Hardware;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{CompletionSnapshot, Opcode, Status};
 
-use crate::block_op::{BlockOp, Next, Verified, crc_of};
-use crate::done::{BlockNote, Completed, Ticket};
+use crate::answers::{Answers, KeysAnswer, KeysName};
+use crate::block_op::{BlockOp, Next, Verified};
+use crate::block_ops::BlockOps;
+use crate::done::{BlockNote, Completed, RangeEnd, Ticket};
+use crate::joins::{Joins, Origin};
 use crate::lease::Lease;
 use crate::request::Request;
 use crate::route::LanePiece;
@@ -34,123 +36,68 @@ pub(crate) enum BogusCompletion {
 pub(crate) enum Settled {
     /// A notice: nothing has ended.
     Notice,
-    /// A piece has ended.
+    /// A slot was answered.
     Piece,
-    /// So has a get, after a pass over many bytes. Whoever waits gets it before the next is looked
-    /// at: else its program could not ask for more while the device has nothing to do.
+    /// The same, and a get has ended after a pass over many bytes. Its program gets it before the
+    /// next one is verified: else the device would have nothing to do meanwhile.
     Long,
 }
 
 /// Bytes of a block whose check takes longer than a request's way to its device.
 const LONG_BYTES: u64 = 64 << 10;
 
-/// What a request owns while it is in flight.
-#[derive(Debug)]
-pub(crate) struct Origin {
-    pub(crate) ticket: Ticket,
-    pub(crate) tag: u64,
-    pub(crate) opcode: Opcode,
-    pub(crate) lease: Option<Lease>,
-    pub(crate) checksum: Checksum,
-}
-
-/// The answer for some keys of a lookup.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeysAnswer {
-    lookup: u32,
-    /// Which keys, as the lookup counts them.
-    pub(crate) group: u32,
-    pub(crate) status: Status,
-    /// One for each key that is there, and what else a slot's answer says.
-    pub(crate) bits: u32,
-}
-
-/// What is to be done about a request's checksum.
+/// What an entry of the table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checksum {
-    /// Nothing.
-    Off,
-    /// It is this one.
-    Known(u64),
-    /// Compute it at the end.
-    Compute,
-    /// The same, and other bytes are CORRUPT.
-    Verify(u64),
+enum EntryState {
+    /// Nothing. The next free entry has this index; behind the last one it is the table's length.
+    Free { next: u32 },
+    /// The only piece of a request for a range.
+    Whole,
+    /// One of several pieces of a request for a range; the request is this join.
+    Piece { join: u32 },
+    /// The present request of the operation on a block that has the entry's index.
+    Block,
+    /// Some keys of a lookup or release.
+    Keys(KeysName),
 }
 
-impl Origin {
-    /// Status and checksum of a request that ended with this status.
-    fn summed(&self, status: Status, bytes: u64) -> (Status, u64) {
-        let crc = || {
-            let lease = self.lease.as_ref().expect("checksums are of leases");
-            crc_of(&lease[..usize::try_from(bytes).expect("no more than the lease has")])
-        };
-        match self.checksum {
-            _ if status != Status::Ok => (status, 0),
-            Checksum::Off => (status, 0),
-            Checksum::Known(crc) => (status, crc),
-            Checksum::Compute => (status, crc()),
-            Checksum::Verify(expected) => {
-                let crc = crc();
-                (if crc == expected { status } else { Status::Corrupt }, crc)
-            }
-        }
-    }
-}
-
-/// The lane of what is in no lane.
-const NO_LANE: u16 = u16::MAX;
-
-/// The head of the only piece of a request.
-const SINGLE: u32 = u32::MAX;
-
-/// The head of an operation on a block.
-const BLOCK: u32 = u32::MAX - 1;
-
-/// The head of a lookup or release of some keys.
-const KEYS: u32 = u32::MAX - 2;
-
-/// The entry behind the last free one.
-const NONE: u32 = u32::MAX;
-
-/// A piece in flight, or a free entry. The lease stays here from submission to completion: it is
-/// moved in once and out once.
+/// An entry. The lease of a whole request stays here from submission to completion: it is moved in
+/// once and out once.
 #[derive(Debug)]
-pub(crate) struct Inflight {
-    /// `user_data` of the piece, or of the next one while the entry is free: index and generation.
+pub(crate) struct Entry {
+    /// `user_data` of its slot, or of the next one while the entry is free: index and generation.
     name: u64,
-    /// Of the only piece of a request; else meaningless, as are tag and lease.
+    /// Of a whole request or a block.
     ticket: Ticket,
+    /// As `ticket`.
     tag: u64,
+    /// Bytes that OK promises.
     length: u32,
-    /// The index of the head, for one of several pieces; else `SINGLE`.
-    head: u32,
-    next_free: u32,
-    /// `NO_LANE` while the entry is free.
+    state: EntryState,
     lane: u16,
     opcode: Opcode,
+    /// Of a whole request.
     lease: Option<Lease>,
 }
 
-impl Inflight {
-    fn free(index: u32, depth: u32) -> Self {
+impl Entry {
+    fn free(index: u32) -> Self {
         Self {
             name: u64::from(index),
             ticket: Ticket(0),
             tag: 0,
             length: 0,
-            head: SINGLE,
-            next_free: if index + 1 < depth { index + 1 } else { NONE },
-            lane: NO_LANE,
+            state: EntryState::Free { next: index + 1 },
+            lane: 0,
             opcode: Opcode::Nop,
             lease: None,
         }
     }
 
     /// Takes a lookup or release; returns its `user_data`.
-    pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, tag: u64) -> u64 {
-        (self.tag, self.opcode) = (tag, opcode);
-        (self.lane, self.length, self.head) = (lane, 0, KEYS);
+    pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, keys: KeysName) -> u64 {
+        (self.lane, self.opcode) = (lane, opcode);
+        (self.length, self.state) = (0, EntryState::Keys(keys));
         self.name
     }
 
@@ -158,7 +105,7 @@ impl Inflight {
     #[inline(always)]
     pub(crate) fn occupy(&mut self, piece: LanePiece, ticket: Ticket, request: Request) -> u64 {
         (self.ticket, self.tag, self.opcode) = (ticket, request.tag, request.opcode);
-        (self.lane, self.length, self.head) = (piece.lane, piece.length, SINGLE);
+        (self.lane, self.length, self.state) = (piece.lane, piece.length, EntryState::Whole);
         let free = std::mem::replace(&mut self.lease, request.lease);
         debug_assert!(free.is_none(), "a free entry owns nothing");
         std::mem::forget(free); // or every request would ask whether there is something to drop
@@ -170,138 +117,149 @@ impl Inflight {
         matches!(self.opcode, Opcode::Read | Opcode::Write)
     }
 
-    /// Makes the entry free; its name is another one from now on.
+    /// Makes the entry free.
     #[inline(always)]
-    fn vacate(&mut self) {
-        self.lane = NO_LANE;
+    fn vacate(&mut self, next: u32) {
+        debug_assert!(!matches!(self.state, EntryState::Free { .. }), "an entry is freed once");
+        self.state = EntryState::Free { next };
+        self.rename();
+    }
+
+    /// A completion of the slot that was answered is believed no more.
+    #[inline(always)]
+    fn rename(&mut self) {
         self.name = self.name.wrapping_add(1 << 32);
     }
-}
-
-/// A request with several pieces in flight.
-#[derive(Debug)]
-struct Head {
-    origin: Option<Origin>,
-    left: u32,
-    status: Status,
-    bytes: u64,
-    device_ns: u32,
-    queue_ns: u32,
-    late: bool,
-}
-
-/// How a piece ended.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    status: Status,
-    bytes: u32,
-    checksum: u64,
-    device_ns: u32,
-    queue_ns: u32,
 }
 
 /// The table.
 #[derive(Debug)]
 pub(crate) struct InflightTable {
-    entries: Vec<Inflight>,
+    entries: Vec<Entry>,
+    /// The table's length when no entry is free.
     first_free: u32,
     /// Free entries.
     room: u32,
-    heads: Vec<Head>,
-    free_heads: Vec<u32>,
+    joins: Joins,
+    blocks: BlockOps,
+    answers: Answers,
     /// Memory that hardware may still write although its request has ended.
     quarantined: Vec<Lease>,
-    /// Operations on blocks, by entry. None where the sidecar has no store.
-    blocks: Vec<Option<BlockOp>>,
-    /// Those of them whose next request is to be sent.
-    again: Vec<u32>,
-    /// Pages for tails that no operation has.
-    tails: Vec<Lease>,
-    verified: Verified,
-    /// Lookups that wait for answers; those of others are passed over.
-    lookups: Vec<u32>,
-    last_lookup: u32,
-    /// What their lookups have not taken yet.
-    answers: Vec<KeysAnswer>,
 }
 
 impl InflightTable {
-    /// A table for `depth` pieces. Every head in flight has at least one piece in flight, so as
-    /// many heads are enough.
+    /// A table for `depth` slots.
     ///
     /// `tails` are pages for the tails of blocks: one for each entry, or none where the sidecar has
     /// no store.
     pub(crate) fn new(depth: u32, tails: Vec<Lease>) -> Self {
-        let head = |_| Head {
-            origin: None,
-            left: 0,
-            status: Status::Ok,
-            bytes: 0,
-            device_ns: 0,
-            queue_ns: 0,
-            late: false,
-        };
+        debug_assert!(tails.is_empty() || tails.len() == depth as usize, "a page for each entry");
         Self {
-            entries: (0..depth).map(|index| Inflight::free(index, depth)).collect(),
-            first_free: if depth == 0 { NONE } else { 0 },
+            entries: (0..depth).map(Entry::free).collect(),
+            first_free: 0,
             room: depth,
-            heads: (0..depth).map(head).collect(),
-            free_heads: (0..depth).rev().collect(),
+            joins: Joins::new(depth),
+            blocks: BlockOps::new(tails),
+            answers: Answers::default(),
             quarantined: Vec::new(),
-            blocks: tails.iter().map(|_| None).collect(),
-            again: Vec::with_capacity(tails.len()),
-            tails,
-            verified: Verified::default(),
-            lookups: Vec::new(),
-            last_lookup: 0,
-            answers: Vec::new(),
         }
     }
 
-    /// Pieces the table holds.
+    /// Slots the table holds.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.entries.len()
     }
 
-    /// Pieces that can be added.
+    /// Slots that can be added.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.room as usize
     }
 
-    /// An entry for one more piece, if there is one. It is the piece's from now on.
+    /// An entry for one more slot, if there is one. It is the slot's from now on.
     #[inline(always)]
-    pub(crate) fn claim(&mut self) -> Option<&mut Inflight> {
+    pub(crate) fn claim(&mut self) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(self.first_free as usize)?;
-        self.first_free = entry.next_free;
+        let EntryState::Free { next } = entry.state else {
+            debug_assert!(false, "the free list has free entries only");
+            return None;
+        };
+        self.first_free = next;
         self.room -= 1;
         Some(entry)
     }
 
     /// Adds a request of several pieces, or with a checksum; `add_piece` adds the pieces.
-    pub(crate) fn add_head(&mut self, pieces: u32, origin: Origin) -> u32 {
-        let head = self.free_heads.pop().expect("as many heads as pieces, and room for these");
-        self.heads[head as usize] = Head {
-            origin: Some(origin),
-            left: pieces,
-            status: Status::Ok,
-            bytes: 0,
-            device_ns: 0,
-            queue_ns: 0,
-            late: false,
-        };
-        head
+    pub(crate) fn add_join(&mut self, pieces: u32, origin: Origin) -> u32 {
+        debug_assert!(pieces <= self.room, "the caller has asked for room");
+        self.joins.add(pieces, origin)
     }
 
     /// Adds one piece of a request; returns its `user_data`. The caller has asked `room`.
-    pub(crate) fn add_piece(&mut self, piece: LanePiece, head: u32) -> u64 {
-        let origin = self.heads[head as usize].origin.as_ref().expect("added before its pieces");
-        let opcode = origin.opcode;
+    pub(crate) fn add_piece(&mut self, piece: LanePiece, join: u32) -> u64 {
+        let opcode = self.joins.origin(join).opcode;
         let entry = self.claim().expect("the caller has asked for room");
         (entry.lane, entry.length) = (piece.lane, piece.length);
-        (entry.head, entry.opcode) = (head, opcode);
+        (entry.state, entry.opcode) = (EntryState::Piece { join }, opcode);
         entry.name
+    }
+
+    /// Takes an operation on a block; returns the `user_data` of its first request, and the
+    /// operation. The caller has asked `room`.
+    pub(crate) fn add_block(
+        &mut self,
+        lane: u16,
+        make: impl FnOnce(Option<Lease>) -> BlockOp,
+    ) -> (u64, &mut BlockOp) {
+        let index = self.first_free;
+        let entry = self.claim().expect("the caller has asked for room");
+        (entry.lane, entry.length, entry.state) = (lane, u32::MAX, EntryState::Block);
+        let name = entry.name;
+        let op = self.blocks.add(index, make);
+        let entry = &mut self.entries[index as usize];
+        (entry.ticket, entry.tag) = op.names();
+        (name, op)
+    }
+
+    /// Whether blocks can be asked for.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.blocks.are_possible()
+    }
+
+    /// Whether operations on blocks have requests to be sent.
+    #[inline(always)]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.blocks.are_unsent()
+    }
+
+    /// The operation at this place among those with a request to be sent: its lane, the
+    /// `user_data`, and the operation.
+    pub(crate) fn next_unsent(&mut self, at: usize) -> Option<(u16, u64, &mut BlockOp)> {
+        let index = self.blocks.unsent(at)?;
+        let entry = &self.entries[index as usize];
+        debug_assert_eq!(entry.state, EntryState::Block, "only blocks send more than one request");
+        Some((entry.lane, entry.name, self.blocks.get(index).0))
+    }
+
+    /// The request of the operation at this place was sent.
+    pub(crate) fn sent(&mut self, at: usize) {
+        self.blocks.sent(at);
+    }
+
+    /// What gets of this queue's blocks came to.
+    pub(crate) fn verified(&self) -> Verified {
+        self.blocks.verified()
+    }
+
+    /// The lookups that wait for answers.
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// As `answers`.
+    pub(crate) fn answers_mut(&mut self) -> &mut Answers {
+        &mut self.answers
     }
 
     /// Believes a completion or notice of this lane, if it can be true. A completion that is
@@ -313,16 +271,15 @@ impl InflightTable {
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
     ) -> Result<Settled, BogusCompletion> {
-        let [_, index] = halves(completion.user_data());
+        let name = completion.user_data();
+        let index = u32::try_from(name & u64::from(u32::MAX)).expect("the low half");
         let entry = self.entries.get_mut(index as usize);
-        let entry = entry.filter(|it| it.name == completion.user_data() && it.lane == lane);
-        let Some(entry) = entry else {
-            return Err(BogusCompletion::Unknown(completion.user_data()));
+        let Some(entry) = entry.filter(|entry| entry.name == name && entry.lane == lane) else {
+            return Err(BogusCompletion::Unknown(name));
         };
         // What most are: a whole request that ended well.
-        if entry.head == SINGLE && completion.is_whole(entry.length) {
-            entry.vacate();
-            entry.next_free = std::mem::replace(&mut self.first_free, index);
+        if entry.state == EntryState::Whole && completion.is_whole(entry.length) {
+            entry.vacate(std::mem::replace(&mut self.first_free, index));
             self.room += 1;
             sink.push_with(|| Completed {
                 ticket: entry.ticket,
@@ -341,7 +298,7 @@ impl InflightTable {
         self.settle_other(index, *completion, sink)
     }
 
-    /// The rest of `settle`: notices, pieces, failures.
+    /// The rest of `settle`: notices, pieces, blocks, keys, failures.
     #[cold]
     #[inline(never)]
     fn settle_other(
@@ -351,115 +308,58 @@ impl InflightTable {
         sink: &mut impl CompletionSink,
     ) -> Result<Settled, BogusCompletion> {
         let entry = &self.entries[index as usize];
-        if completion.flags() & FLAG_NOTICE != 0 {
-            if entry.head == KEYS {
-                return Err(BogusCompletion::Unknown(completion.user_data())); // never asked for
+        let is_notice = completion.flags() & FLAG_NOTICE != 0;
+        match entry.state {
+            // The name is that of the entry's next slot, which no request has yet.
+            EntryState::Free { .. } => Err(BogusCompletion::Unknown(completion.user_data())),
+            // A notice is never asked for.
+            EntryState::Keys(_) if is_notice => {
+                Err(BogusCompletion::Unknown(completion.user_data()))
             }
-            self.notice(index, sink);
-            return Ok(Settled::Notice);
+            // Its present request is not in the lane yet.
+            EntryState::Block if self.blocks.is_unsent(index) => {
+                Err(BogusCompletion::Unknown(completion.user_data()))
+            }
+            _ if is_notice => {
+                self.notice(index, sink);
+                Ok(Settled::Notice)
+            }
+            EntryState::Block => self.block_answered(index, &completion, sink),
+            EntryState::Whole | EntryState::Piece { .. } | EntryState::Keys(_) => {
+                let (asked, moved) = (entry.length, completion.bytes());
+                let mut end = RangeEnd::of(&completion);
+                // Invariant 3: OK means every byte asked for.
+                let short = end.status == Status::Ok && entry.moves() && moved != asked;
+                if short {
+                    end.status = Status::Internal;
+                }
+                self.finish(index, end, Hardware::Settled, sink);
+                if short {
+                    return Err(BogusCompletion::Short { asked, moved });
+                }
+                Ok(Settled::Piece)
+            }
         }
-        if entry.head == BLOCK {
-            return self.block_ended(index, &completion, sink);
-        }
-        let (asked, moved) = (entry.length, completion.bytes());
-        let mut end = End {
-            status: completion.status(),
-            bytes: moved,
-            checksum: completion.checksum(),
-            device_ns: completion.device_ns(),
-            queue_ns: completion.queue_ns(),
-        };
-        // Invariant 3: OK means every byte asked for.
-        let short = end.status == Status::Ok && entry.moves() && moved != asked;
-        if short {
-            end.status = Status::Internal;
-        }
-        self.finish(index, end, Hardware::Settled, sink);
-        if short { Err(BogusCompletion::Short { asked, moved }) } else { Ok(Settled::Piece) }
     }
 
-    /// Takes an operation on a block; there must be room and a page. The caller sends its first
-    /// request, as `next_again` says.
-    pub(crate) fn add_block(&mut self, lane: u16, make: impl FnOnce(Option<Lease>) -> BlockOp) {
-        let index = self.first_free;
-        let op = make(self.tails.pop());
-        let entry = self.claim().expect("the caller has asked for room");
-        (entry.ticket, entry.tag) = op.names();
-        (entry.lane, entry.length, entry.head) = (lane, u32::MAX, BLOCK);
-        self.blocks[index as usize] = Some(op);
-        self.again.push(index);
-    }
-
-    /// Whether blocks can be asked for.
-    pub(crate) fn has_blocks(&self) -> bool {
-        !self.blocks.is_empty()
-    }
-
-    /// Whether operations on blocks have requests to be sent.
-    #[inline(always)]
-    pub(crate) fn is_again(&self) -> bool {
-        !self.again.is_empty()
-    }
-
-    /// The next operation with a request to be sent: its lane and `user_data`.
-    pub(crate) fn next_again(&mut self, at: usize) -> Option<(u16, u64, &mut BlockOp)> {
-        let index = *self.again.get(at)? as usize;
-        let (entry, op) = (&self.entries[index], self.blocks[index].as_mut());
-        Some((entry.lane, entry.name, op.expect("it is in flight")))
-    }
-
-    /// The request of the operation at this place was sent.
-    pub(crate) fn sent_again(&mut self, at: usize) {
-        self.again.remove(at);
-    }
-
-    /// What gets of this queue's blocks came to.
-    pub(crate) fn verified(&self) -> Verified {
-        self.verified
-    }
-
-    /// Answers of earlier lookups are passed over from now on; returns the number of the new one.
-    pub(crate) fn begin_lookup(&mut self) -> u32 {
-        self.last_lookup = self.last_lookup.wrapping_add(1);
-        self.lookups.push(self.last_lookup);
-        self.last_lookup
-    }
-
-    /// What it still waits for is passed over.
-    pub(crate) fn end_lookup(&mut self, lookup: u32) {
-        self.lookups.retain(|other| *other != lookup);
-        self.answers.retain(|answer| answer.lookup != lookup);
-    }
-
-    /// Answers that were not taken yet.
-    pub(crate) fn answer_count(&self) -> usize {
-        self.answers.len()
-    }
-
-    /// Takes an answer for this lookup.
-    pub(crate) fn take_answer(&mut self, lookup: u32) -> Option<KeysAnswer> {
-        let at = self.answers.iter().rposition(|answer| answer.lookup == lookup)?;
-        Some(self.answers.swap_remove(at))
-    }
-
-    #[inline(always)]
     fn vacate(&mut self, index: u32) {
-        self.entries[index as usize].vacate();
-        self.entries[index as usize].next_free = std::mem::replace(&mut self.first_free, index);
+        self.entries[index as usize].vacate(std::mem::replace(&mut self.first_free, index));
         self.room += 1;
+        debug_assert!(self.room as usize <= self.entries.len(), "no entry is free twice");
     }
 
-    /// A request for a block has ended: the operation goes on, or ends.
-    fn block_ended(
+    /// A request for a block was answered: the operation goes on, or ends.
+    fn block_answered(
         &mut self,
         index: u32,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
     ) -> Result<Settled, BogusCompletion> {
-        let op = self.blocks[index as usize].as_mut().expect("its entry says so");
-        let (end, bogus) = match op.ended(completion, &mut self.verified) {
+        let (op, verified) = self.blocks.get(index);
+        let (end, bogus) = match op.ended(completion, verified) {
             Next::Again => {
-                self.again.push(index);
+                self.entries[index as usize].rename();
+                self.blocks.send_again(index);
                 return Ok(Settled::Piece);
             }
             Next::End(status, note, bytes) => ((status, note, bytes), None),
@@ -480,13 +380,12 @@ impl InflightTable {
         hardware: Hardware,
         sink: &mut impl CompletionSink,
     ) {
-        let op = self.blocks[index as usize].take().expect("its entry says so");
-        self.again.retain(|other| *other != index);
+        let op = self.blocks.take(index);
         self.vacate(index);
         let reads = op.reads();
         let (mut done, tail) = op.into_done(end);
         match hardware {
-            Hardware::Settled => self.tails.extend(tail),
+            Hardware::Settled => self.blocks.give_back(tail),
             Hardware::MayBeActive => {
                 self.quarantined.extend(tail); // invariant 2
                 if reads {
@@ -497,117 +396,70 @@ impl InflightTable {
         sink.push_with(|| done);
     }
 
-    /// Ends a piece; hands out its request if it was the last.
-    fn finish(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl CompletionSink) {
-        let entry = &mut self.entries[index as usize];
-        if entry.head == BLOCK {
-            let end = (end.status, BlockNote::None, 0);
-            return self.end_block(index, end, hardware, sink);
-        }
-        entry.vacate();
-        entry.next_free = std::mem::replace(&mut self.first_free, index);
-        self.room += 1;
-        if entry.head == KEYS {
-            let [lookup, group] = [entry.tag >> 32, entry.tag & u64::from(u32::MAX)]
-                .map(|half| u32::try_from(half).expect("half of 64 bits"));
-            if self.lookups.contains(&lookup) {
-                let (status, bits) = (end.status, end.bytes);
-                self.answers.push(KeysAnswer { lookup, group, status, bits });
+    /// Ends what an entry has in flight; hands out its request if nothing else of it is.
+    fn finish(
+        &mut self,
+        index: u32,
+        end: RangeEnd,
+        hardware: Hardware,
+        sink: &mut impl CompletionSink,
+    ) {
+        match self.entries[index as usize].state {
+            EntryState::Free { .. } => {}
+            EntryState::Block => {
+                self.end_block(index, (end.status, BlockNote::None, 0), hardware, sink);
             }
-            return;
+            EntryState::Keys(keys) => {
+                self.vacate(index);
+                let bits = u32::try_from(end.bytes).expect("bits of one slot");
+                self.answers.add(KeysAnswer { keys, status: end.status, bits });
+            }
+            EntryState::Piece { join } => {
+                self.vacate(index);
+                if let Some((origin, end)) = self.joins.ended(join, end) {
+                    let Origin { ticket, tag, opcode, lease, .. } = origin;
+                    let lease = self.released(opcode, lease, hardware);
+                    sink.push_with(|| end.completed(ticket, tag, lease));
+                }
+            }
+            EntryState::Whole => {
+                self.vacate(index);
+                let entry = &mut self.entries[index as usize];
+                let (ticket, tag, opcode) = (entry.ticket, entry.tag, entry.opcode);
+                let lease = entry.lease.take();
+                let lease = self.released(opcode, lease, hardware);
+                sink.push_with(|| end.completed(ticket, tag, lease));
+            }
         }
-        if entry.head < KEYS {
-            let head = entry.head;
-            return self.join(head, end, hardware, sink);
-        }
-        let (ticket, tag, mut lease) = (entry.ticket, entry.tag, entry.lease.take());
-        if entry.opcode == Opcode::Read && hardware == Hardware::MayBeActive {
-            self.quarantined.extend(lease.take()); // invariant 2
-        }
-        let End { status, bytes, checksum, device_ns, queue_ns } = end;
-        let bytes = u64::from(bytes);
-        sink.push_with(|| Completed {
-            ticket,
-            tag,
-            status,
-            bytes,
-            checksum,
-            note: BlockNote::None,
-            replaced_bytes: 0,
-            device_ns,
-            queue_ns,
-            lease,
-        });
     }
 
-    #[inline(never)]
-    fn join(&mut self, index: u32, end: End, hardware: Hardware, sink: &mut impl CompletionSink) {
-        let head = &mut self.heads[index as usize];
-        head.left -= 1;
-        if severity(end.status) > severity(head.status) {
-            head.status = end.status;
-        }
-        head.bytes += u64::from(end.bytes);
-        head.device_ns = head.device_ns.max(end.device_ns);
-        head.queue_ns = head.queue_ns.max(end.queue_ns);
-        if head.left > 0 {
-            return;
-        }
-        let (device_ns, queue_ns, bytes) = (head.device_ns, head.queue_ns, head.bytes);
-        let status = head.status;
-        let origin = head.origin.take().expect("a head lives until its last piece ends");
-        self.free_heads.push(index);
-        let (status, checksum) = origin.summed(status, bytes);
-        let Origin { ticket, tag, opcode, mut lease, .. } = origin;
+    /// The memory of a request that has ended, unless hardware may still write it (invariant 2).
+    fn released(
+        &mut self,
+        opcode: Opcode,
+        lease: Option<Lease>,
+        hardware: Hardware,
+    ) -> Option<Lease> {
         if opcode == Opcode::Read && hardware == Hardware::MayBeActive {
-            self.quarantined.extend(lease.take()); // invariant 2: may still be written
+            self.quarantined.extend(lease);
+            return None;
         }
-        sink.push_with(|| Completed {
-            ticket,
-            tag,
-            status,
-            bytes,
-            checksum,
-            note: BlockNote::None,
-            replaced_bytes: 0,
-            device_ns,
-            queue_ns,
-            lease,
-        });
+        lease
     }
 
     /// Passes a notice on, once for each request.
     #[cold]
     fn notice(&mut self, index: u32, sink: &mut impl CompletionSink) {
         let entry = &self.entries[index as usize];
-        let (ticket, tag) = if entry.head >= BLOCK {
-            let block = self.blocks.get_mut(index as usize).and_then(Option::as_mut);
-            if block.is_some_and(|op| !op.is_newly_late()) {
-                return;
+        let (ticket, tag) = match entry.state {
+            EntryState::Piece { join } => {
+                let Some(origin) = self.joins.newly_late(join) else { return };
+                (origin.ticket, origin.tag)
             }
-            (entry.ticket, entry.tag)
-        } else {
-            let head = &mut self.heads[entry.head as usize];
-            if std::mem::replace(&mut head.late, true) {
-                return;
-            }
-            let origin = head.origin.as_ref().expect("a head lives until its last piece ends");
-            (origin.ticket, origin.tag)
+            EntryState::Block if !self.blocks.get(index).0.is_newly_late() => return,
+            _ => (entry.ticket, entry.tag),
         };
-        let (status, lease) = (Status::Late, None);
-        let (bytes, checksum, device_ns, queue_ns) = (0, 0, 0, 0);
-        sink.push_with(|| Completed {
-            ticket,
-            tag,
-            status,
-            bytes,
-            checksum,
-            note: BlockNote::None,
-            replaced_bytes: 0,
-            device_ns,
-            queue_ns,
-            lease,
-        });
+        sink.push_with(|| RangeEnd::bare(Status::Late).completed(ticket, tag, None));
     }
 
     /// Ends everything in flight with this status.
@@ -617,47 +469,15 @@ impl InflightTable {
         hardware: Hardware,
         sink: &mut impl CompletionSink,
     ) {
-        let end = End { status, bytes: 0, checksum: 0, device_ns: 0, queue_ns: 0 };
         for index in 0..self.entries.len() {
-            if self.entries[index].lane != NO_LANE {
-                let index = u32::try_from(index).expect("a lane has few slots");
-                self.finish(index, end, hardware, sink);
-            }
+            let index = u32::try_from(index).expect("a lane has few slots");
+            self.finish(index, RangeEnd::bare(status), hardware, sink);
         }
+        debug_assert_eq!(self.room(), self.capacity(), "nothing is in flight any more");
     }
 
     /// Memory of abandoned reads.
     pub(crate) fn take_quarantined(&mut self) -> Vec<Lease> {
         std::mem::take(&mut self.quarantined)
-    }
-}
-
-fn halves(user_data: u64) -> [u32; 2] {
-    [user_data >> 32, user_data & 0xffff_ffff]
-        .map(|half| u32::try_from(half).expect("half of 64 bits"))
-}
-
-/// Of several pieces' statuses the one that says most about what may have happened: unknown
-/// outcomes above failures, failures above "nothing was done".
-fn severity(status: Status) -> u8 {
-    match status {
-        Status::Ok | Status::Late => 0,
-        Status::Miss => 1,
-        Status::TooSmall => 2,
-        Status::Declined => 3,
-        Status::Stale => 4,
-        Status::Unsupported => 5,
-        Status::Denied => 6,
-        Status::Invalid => 7,
-        Status::Quota => 8,
-        Status::Draining => 9,
-        Status::DeviceDegraded => 10,
-        Status::Corrupt => 11,
-        Status::NoSpace => 12,
-        Status::DeviceGone => 13,
-        Status::IoError => 14,
-        Status::GpuError => 15,
-        Status::Restarted => 16,
-        Status::Internal => 17,
     }
 }

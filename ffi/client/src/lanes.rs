@@ -66,6 +66,7 @@ impl LaneEnd {
                 Err(fault) => return Err(Box::new(poisoned(usize::from(index), &fault))),
             }
         }
+        debug_assert!(ended <= self.outstanding, "no more ends than were in flight");
         self.outstanding -= ended;
         self.lane.release();
         error
@@ -110,7 +111,9 @@ pub(crate) struct Lanes {
 impl Lanes {
     pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Doorbell)>) -> Self {
         let end = |(lane, doorbell)| LaneEnd { lane, doorbell, outstanding: 0 };
-        Self { ends: lanes.map(end).collect(), staged: 0, summed: 0 }
+        let ends: Vec<_> = lanes.map(end).collect();
+        debug_assert!(ends.len() <= u64::BITS as usize, "a bit for each lane");
+        Self { ends, staged: 0, summed: 0 }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -126,9 +129,12 @@ impl Lanes {
     }
 
     /// Whether so many more requests fit into a lane.
-    pub(crate) fn fit(&mut self, lane: u16, wanted: u32) -> Result<bool, LaneFault> {
+    pub(crate) fn fit(&mut self, lane: u16, wanted: u32) -> Result<bool, LaneError> {
         // The poller gives request slots back a moment after it took them.
-        Ok(self.ends[usize::from(lane)].lane.free(wanted)? >= wanted)
+        match self.ends[usize::from(lane)].lane.free(wanted) {
+            Ok(free) => Ok(free >= wanted),
+            Err(fault) => Err(LaneError::Poisoned(format!("request lane {lane}: {fault}"))),
+        }
     }
 
     /// Publishes what is staged if it would wait for too long while so many bytes more are summed.

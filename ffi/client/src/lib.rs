@@ -36,9 +36,11 @@
 //! Control calls notice it and fail with [`ClientError::Forked`]; queues do not look.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod arena;
 mod attach;
 mod block_op;
+mod block_ops;
 mod block_request;
 mod client;
 mod control;
@@ -47,6 +49,7 @@ mod error;
 mod gpu;
 mod identity;
 mod inflight;
+mod joins;
 mod key;
 mod lanes;
 mod lease;
@@ -67,6 +70,7 @@ mod submit_error;
 mod submit_error_kind;
 mod tables;
 mod tag;
+mod template;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -75,7 +79,7 @@ mod wait;
 pub use arena::Arena;
 pub use attach::AttachOptions;
 pub use block_op::Verified;
-pub use block_request::{BlockRequest, RefusedBlock};
+pub use block_request::BlockRequest;
 pub use client::Client;
 pub use done::{BlockNote, Completed, Decline, Ticket};
 pub use error::ClientError;
@@ -98,6 +102,7 @@ pub use lookup::{Found, Lookup, LookupExtent, PendingLookup, Recency};
 pub use queue::Queue;
 pub use request::Request;
 pub use store::{Absent, Namespace, Store};
+pub use submit::Submit;
 pub use submit_error::SubmitError;
 pub use submit_error_kind::SubmitErrorKind;
 pub use volume::Volume;

@@ -6,8 +6,8 @@ use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::{Chain, HOLD_MS_MAX};
 
+use crate::answers::{KeysAnswer, KeysName};
 use crate::error::ClientError;
-use crate::inflight::KeysAnswer;
 use crate::key::BlockKey;
 use crate::opened::Opened;
 use crate::queue::Queue;
@@ -193,8 +193,12 @@ impl Queue {
             is_cut: false,
             found: Found { there: vec![false; keys.len()], ..Found::default() },
         };
-        pending.stage(self);
+        let staged = pending.stage(self);
         self.publish();
+        if let Err(error) = staged {
+            self.close_lookup(number);
+            return Err(error);
+        }
         Ok(pending)
     }
 
@@ -210,7 +214,7 @@ impl Queue {
         while let Some(answer) = self.take_answer(pending.number) {
             pending.take(self, answer)?;
         }
-        if !pending.stage(self) {
+        if !pending.stage(self)? {
             self.check_alive()?;
             self.publish();
             return Ok(None);
@@ -265,7 +269,7 @@ const WHAT: &str = "a lookup";
 
 impl PendingLookup {
     /// Asks for what there is room for. Whether everything was asked for and answered.
-    fn stage(&mut self, queue: &mut Queue) -> bool {
+    fn stage(&mut self, queue: &mut Queue) -> Result<bool, ClientError> {
         let opened = self.namespace.opened();
         let mut room = true;
         while room
@@ -277,21 +281,24 @@ impl PendingLookup {
                 self.group(opened);
             }
             let (lane, group) = &self.groups[self.sent];
-            let name = u64::from(self.number) << 32 | self.sent as u64;
+            let asked = u32::try_from(self.sent).expect("fewer keys than 2^32");
+            let keys = KeysName { lookup: self.number, group: asked };
             let mut slot = self.slot(opened, group);
             if self.sent > 0 && queue.marks_continued_lookups() {
                 slot.flags |= FLAG_CONTINUED;
             }
-            room = queue.stage_keys(*lane, slot, name);
+            room = queue.stage_keys(keys, *lane, slot)?;
             (self.sent, self.left) = (self.sent + usize::from(room), self.left + usize::from(room));
         }
-        self.left == 0 && (room || self.is_cut)
+        Ok(self.left == 0 && (room || self.is_cut))
     }
 
     fn take(&mut self, queue: &Queue, answer: KeysAnswer) -> Result<(), ClientError> {
+        debug_assert!(self.left > 0, "each group is answered once");
+        debug_assert_eq!(answer.keys.lookup, self.number, "the answer is for this lookup");
         self.left -= 1;
         let bits = self.bits(queue, answer)?;
-        let (places, count) = &self.groups[answer.group as usize].1;
+        let (places, count) = &self.groups[answer.keys.group as usize].1;
         for (bit, place) in places[..*count].iter().enumerate() {
             self.found.there[*place as usize] = bits >> bit & 1 != 0;
         }
@@ -304,6 +311,8 @@ impl PendingLookup {
 
     /// What was found among the keys that were asked for.
     fn finish(&mut self) -> Found {
+        debug_assert_eq!(self.left, 0, "all that was asked for was answered");
+        debug_assert!(self.sent <= self.groups.len(), "only groups are asked for");
         let unsent = self.groups[self.sent..].iter().map(|(_, (places, _))| places[0] as usize);
         let mut found = std::mem::take(&mut self.found);
         found.there.truncate(unsent.min().unwrap_or(self.grouped));
@@ -339,6 +348,8 @@ impl PendingLookup {
     /// Groups the keys of one more wave by member, five at a time.
     fn group(&mut self, opened: Opened) {
         let (from, first) = (self.grouped, self.groups.len());
+        debug_assert_eq!(self.sent, first, "waves follow each other");
+        debug_assert!(from < self.keys.len(), "there are keys for one more wave");
         self.grouped = self.keys.len().min(from + WAVE_KEYS);
         for (place, key) in (from..self.grouped).zip(&self.keys[from..self.grouped]) {
             let lane = self.namespace.lane_of(opened.uid, *key);

@@ -32,6 +32,7 @@ impl Mapping {
 
     /// Where a byte of it lies in the file.
     pub(crate) fn in_file(&self, address: usize) -> u64 {
+        debug_assert!(self.contains(address), "the address is of this mapping");
         self.offset + (address - self.begin) as u64
     }
 

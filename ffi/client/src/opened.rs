@@ -27,6 +27,7 @@ impl SharedOpened {
     /// Uids grow: an older answer that comes later says nothing.
     fn update(&self, anew: Opened) {
         let mut opened = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_eq!(anew.handle, opened.handle, "a namespace keeps its handle");
         if anew.uid > opened.uid {
             *opened = anew;
         }

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{ControlReply, ControlRequest, Hardware};
-use kvrail_ring::{Doorbell, Opcode, Segment, Status, watch_hangup};
+use kvrail_ring::{Doorbell, Segment, Status, watch_hangup};
 
+use crate::answers::{KeysAnswer, KeysName};
 use crate::arena::Arena;
-use crate::block_op::{BlockOp, Verified};
-use crate::block_request::{BlockRequest, RefusedBlock};
-use crate::done::{BlockNote, Completed, Ticket};
+use crate::block_op::Verified;
+use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
-use crate::inflight::{InflightTable, KeysAnswer};
+use crate::inflight::InflightTable;
 use crate::lanes::{LaneError, Lanes, Until};
 use crate::lease::Lease;
-use crate::request::Request;
 use crate::route::VolumeRoute;
 use crate::session::Session;
 use crate::sink::CompletionSink;
 use crate::store::Namespace;
-use crate::submit::{NotStaged, QueueState, Submitter};
+use crate::submit::{NotStaged, QueueState, Submit, Submitter, stage_keys, stage_unsent};
 use crate::submit_error::SubmitError;
 use crate::submit_error_kind::SubmitErrorKind;
 use crate::wait::{Armed, Waiter};
@@ -182,14 +181,13 @@ impl Queue {
         self.waiter.wake_fd()
     }
 
-    /// Submits a request: checks it, cuts it at stripe borders, publishes it. A system call is
-    /// made only to wake a sleeping poller.
+    /// Submits a request for a range of a volume or for a block of a store: checks it, cuts it at
+    /// stripe borders, publishes it. A system call is made only to wake a sleeping poller.
     ///
     /// # Errors
     /// `SubmitError` gives the request back with the reason; nothing happened.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[inline(always)]
-    pub fn submit(&mut self, request: Request) -> Result<Ticket, SubmitError> {
+    pub fn submit<R: Submit>(&mut self, request: R) -> Result<Ticket, SubmitError<R>> {
         let ticket = self.stage(request)?;
         self.publish();
         Ok(ticket)
@@ -200,12 +198,11 @@ impl Queue {
     ///
     /// # Errors
     /// The first refused request; those behind it are still in the iterator.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
-    pub fn submit_all(
+    pub fn submit_all<R: Submit>(
         &mut self,
-        requests: impl IntoIterator<Item = Request>,
+        requests: impl IntoIterator<Item = R>,
         tickets: &mut Vec<Ticket>,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<(), SubmitError<R>> {
         let mut outcome = Ok(());
         for request in requests {
             match self.stage(request) {
@@ -220,31 +217,32 @@ impl Queue {
         outcome
     }
 
-    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`.
+    /// Checks a request and writes it into its lanes; the sidecar sees it after `publish`. The
+    /// check of a put is computed here: a pass over its bytes. What was staged earlier is published
+    /// before that has passed over many.
     ///
     /// # Errors
     /// As `submit`.
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[inline(always)]
-    pub fn stage(&mut self, request: Request) -> Result<Ticket, SubmitError> {
-        let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
-        match self.submitter.stage(request, lanes, inflight) {
+    pub fn stage<R: Submit>(&mut self, request: R) -> Result<Ticket, SubmitError<R>> {
+        match request.stage(&mut self.submitter, &mut self.lanes, &mut self.inflight) {
             Ok(ticket) => Ok(ticket),
-            Err(request) => self.stage_other(request.copied()),
+            Err((request, why)) => self.not_staged(request, why),
         }
     }
 
-    #[expect(clippy::result_large_err, reason = "a refused request keeps its lease, unboxed")]
     #[cold]
     #[inline(never)]
-    fn stage_other(&mut self, mut request: Request) -> Result<Ticket, SubmitError> {
-        let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
-        let reason = match self.submitter.stage_other(&mut request, lanes, inflight) {
-            Ok(ticket) => return Ok(ticket),
-            Err(NotStaged::Reason(reason)) => reason,
-            Err(NotStaged::Corrupt(checksum)) => return Ok(self.end_corrupt(request, checksum)),
-            Err(NotStaged::Poisoned(what)) => {
-                self.poison_lane(LaneError::Poisoned(what));
+    fn not_staged<R: Submit>(
+        &mut self,
+        request: R,
+        why: NotStaged,
+    ) -> Result<Ticket, SubmitError<R>> {
+        let reason = match why {
+            NotStaged::Reason(reason) => reason,
+            NotStaged::Corrupt(checksum) => return Ok(self.end_corrupt(request, checksum)),
+            NotStaged::Lane(error) => {
+                self.poison_lane(error);
                 SubmitErrorKind::Broken
             }
         };
@@ -252,20 +250,10 @@ impl Queue {
     }
 
     /// Ends a write whose bytes are not what they should be.
-    fn end_corrupt(&mut self, request: Request, checksum: u64) -> Ticket {
-        let ticket = self.submitter.next_ticket();
-        self.ready.push_back(Completed {
-            ticket,
-            tag: request.tag,
-            status: Status::Corrupt,
-            bytes: 0,
-            checksum,
-            note: BlockNote::None,
-            replaced_bytes: 0,
-            device_ns: 0,
-            queue_ns: 0,
-            lease: request.lease,
-        });
+    fn end_corrupt(&mut self, request: impl Submit, checksum: u64) -> Ticket {
+        let (ticket, (tag, lease)) = (self.submitter.next_ticket(), request.into_parts());
+        let end = RangeEnd { checksum, ..RangeEnd::bare(Status::Corrupt) };
+        self.ready.push_back(end.completed(ticket, tag, lease));
         ticket
     }
 
@@ -299,7 +287,7 @@ impl Queue {
             done.extend(self.ready.drain(..));
         }
         self.reap(until, done);
-        if done.len() > before || self.inflight.answer_count() > 0 {
+        if done.len() > before || self.inflight.answers().count() > 0 {
             self.waiter.polled();
         } else if self.waiter.polled_in_vain() {
             self.check_liveness(done);
@@ -326,93 +314,35 @@ impl Queue {
                 self.on_lane_error(*error, sink);
             }
         }
-        if self.inflight.is_again() {
-            self.send_again();
+        if self.inflight.has_unsent() {
+            self.send_unsent(sink);
         }
     }
 
-    /// Sends the next requests of operations on blocks.
+    /// Sends the further requests of operations on blocks.
     #[cold]
     #[inline(never)]
-    fn send_again(&mut self) {
-        self.stage_again();
+    fn send_unsent(&mut self, sink: &mut impl CompletionSink) {
+        let staged = stage_unsent(&mut self.lanes, &mut self.inflight);
         self.lanes.publish();
-    }
-
-    /// Writes the next requests of operations on blocks, as far as their lanes have room.
-    fn stage_again(&mut self) {
-        let mut at = 0;
-        while let Some((lane, user_data, op)) = self.inflight.next_again(at) {
-            let Some(room) = self.lanes.room(lane) else {
-                at += 1;
-                continue;
-            };
-            let (slot, side) = op.slot();
-            let slot = kvrail_ring::Request { user_data, ..slot };
-            match side {
-                Some(side) => room.stage_with(slot, &side),
-                None => room.stage(slot),
-            }
-            self.inflight.sent_again(at);
+        if let Err(error) = staged {
+            self.on_lane_error(error, sink);
         }
-    }
-
-    /// Checks a request for a block and writes it into its lane; the sidecar sees it after
-    /// `publish`. The check of a put is computed here: a pass over its bytes. What was staged
-    /// earlier is published before that has passed over many.
-    ///
-    /// # Errors
-    /// `RefusedBlock` gives the request back with the reason; nothing happened.
-    pub fn stage_block(&mut self, request: BlockRequest) -> Result<Ticket, RefusedBlock> {
-        if let Err(reason) = self.check_block(&request) {
-            return Err(RefusedBlock { request: Box::new(request), reason });
-        }
-        if request.is_to_be_summed() {
-            self.lanes.publish_before(request.bytes);
-        }
-        let opened = request.namespace.opened();
-        let lane = request.namespace.lane_of(opened.uid, request.key());
-        let ticket = self.submitter.next_ticket();
-        self.inflight.add_block(lane, |tail| BlockOp::new(request, opened, ticket, tail));
-        self.stage_again();
-        Ok(ticket)
-    }
-
-    /// As `stage_block`, and publishes.
-    ///
-    /// # Errors
-    /// As `stage_block`.
-    pub fn submit_block(&mut self, request: BlockRequest) -> Result<Ticket, RefusedBlock> {
-        let ticket = self.stage_block(request)?;
-        self.publish();
-        Ok(ticket)
-    }
-
-    fn check_block(&mut self, request: &BlockRequest) -> Result<(), SubmitErrorKind> {
-        self.submitter.check_state()?;
-        request.check()?;
-        if request.namespace.client() != self.session.tag() {
-            return Err(SubmitErrorKind::Foreign { what: "namespace" });
-        }
-        let capacity = self.capacity();
-        if self.inflight.room() == 0 || !self.inflight.has_blocks() {
-            return Err(SubmitErrorKind::Full {
-                outstanding: capacity - self.inflight.room(),
-                capacity,
-            });
-        }
-        Ok(())
     }
 
     /// Stages a lookup or release of up to five keys; false when there is no room now.
-    pub(crate) fn stage_keys(&mut self, lane: u16, slot: kvrail_ring::Request, tag: u64) -> bool {
-        let opcode = Opcode::from_number(slot.opcode).expect("made from one");
-        let (Some(room), Some(entry)) = (self.lanes.room(lane), self.inflight.claim()) else {
-            return false;
-        };
-        let user_data = entry.occupy_keys(lane, opcode, tag);
-        room.stage(kvrail_ring::Request { user_data, ..slot });
-        true
+    pub(crate) fn stage_keys(
+        &mut self,
+        keys: KeysName,
+        lane: u16,
+        slot: kvrail_ring::Request,
+    ) -> Result<bool, ClientError> {
+        match stage_keys(keys, lane, slot, &mut self.lanes, &mut self.inflight) {
+            Ok(()) => return Ok(true),
+            Err(NotStaged::Lane(error)) => self.poison_lane(error),
+            Err(NotStaged::Reason(_) | NotStaged::Corrupt(_)) => {}
+        }
+        self.check_alive().map(|()| false)
     }
 
     /// Whether the sidecar knows a lookup's further slots as such.
@@ -433,17 +363,17 @@ impl Queue {
             let message = SubmitErrorKind::Foreign { what: "namespace" }.to_string();
             return Err(ClientError::Denied { what, status, message });
         }
-        Ok(self.inflight.begin_lookup())
+        Ok(self.inflight.answers_mut().begin())
     }
 
     /// Ends it: answers that are missing are passed over.
     pub(crate) fn close_lookup(&mut self, lookup: u32) {
-        self.inflight.end_lookup(lookup);
+        self.inflight.answers_mut().end(lookup);
     }
 
     /// Takes an answer for this lookup that was fetched.
     pub(crate) fn take_answer(&mut self, lookup: u32) -> Option<KeysAnswer> {
-        self.inflight.take_answer(lookup)
+        self.inflight.answers_mut().take(lookup)
     }
 
     /// Whether anything can still come out of this queue.
@@ -469,7 +399,7 @@ impl Queue {
 
     /// What was fetched: completions in `sink`, and answers that their lookups have not taken.
     fn fetched(&self, sink: &impl CompletionSink) -> usize {
-        sink.count() + self.inflight.answer_count()
+        sink.count() + self.inflight.answers().count()
     }
 
     /// What gets through this queue came to.
@@ -486,7 +416,7 @@ impl Queue {
     /// `Protocol`, once, when the sidecar broke the protocol on this queue. Its end is no error
     /// here: what was in flight comes back as RESTARTED.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completed>, ClientError> {
-        if self.ready.is_empty() && self.inflight.answer_count() == 0 {
+        if self.ready.is_empty() && self.inflight.answers().count() == 0 {
             let mut ready = std::mem::take(&mut self.ready);
             let outcome = self.block(&mut ready, deadline(timeout));
             // What a broken lane handed out meanwhile is behind what was reaped.
@@ -515,7 +445,7 @@ impl Queue {
             if self.poll_some(done) > 0 {
                 continue;
             }
-            if self.inflight.answer_count() > 0 {
+            if self.inflight.answers().count() > 0 {
                 break;
             }
             self.block(done, deadline)?;
@@ -721,6 +651,7 @@ impl Queue {
         hardware: Hardware,
         sink: &mut impl CompletionSink,
     ) {
+        debug_assert!(state != QueueState::Open, "a queue fails for good");
         self.submitter.set_state(state);
         self.inflight.fail_all(status, hardware, sink);
         self.lanes.forget();

@@ -45,6 +45,13 @@ impl VolumeRoute {
     /// The geometry was checked at attach: units are powers of two, every member has a poller.
     pub(crate) fn new(volume: &Volume) -> Self {
         let geometry = volume.geometry;
+        debug_assert!(geometry.logical_block.is_power_of_two(), "checked at attach");
+        debug_assert!(geometry.memory_alignment.is_power_of_two(), "checked at attach");
+        debug_assert_eq!(
+            volume.info.pollers.len(),
+            usize::from(geometry.members),
+            "every member has a poller"
+        );
         Self {
             geometry,
             // No range of a store is one: its blocks have keys.

@@ -39,7 +39,8 @@ pub(crate) struct Spinning(());
 
 impl Drop for Spinning {
     fn drop(&mut self) {
-        SPINNERS.fetch_sub(1, Ordering::Relaxed); // a census
+        let before = SPINNERS.fetch_sub(1, Ordering::Relaxed); // a census
+        debug_assert!(before > 0, "a thread stops spinning once");
     }
 }
 

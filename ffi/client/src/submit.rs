@@ -3,14 +3,20 @@
 use kvrail_ring::Opcode;
 use kvrail_ring::slot::FLAG_DURABLE;
 
-use crate::block_op::crc_of;
+use crate::answers::KeysName;
+use crate::block_op::{BlockOp, crc_of};
+use crate::block_request::BlockRequest;
 use crate::done::Ticket;
-use crate::inflight::{Checksum, Inflight, InflightTable, Origin};
-use crate::lanes::{Lanes, Room};
+use crate::inflight::{Entry, InflightTable};
+use crate::joins::{Checksum, Origin};
+use crate::lanes::{LaneError, Lanes, Room};
+use crate::lease::Lease;
+use crate::opened::Opened;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
 use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
+use crate::template::Template;
 
 const CHECKSUM_FLAGS: u8 = CHECKSUM | VERIFY;
 
@@ -30,7 +36,7 @@ pub(crate) enum QueueState {
 pub(crate) enum NotStaged {
     Reason(SubmitErrorKind),
     /// Its lane cannot be used any more.
-    Poisoned(String),
+    Lane(LaneError),
     /// A write whose bytes have another checksum than expected: it ends so, with this one.
     Corrupt(u64),
 }
@@ -38,6 +44,73 @@ pub(crate) enum NotStaged {
 impl From<SubmitErrorKind> for NotStaged {
     fn from(reason: SubmitErrorKind) -> Self {
         Self::Reason(reason)
+    }
+}
+
+impl From<LaneError> for NotStaged {
+    fn from(error: LaneError) -> Self {
+        Self::Lane(error)
+    }
+}
+
+/// What a [`crate::Queue`] takes: a [`Request`] for a range of a volume, or a [`BlockRequest`] for
+/// a block of a store.
+#[expect(private_bounds, reason = "the requests of this crate are all there are")]
+pub trait Submit: Stage {}
+
+/// The way of a request into its lane: it is checked, room in the table and the lane is reserved,
+/// an entry of the table takes it, and its slot is written.
+pub(crate) trait Stage: Sized {
+    /// Takes the request, or gives it back unchanged.
+    fn stage(
+        self,
+        submitter: &mut Submitter,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, (Self, NotStaged)>;
+
+    /// Its tag and its memory.
+    fn into_parts(self) -> (u64, Option<Lease>);
+}
+
+impl Submit for Request {}
+
+impl Stage for Request {
+    #[inline(always)]
+    fn stage(
+        self,
+        submitter: &mut Submitter,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, (Self, NotStaged)> {
+        match submitter.stage_plain(self, lanes, inflight) {
+            Ok(ticket) => Ok(ticket),
+            Err(request) => submitter.stage_other(request.copied(), lanes, inflight),
+        }
+    }
+
+    fn into_parts(self) -> (u64, Option<Lease>) {
+        (self.tag, self.lease)
+    }
+}
+
+impl Submit for BlockRequest {}
+
+impl Stage for BlockRequest {
+    fn stage(
+        self,
+        submitter: &mut Submitter,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, (Self, NotStaged)> {
+        match submitter.place(&self, lanes, inflight) {
+            Ok(at) => Ok(submitter.stage_block(self, at, lanes, inflight)),
+            Err(why) => Err((self, why)),
+        }
+    }
+
+    fn into_parts(self) -> (u64, Option<Lease>) {
+        (self.tag, self.lease)
     }
 }
 
@@ -61,6 +134,10 @@ impl Submitter {
     }
 
     pub(crate) fn set_state(&mut self, state: QueueState) {
+        debug_assert!(
+            self.state != QueueState::Gone || state == QueueState::Gone,
+            "a session that has ended does not come back"
+        );
         self.state = state;
     }
 
@@ -71,7 +148,7 @@ impl Submitter {
     /// in registers on its way to the table.
     #[expect(clippy::result_large_err, reason = "a request that is not taken stays unboxed")]
     #[inline(always)]
-    pub(crate) fn stage(
+    fn stage_plain(
         &mut self,
         request: Request,
         lanes: &mut Lanes,
@@ -92,7 +169,7 @@ impl Submitter {
         &mut self,
         request: Request,
         piece: LanePiece,
-        entry: &mut Inflight,
+        entry: &mut Entry,
         room: Room<'_>,
     ) -> Ticket {
         self.last_ticket += 1;
@@ -103,7 +180,7 @@ impl Submitter {
         ticket
     }
 
-    /// The piece of a request that `stage` takes.
+    /// The piece of a request that `stage_plain` takes.
     #[inline(always)]
     fn plain_piece(&self, request: &Request) -> Option<LanePiece> {
         let route = self.routes.get(usize::from(request.volume))?;
@@ -118,15 +195,27 @@ impl Submitter {
         route.single(request)
     }
 
-    /// The rest of `stage`: all other requests, and why one cannot be taken. Takes the lease when
-    /// it takes the request.
-    pub(crate) fn stage_other(
+    /// The rest of `stage_plain`: all other requests, and why one cannot be taken.
+    #[expect(clippy::result_large_err, reason = "a request that is not taken stays unboxed")]
+    #[cold]
+    #[inline(never)]
+    fn stage_other(
+        &mut self,
+        mut request: Request,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Result<Ticket, (Request, NotStaged)> {
+        self.stage_range(&mut request, lanes, inflight).map_err(|why| (request, why))
+    }
+
+    /// Takes the lease when it takes the request.
+    fn stage_range(
         &mut self,
         request: &mut Request,
         lanes: &mut Lanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
-        self.admit(request)?;
+        self.check_range(request)?;
         let piece = self.single(request, lanes.count())?;
         if request.flags & CHECKSUM_FLAGS != 0 {
             let checksum = checksum_of(request)?;
@@ -157,8 +246,8 @@ impl Submitter {
         Ticket(self.last_ticket)
     }
 
-    /// Checks what every request must fulfil.
-    fn admit(&self, request: &Request) -> Result<(), SubmitErrorKind> {
+    /// Checks what every request for a range must fulfil.
+    fn check_range(&self, request: &Request) -> Result<(), SubmitErrorKind> {
         self.check_state()?;
         if request.client != self.tag {
             return Err(SubmitErrorKind::Foreign { what: "volume" });
@@ -167,6 +256,54 @@ impl Submitter {
             check_flags(request)?;
         }
         Ok(())
+    }
+
+    /// Checks what every request for a block must fulfil.
+    fn check_block(&self, request: &BlockRequest) -> Result<(), SubmitErrorKind> {
+        self.check_state()?;
+        request.check()?;
+        if request.namespace.client() != self.tag {
+            return Err(SubmitErrorKind::Foreign { what: "namespace" });
+        }
+        Ok(())
+    }
+
+    /// Checks a request for a block, and reserves room for it where its key lies.
+    fn place(
+        &self,
+        request: &BlockRequest,
+        lanes: &mut Lanes,
+        inflight: &InflightTable,
+    ) -> Result<BlockPlace, NotStaged> {
+        self.check_block(request)?;
+        if !inflight.has_blocks() {
+            return Err(full(inflight).into());
+        }
+        let opened = request.namespace.opened();
+        let lane = request.namespace.lane_of(opened.uid, request.key());
+        reserve((lane, 1), lanes, inflight)?;
+        Ok(BlockPlace { opened, lane })
+    }
+
+    /// Moves a checked request for a block into the table, and its first slot into the lane. The
+    /// check of a put is computed here: a pass over its bytes. What was staged earlier is published
+    /// before that has passed over many.
+    fn stage_block(
+        &mut self,
+        request: BlockRequest,
+        BlockPlace { opened, lane }: BlockPlace,
+        lanes: &mut Lanes,
+        inflight: &mut InflightTable,
+    ) -> Ticket {
+        if request.is_to_be_summed() {
+            lanes.publish_before(request.bytes);
+        }
+        let ticket = self.next_ticket();
+        let make = |tail| BlockOp::new(request, opened, ticket, tail);
+        let (user_data, op) = inflight.add_block(lane, make);
+        let room = lanes.room(lane).expect("there is room, just seen");
+        stage_slot(room, user_data, op);
+        ticket
     }
 
     /// The piece of an admitted request, if it is one.
@@ -229,13 +366,13 @@ impl Submitter {
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
         let count = self.reserve_all(request, lanes, inflight)?;
+        debug_assert!(count > 0, "every range and every volume has pieces");
         let template = Template::of(request);
-        self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
+        let ticket = self.next_ticket();
         let (tag, opcode, lease) = (request.tag, request.opcode, request.lease.take());
-        let head = inflight.add_head(count, Origin { ticket, tag, opcode, lease, checksum });
+        let join = inflight.add_join(count, Origin { ticket, tag, opcode, lease, checksum });
         for piece in self.routes[usize::from(request.volume)].pieces(request) {
-            let user_data = inflight.add_piece(piece, head);
+            let user_data = inflight.add_piece(piece, join);
             let room = lanes.room(piece.lane).expect("there is room, just seen");
             room.stage(template.slot(piece, user_data));
         }
@@ -252,10 +389,57 @@ fn reserve(
     if inflight.room() < pieces as usize {
         return Err(full(inflight).into());
     }
-    match lanes.fit(lane, pieces) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(full(inflight).into()),
-        Err(fault) => Err(NotStaged::Poisoned(format!("request lane {lane}: {fault}"))),
+    if lanes.fit(lane, pieces)? { Ok(()) } else { Err(full(inflight).into()) }
+}
+
+/// Where the key of a request for a block lies.
+#[derive(Clone, Copy, Debug)]
+struct BlockPlace {
+    opened: Opened,
+    lane: u16,
+}
+
+/// Stages a lookup or release of some keys.
+pub(crate) fn stage_keys(
+    keys: KeysName,
+    lane: u16,
+    slot: kvrail_ring::Request,
+    lanes: &mut Lanes,
+    inflight: &mut InflightTable,
+) -> Result<(), NotStaged> {
+    reserve((lane, 1), lanes, inflight)?;
+    let opcode = Opcode::from_number(slot.opcode).expect("made from one");
+    let (room, entry) = (lanes.room(lane), inflight.claim());
+    let (room, entry) = room.zip(entry).expect("there is room, just seen");
+    let user_data = entry.occupy_keys(lane, opcode, keys);
+    room.stage(kvrail_ring::Request { user_data, ..slot });
+    Ok(())
+}
+
+/// Stages the further requests of operations on blocks, as far as their lanes have room.
+pub(crate) fn stage_unsent(
+    lanes: &mut Lanes,
+    inflight: &mut InflightTable,
+) -> Result<(), LaneError> {
+    let mut at = 0;
+    while let Some((lane, user_data, op)) = inflight.next_unsent(at) {
+        if !lanes.fit(lane, 1)? {
+            at += 1;
+            continue;
+        }
+        stage_slot(lanes.room(lane).expect("there is room, just seen"), user_data, op);
+        inflight.sent(at);
+    }
+    Ok(())
+}
+
+/// Writes the present request of an operation on a block.
+fn stage_slot(room: Room<'_>, user_data: u64, op: &mut BlockOp) {
+    let (slot, side) = op.slot();
+    let slot = kvrail_ring::Request { user_data, ..slot };
+    match side {
+        Some(side) => room.stage_with(slot, &side),
+        None => room.stage(slot),
     }
 }
 
@@ -291,51 +475,4 @@ fn check_flags(request: &Request) -> Result<(), SubmitErrorKind> {
         return Err(SubmitErrorKind::Unfit { option: "durable", opcode });
     }
     Ok(())
-}
-
-/// What all pieces of a request have in common, as it stands in a lane.
-#[derive(Clone, Copy, Debug)]
-struct Template {
-    slot: kvrail_ring::Request,
-    /// First byte of the request in the volume, if its bytes have a place in memory.
-    memory_at: Option<u64>,
-}
-
-impl Template {
-    #[inline(always)]
-    fn of(request: &Request) -> Self {
-        let lease = request.lease.as_ref();
-        let mut place = lease.map_or((0, 0), |lease| (lease.region().0, lease.offset() as u64));
-        let mut layout_block = 0;
-        if let Some(range) = &request.gpu {
-            place = (range.region.0, range.start);
-            layout_block = range.block;
-        }
-        let (region, region_offset) = place;
-        let slot = kvrail_ring::Request {
-            opcode: request.opcode as u8,
-            flags: request.flags & FLAG_DURABLE,
-            class: request.class as u8,
-            region,
-            volume: request.volume,
-            region_offset,
-            deadline_ns: request.deadline_ns,
-            layout_block,
-            ..kvrail_ring::Request::default()
-        };
-        let moves = lease.is_some() || request.gpu.is_some();
-        Self { slot, memory_at: moves.then_some(request.offset) }
-    }
-
-    #[inline(always)]
-    fn slot(&self, piece: LanePiece, user_data: u64) -> kvrail_ring::Request {
-        let inside = self.memory_at.map_or(0, |from| piece.volume_offset - from);
-        kvrail_ring::Request {
-            user_data,
-            length: piece.length,
-            volume_offset: piece.volume_offset,
-            region_offset: self.slot.region_offset + inside,
-            ..self.slot
-        }
-    }
 }

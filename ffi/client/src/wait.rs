@@ -77,6 +77,7 @@ impl Waiter {
 
     /// Something was there after all.
     pub(crate) fn unarm(&mut self) {
+        debug_assert!(self.armed, "the sleep was announced");
         self.armed = false;
         self.sleep.retract();
     }
@@ -135,6 +136,7 @@ impl Waiter {
         deadline: Option<Instant>,
         look: impl FnOnce() -> bool,
     ) -> Woken {
+        debug_assert!(!self.armed, "a wait announces its own sleep");
         self.sleep.announce();
         wake::settle();
         let woken = if look() { Woken::default() } else { self.poll_fds(control, deadline) };

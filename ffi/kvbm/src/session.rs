@@ -239,7 +239,7 @@ impl Session {
                 .class(Class::Background),
             Work::Get => BlockRequest::get(&self.space, job.key, lease),
         };
-        match queue.stage_block(request.tag(at as u64)) {
+        match queue.stage(request.tag(at as u64)) {
             Ok(_) => Ok(Staged::Flies),
             Err(refused) => match refused.reason {
                 reason @ (SubmitErrorKind::SidecarGone | SubmitErrorKind::Broken) => Err(reason),

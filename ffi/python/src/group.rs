@@ -187,7 +187,7 @@ impl Group {
             && let Some(index) = self.next()
         {
             let Some(request) = self.build(index, bounce).map_err(Halt::Failed)? else { break };
-            match queue.stage_block(request) {
+            match queue.stage(request) {
                 Ok(ticket) => self.first = self.first.or(Some(ticket.0)),
                 Err(refused) if matches!(refused.reason, SubmitErrorKind::Full { .. }) => break,
                 Err(refused) => return Err(Halt::Refused(refused.reason)),

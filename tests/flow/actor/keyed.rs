@@ -58,7 +58,7 @@ pub(crate) fn fill(words: &[String]) {
     let put = |queue: &mut Queue, number: u64, lease: Lease| {
         let key = BlockKey::of(&number.to_le_bytes());
         let request = BlockRequest::put(&space, key, lease).crc(crc).tag(number);
-        queue.submit_block(request).expect("a good request");
+        queue.submit(request).expect("a good request");
     };
     let mut left = first..first + count;
     for number in left.by_ref().take(FILL_DEPTH) {

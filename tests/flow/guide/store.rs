@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let key = BlockKey::of(b"the engine's name of the block");
     let mut block = arena.lease(640_256)?;
     block.fill(0xa5);
-    queue.submit_block(BlockRequest::put(&space, key, block).depth(3).metadata(b"mine"))?;
+    queue.submit(BlockRequest::put(&space, key, block).depth(3).metadata(b"mine"))?;
     let put = queue.wait(Duration::MAX)?.expect("one is in flight");
     assert_eq!(put.status, Status::Ok); // put.note says if it was there already
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let found = queue.lookup(&space, &[key], &Lookup { hold, ..Lookup::default() })?;
     assert_eq!(found.prefix, 1);
 
-    queue.submit_block(BlockRequest::get(&space, key, arena.lease(1 << 20)?))?;
+    queue.submit(BlockRequest::get(&space, key, arena.lease(1 << 20)?))?;
     let got = queue.wait(Duration::MAX)?.expect("one is in flight");
     assert_eq!((got.status, got.bytes), (Status::Ok, 640_256));
     let block = got.lease.expect("the completion brings it");

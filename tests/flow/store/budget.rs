@@ -32,7 +32,7 @@ impl Putter {
     }
 
     fn end(&mut self, request: BlockRequest) -> Completed {
-        self.queue.submit_block(request).unwrap();
+        self.queue.submit(request).unwrap();
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }
 

@@ -76,7 +76,7 @@ impl Client {
 
     fn end(&mut self, request: BlockRequest) -> (Completed, u64) {
         let began = Instant::now();
-        self.queue.submit_block(request).expect("room for one");
+        self.queue.submit(request).expect("room for one");
         let done = self.queue.wait(LONG).expect("the sidecar lives").expect("it ends");
         (done, u64::try_from(began.elapsed().as_micros()).expect("short"))
     }

@@ -64,7 +64,7 @@ fn get(rig: &mut Rig, room: usize) -> Slot {
     let mut lease = rig.lease(room);
     lease.fill(0x5a);
     let request = BlockRequest::get(&rig.space(3), key(), lease).tag(9);
-    rig.queue.submit_block(request).unwrap();
+    rig.queue.submit(request).unwrap();
     taken(rig)
 }
 
@@ -109,14 +109,14 @@ fn wrong_bytes_are_read_once_more_then_missed_and_reported() {
 fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
     let (mut rig, right) = (rig(), bytes_of(4096));
     let request = BlockRequest::get(&rig.space(3), key(), rig.lease(8192)).unverified();
-    rig.queue.submit_block(request).unwrap();
+    rig.queue.submit(request).unwrap();
     let slot = taken(&mut rig);
     serve(&mut rig, &slot, &[9; 4096], check(&right));
     let done = ended(&mut rig);
     assert_eq!((done.status, done.bytes, done.checksum), (Status::Ok, 4096, crc_of(&right)));
     assert_eq!(rig.queue.verified().right, 0, "nobody has looked");
     let put = BlockRequest::put(&rig.space(3), key(), rig.lease(4096)).unverified();
-    let refused = rig.queue.submit_block(put).unwrap_err();
+    let refused = rig.queue.submit(put).unwrap_err();
     assert!(matches!(refused.reason, SubmitErrorKind::Unfit { option: "unverified", .. }));
 }
 
@@ -152,7 +152,7 @@ fn tails_go_through_a_page_and_not_beyond_the_block() {
     let mut lease = rig.lease(5000);
     lease.copy_from_slice(&right);
     let put = BlockRequest::put(&rig.space(3), key(), lease).metadata(b"parent").depth(7);
-    rig.queue.submit_block(put).unwrap();
+    rig.queue.submit(put).unwrap();
     let slot = taken(&mut rig);
     assert_eq!((slot.length, slot.reserved_a, slot.volume), (5000, 7, 3));
     assert_eq!((slot.checksum, slot.flags & FLAG_SIDE), (check(&right), FLAG_SIDE));
@@ -183,7 +183,7 @@ fn a_put_says_where_in_which_chain_its_block_is() {
         (put(&mut rig).depth(u16::MAX), CHAIN_DEPTH_MAX),
     ];
     for (request, place) in cases {
-        rig.queue.submit_block(request).unwrap();
+        rig.queue.submit(request).unwrap();
         let slot = taken(&mut rig);
         assert_eq!(slot.reserved_a, place);
         rig.sidecar.complete(0, end(&slot, Status::Ok, 512));
@@ -222,7 +222,7 @@ fn more_bytes_than_asked_for_are_internal_and_nothing_is_touched() {
 fn a_put_is_whole_or_it_is_internal() {
     let put = |rig: &mut Rig, length: usize| {
         let request = BlockRequest::put(&rig.space(3), key(), rig.lease(length)).crc(1);
-        rig.queue.submit_block(request).unwrap();
+        rig.queue.submit(request).unwrap();
         taken(rig)
     };
     // Fewer bytes; more parts than there are.
@@ -259,7 +259,7 @@ fn what_is_staged_is_on_its_way_before_many_bytes_more_are_summed() {
     // A poller is woken for three of 64 KiB together.
     for (length, there) in long_ones.into_iter().chain([0, 0, 3, 0].map(|it| (short, it))) {
         let lease = rig.lease(length);
-        rig.queue.stage_block(BlockRequest::put(&space, key(), lease)).unwrap();
+        rig.queue.stage(BlockRequest::put(&space, key(), lease)).unwrap();
         assert_eq!(rig.sidecar.take().len(), there, "{length}");
     }
     rig.queue.publish();
@@ -334,7 +334,7 @@ fn statuses_become_notes() {
             Opcode::Get => BlockRequest::get(&space, key(), lease),
             _ => BlockRequest::drop_block(&space, key()),
         };
-        rig.queue.submit_block(request).unwrap();
+        rig.queue.submit(request).unwrap();
         let slot = taken(&mut rig);
         rig.sidecar.complete(0, end(&slot, told, bytes));
         let done = ended(&mut rig);
@@ -358,7 +358,7 @@ fn a_lost_session_ends_each_once_and_keeps_pages_that_may_be_written() {
             1 => BlockRequest::get(&space, key(), lease),
             _ => BlockRequest::drop_block(&space, key()),
         };
-        tickets.insert(rig.queue.submit_block(request).unwrap());
+        tickets.insert(rig.queue.submit(request).unwrap());
     }
     assert_eq!(rig.sidecar.take().len(), 3);
     rig.sidecar.die();
@@ -371,7 +371,7 @@ fn a_lost_session_ends_each_once_and_keeps_pages_that_may_be_written() {
     // The get's memory, and the page of each.
     let pages = 3 * TAIL_BYTES as u64;
     assert_eq!(rig.client.quarantined_bytes(), 5000 + pages);
-    let refused = rig.queue.submit_block(BlockRequest::drop_block(&space, key())).unwrap_err();
+    let refused = rig.queue.submit(BlockRequest::drop_block(&space, key())).unwrap_err();
     assert_eq!(refused.reason, SubmitErrorKind::SidecarGone);
 }
 
@@ -379,7 +379,7 @@ fn a_lost_session_ends_each_once_and_keeps_pages_that_may_be_written() {
 fn a_deadline_is_noticed_once_over_all_parts() {
     let mut rig = Rig::with_store(1, 8, 80 * MIB);
     let put = BlockRequest::put(&rig.space(3), key(), rig.lease(72 * MIB)).crc(1).tag(4);
-    let ticket = rig.queue.submit_block(put.deadline(Duration::from_millis(2))).unwrap();
+    let ticket = rig.queue.submit(put.deadline(Duration::from_millis(2))).unwrap();
     let late = |slot: &Slot| Completion { flags: FLAG_NOTICE, ..end(slot, Status::Late, 0) };
     let first = taken(&mut rig);
     assert_eq!(first.reserved_b, 2000, "in microseconds");
@@ -430,14 +430,14 @@ fn what_cannot_be_is_refused_with_its_memory() {
     ];
     for (request, reason) in cases {
         let had = request.lease.is_some();
-        let refused = rig.queue.submit_block(request).unwrap_err();
+        let refused = rig.queue.submit(request).unwrap_err();
         assert_eq!(refused.reason, reason);
         assert_eq!(refused.request.into_lease().is_some(), had);
     }
-    rig.queue.submit_block(put().metadata(&[1; 1024])).unwrap();
+    rig.queue.submit(put().metadata(&[1; 1024])).unwrap();
     let mut full = 1;
     let reason = loop {
-        match rig.queue.submit_block(get()) {
+        match rig.queue.submit(get()) {
             Ok(_) => full += 1,
             Err(refused) => break refused.reason,
         }

@@ -9,8 +9,11 @@ use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Status};
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
-use super::rig::{LONG, Rig};
+use super::blocks::{self, goes_on, key};
+use super::rig::{ARENA_BYTES, LONG, Rig};
+use crate::block_request::BlockRequest;
 use crate::error::ClientError;
+use crate::lookup::Lookup;
 use crate::request::Request;
 use crate::submit_error_kind::SubmitErrorKind;
 
@@ -211,6 +214,56 @@ fn an_impossible_lap_ends_everything_and_keeps_the_memory() {
     assert_eq!(rig.client.quarantined_bytes(), 4096);
     assert!(matches!(rig.queue.wait(LONG), Err(ClientError::Protocol { .. })));
     assert!(rig.queue.wait(LONG).unwrap().is_none());
+}
+
+/// A queue with all of its slots behind it, whose sidecar claims to have taken more than that.
+fn with_an_impossible_request_lane() -> Rig {
+    let mut rig = Rig::with_store(1, 4, ARENA_BYTES);
+    for _ in 0..4 {
+        rig.queue.submit(Request::nop(&rig.volume)).unwrap();
+    }
+    assert_eq!(rig.sidecar.answer_all(), 4);
+    let mut done = Vec::new();
+    assert_eq!(rig.queue.poll(&mut done), 4);
+    store(rig.sidecar.segment.as_ref(), 4096, &1000_u32.to_le_bytes()); // its request head
+    rig
+}
+
+#[test]
+fn every_request_for_an_impossible_lane_is_refused() {
+    let mut rig = with_an_impossible_request_lane();
+    let refused = rig.queue.submit(Request::nop(&rig.volume)).unwrap_err();
+    assert_eq!(refused.reason, SubmitErrorKind::Broken);
+    let mut rig = with_an_impossible_request_lane();
+    let get = BlockRequest::get(&rig.space(3), key(), rig.lease(4096));
+    let refused = rig.queue.submit(get).unwrap_err();
+    assert_eq!(refused.reason, SubmitErrorKind::Broken);
+    assert!(refused.into_lease().is_some());
+    let mut rig = with_an_impossible_request_lane();
+    let how = Lookup { timeout: LONG, ..Lookup::default() };
+    let error = rig.queue.lookup(&rig.space(3), &[key()], &how).unwrap_err();
+    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+    assert!(rig.queue.is_broken());
+}
+
+#[test]
+fn a_block_goes_on_only_by_its_present_request() {
+    let mut rig = blocks::rig();
+    let get = BlockRequest::get(&rig.space(3), key(), rig.lease(4096));
+    rig.queue.submit(get).unwrap();
+    let first = blocks::taken(&mut rig);
+    rig.queue.submit(Request::nop(&rig.volume)).unwrap();
+    let _another = blocks::taken(&mut rig);
+    let wrong = blocks::end(&first, Status::Ok, 4096);
+    rig.sidecar.complete(0, Completion { checksum: 1, ..wrong });
+    let second = goes_on(&mut rig);
+    assert_ne!(second.user_data, first.user_data, "each slot has a name of its own");
+    rig.sidecar.complete(0, Completion { checksum: 1, ..wrong });
+    let error = rig.queue.wait(LONG).unwrap_err();
+    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+    assert_eq!(rig.queue.outstanding(), 2, "the second reading is still in flight");
+    rig.sidecar.complete(0, blocks::end(&second, Status::Miss, 0));
+    assert_eq!(blocks::ended(&mut rig).status, Status::Miss);
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn lookup_beside_drops() -> Duration {
     let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
     let (space, keys) = (rig.space(3), keys(8));
     for _ in 0..10 {
-        rig.queue.submit_block(BlockRequest::drop_block(&space, keys[0])).unwrap();
+        rig.queue.submit(BlockRequest::drop_block(&space, keys[0])).unwrap();
     }
     let drops = rig.sidecar.take();
     let Rig { queue, sidecar, .. } = &mut rig;
@@ -260,7 +260,7 @@ fn the_end_of_the_session_is_said_at_once() {
         let (space, begun) = (rig.space(3), Instant::now());
         // A full queue: no key can be asked for before the session is lost.
         for _ in 0..2 {
-            rig.queue.submit_block(BlockRequest::drop_block(&space, keys(1)[0])).unwrap();
+            rig.queue.submit(BlockRequest::drop_block(&space, keys(1)[0])).unwrap();
         }
         if hardware == Hardware::Settled {
             let closing = SidecarMessage::Closing { reason: "bye".into(), hardware };

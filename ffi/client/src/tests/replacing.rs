@@ -22,7 +22,7 @@ fn present(rig: &mut Rig, slot: &Slot, check: u64) {
 fn replace(rig: &mut Rig) -> Slot {
     let put = BlockRequest::put(&rig.space(3), key(), rig.lease(72 * MIB)).crc(1).tag(4);
     let put = put.metadata(b"parent").depth(7).deadline(Duration::from_secs(9)).replacing();
-    rig.queue.submit_block(put).unwrap();
+    rig.queue.submit(put).unwrap();
     taken(rig)
 }
 
@@ -60,13 +60,13 @@ fn a_replacing_put_of_the_same_bytes_writes_nothing() {
     let mut rig = rig();
     let mut lease = rig.lease(4096);
     lease.copy_from_slice(&bytes_of(4096));
-    rig.queue.submit_block(BlockRequest::put(&rig.space(3), key(), lease).replacing()).unwrap();
+    rig.queue.submit(BlockRequest::put(&rig.space(3), key(), lease).replacing()).unwrap();
     let slot = taken(&mut rig);
     present(&mut rig, &slot, check(&bytes_of(4096)));
     let done = ended(&mut rig);
     assert_eq!((done.status, done.note), (Status::Ok, BlockNote::Present));
     // A put that does not replace takes what is there for good, whatever its bytes are.
-    rig.queue.submit_block(BlockRequest::put(&rig.space(3), key(), rig.lease(4096))).unwrap();
+    rig.queue.submit(BlockRequest::put(&rig.space(3), key(), rig.lease(4096))).unwrap();
     let slot = taken(&mut rig);
     present(&mut rig, &slot, 99);
     assert_eq!(ended(&mut rig).note, BlockNote::Present);

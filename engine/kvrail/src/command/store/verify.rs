@@ -196,7 +196,7 @@ impl Reader {
         for (tag, block) in (0..).zip(blocks) {
             let lease = self.arena.lease(block.length as usize)?;
             let get = BlockRequest::get(space, block.key, lease);
-            let submitted = self.queue.submit_block(get.class(Class::Background).tag(tag));
+            let submitted = self.queue.submit(get.class(Class::Background).tag(tag));
             submitted.expect("the queue has room for a batch");
         }
         for _ in blocks {
