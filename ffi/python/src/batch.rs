@@ -7,10 +7,10 @@ use kvrail_client::{Arena, GpuRange, Lease, Queue, Request, SubmitErrorKind, Vol
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::attached::Attached;
 use crate::completion::Completion;
 use crate::errors::raised::{RequestError, TimedOutError};
 use crate::errors::{from_reason, from_status};
-use crate::held::Attached;
 use crate::memory::named;
 use crate::numbers::Numbers;
 use crate::options::Options;
@@ -19,7 +19,7 @@ use crate::wait::{deadline, wait_for};
 
 /// What the requests of a batch do.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum RangeWork {
     Read(Moves),
     Write(Moves),
     Flush,
@@ -125,7 +125,7 @@ impl Moves {
 #[derive(Debug)]
 pub(crate) struct Batch {
     volume: Volume,
-    work: Work,
+    work: RangeWork,
     options: Options,
     count: usize,
 }
@@ -133,13 +133,13 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) fn new(
         volume: &Volume,
-        work: Work,
+        work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let options = Options::read(options)?;
         let count = match &work {
-            Work::Read(moves) | Work::Write(moves) => moves.count(&options)?,
-            Work::Flush | Work::Discard { .. } => 1,
+            RangeWork::Read(moves) | RangeWork::Write(moves) => moves.count(&options)?,
+            RangeWork::Flush | RangeWork::Discard { .. } => 1,
         };
         Ok(Self { volume: volume.clone(), work, options, count })
     }
@@ -150,16 +150,18 @@ impl Batch {
             Ok((moves.offsets.get(index), moves.range(index)?))
         });
         let request = match &self.work {
-            Work::Read(all) => match moves(all)? {
+            RangeWork::Read(all) => match moves(all)? {
                 (offset, Range::Arena(lease)) => Request::read(volume, offset, lease),
                 (offset, Range::Block(range)) => Request::read_gpu(volume, offset, range),
             },
-            Work::Write(all) => match moves(all)? {
+            RangeWork::Write(all) => match moves(all)? {
                 (offset, Range::Arena(lease)) => Request::write(volume, offset, lease),
                 (offset, Range::Block(range)) => Request::write_gpu(volume, offset, range),
             },
-            Work::Flush => Request::flush(&self.volume),
-            Work::Discard { offset, length } => Request::discard(&self.volume, *offset, *length),
+            RangeWork::Flush => Request::flush(&self.volume),
+            RangeWork::Discard { offset, length } => {
+                Request::discard(&self.volume, *offset, *length)
+            }
         };
         Ok(self.options.apply(index, request))
     }

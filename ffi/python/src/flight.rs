@@ -1,6 +1,7 @@
-//! Groups and lookups that one queue has in flight: submitted now, fetched when they have ended.
+//! What one queue has in flight: requests for ranges, groups of blocks and lookups, submitted now
+//! and fetched when they have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use kvrail_client::{
@@ -13,11 +14,15 @@ use crate::bounce::Bounce;
 use crate::group::{Group, Halt};
 use crate::results::{Found, Results};
 
-/// What a group or a lookup came to.
+/// An end that waits to be handed out.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Results(Results),
-    Found(PyResult<Found>),
+pub(crate) enum Ended {
+    /// Of a request for a range, or a notice.
+    Range(Completed),
+    /// Of the group with this ticket.
+    Group(u32, Results),
+    /// Of the lookup with this ticket.
+    Lookup(u32, PyResult<Found>),
 }
 
 /// What a lookup is about: enough to ask again.
@@ -35,17 +40,20 @@ pub(crate) struct Question {
 /// A lookup that has ended.
 pub(crate) type Answer = (u32, Question, Result<kvrail_client::Found, ClientError>);
 
-/// A queue with its groups. The queue is dropped first: what is in flight has memory of the others.
+/// A queue with what it has in flight. The queue is dropped first: what is in flight has memory of
+/// the others.
 #[derive(Debug)]
 pub(crate) struct Flight {
     queue: Queue,
     bounce: Bounce,
+    /// Requests for ranges that have not ended.
+    ranges: usize,
     /// By ticket, in the order in which they go out.
     groups: BTreeMap<u32, Group>,
     lookups: BTreeMap<u32, (Question, PendingLookup)>,
     done: Vec<Completed>,
-    /// Ended, and not handed out yet.
-    ended: Vec<(u32, Outcome)>,
+    /// In the order in which they ended.
+    ended: VecDeque<Ended>,
     last_ticket: u32,
 }
 
@@ -54,10 +62,11 @@ impl Flight {
         Self {
             queue,
             bounce: Bounce::default(),
+            ranges: 0,
             groups: BTreeMap::new(),
             lookups: BTreeMap::new(),
             done: Vec::new(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
             last_ticket: 0,
         }
     }
@@ -82,6 +91,27 @@ impl Flight {
     /// What has ended and was not handed out yet.
     pub(crate) fn ended(&self) -> usize {
         self.ended.len()
+    }
+
+    /// Whether something was fetched that the program has not got.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ended.is_empty() || !self.done.is_empty()
+    }
+
+    /// Whether nothing is in flight that could end.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ranges == 0 && self.groups.is_empty() && self.lookups.is_empty()
+    }
+
+    /// Submits requests for ranges with `submit`, which returns the first ticket and how many were
+    /// submitted.
+    pub(crate) fn submit_ranges(
+        &mut self,
+        submit: impl FnOnce(&mut Queue) -> PyResult<(Option<u64>, usize)>,
+    ) -> PyResult<(Option<u64>, usize)> {
+        let (first, count) = submit(&mut self.queue)?;
+        self.ranges += count;
+        Ok((first, count))
     }
 
     fn next_ticket(&mut self) -> u32 {
@@ -137,7 +167,11 @@ impl Flight {
         for _ in 0..self.queue.outstanding().max(1) {
             let came = self.queue.poll_some(&mut self.done);
             for done in self.done.drain(..) {
-                if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
+                // A queue of a volume has no groups, and one of a namespace no ranges.
+                if self.ranges > 0 {
+                    self.ranges -= usize::from(!done.is_notice());
+                    self.ended.push_back(Ended::Range(done));
+                } else if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
                     group.take(done);
                 }
             }
@@ -181,18 +215,19 @@ impl Flight {
         self.groups.values_mut().filter(|group| group.is_cleared())
     }
 
-    /// Waits for something to take.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<(), ClientError> {
-        self.queue.wait_for(1, &mut self.done, timeout).map(drop)
+    /// Waits for something to take: for `count` ends of ranges, or any news of blocks.
+    pub(crate) fn wait(&mut self, count: usize, timeout: Duration) -> Result<(), ClientError> {
+        let wanted = if self.ranges > 0 { count } else { 1 };
+        self.queue.wait_for(wanted, &mut self.done, timeout).map(drop)
     }
 
-    /// Keeps what ended, to be handed out.
-    pub(crate) fn keep(&mut self, ticket: u32, outcome: Outcome) {
-        self.ended.push((ticket, outcome));
+    /// Keeps an end, to be handed out.
+    pub(crate) fn keep(&mut self, end: Ended) {
+        self.ended.push_back(end);
     }
 
     /// Hands out up to `most`, in the order in which they ended.
-    pub(crate) fn hand_out(&mut self, most: Option<usize>) -> Vec<(u32, Outcome)> {
+    pub(crate) fn hand_out(&mut self, most: Option<usize>) -> Vec<Ended> {
         let count = most.unwrap_or(usize::MAX).min(self.ended.len());
         self.ended.drain(..count).collect()
     }

@@ -7,10 +7,10 @@ use kvrail_client::{Fragment, GpuCache, GpuMemory};
 use pyo3::prelude::*;
 
 use crate::ask::ask;
+use crate::attached::Attached;
 use crate::closable::Closable;
 use crate::errors::raised::LayoutError;
 use crate::errors::{detached, from_client};
-use crate::held::Attached;
 use crate::memory::duplicate;
 use crate::session::Session;
 use crate::volume_object::Volume;

@@ -10,14 +10,14 @@ use kvrail_client::{
 use pyo3::prelude::*;
 
 use crate::bounce::Bounce;
+use crate::call_options::{BlockDependency, CallOptions};
 use crate::errors::raised::RequestError;
-use crate::manner::{Kin, Manner};
 use crate::places::{Bytes, Places};
 use crate::results::{End, Results};
 
 /// What is done with the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum BlockWork {
     Put,
     Get,
     Drop,
@@ -27,8 +27,8 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Group {
     space: Namespace,
-    work: Work,
-    manner: Manner,
+    work: BlockWork,
+    options: CallOptions,
     keys: Vec<BlockKey>,
     places: Places,
     ends: Vec<End>,
@@ -66,8 +66,8 @@ pub(crate) enum Halt {
 impl Group {
     pub(crate) fn new(
         space: &Namespace,
-        work: Work,
-        manner: Manner,
+        work: BlockWork,
+        options: CallOptions,
         keys: Vec<BlockKey>,
         places: Places,
     ) -> Self {
@@ -76,7 +76,7 @@ impl Group {
         Self {
             space,
             work,
-            manner,
+            options,
             keys,
             places,
             ends,
@@ -95,7 +95,7 @@ impl Group {
     pub(crate) fn checked(self) -> PyResult<Self> {
         let max = self.space.store().block_bytes_max();
         let too_long = |index: &usize| self.places.bytes(*index) as u64 > u64::from(max);
-        if self.work != Work::Put {
+        if self.work != BlockWork::Put {
             return Ok(self);
         }
         let Some(index) = (0..self.keys.len()).find(too_long) else { return Ok(self) };
@@ -107,7 +107,7 @@ impl Group {
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.manner.timeout()
+        self.options.timeout()
     }
 
     /// Gives it a number, by which a queue knows its completions.
@@ -208,19 +208,19 @@ impl Group {
         bounce: &Bounce,
     ) -> Result<Option<BlockRequest>, ClientError> {
         let lease = match self.work {
-            Work::Drop => None,
-            Work::Put | Work::Get => match self.lease(index, bounce)? {
+            BlockWork::Drop => None,
+            BlockWork::Put | BlockWork::Get => match self.lease(index, bounce)? {
                 None => return Ok(None),
                 some => some,
             },
         };
         let (space, key) = (&self.space, self.keys[index]);
         let request = match (self.work, lease) {
-            (Work::Put, Some(lease)) => BlockRequest::put(space, key, lease),
+            (BlockWork::Put, Some(lease)) => BlockRequest::put(space, key, lease),
             (_, Some(lease)) => BlockRequest::get(space, key, lease),
             (_, None) => BlockRequest::drop_block(space, key),
         };
-        Ok(Some(self.manner.apply(index, request).tag(self.number | index as u64)))
+        Ok(Some(self.options.apply(index, request).tag(self.number | index as u64)))
     }
 
     /// The memory of a block; for a put with its bytes.
@@ -232,7 +232,7 @@ impl Group {
                 let Some(mut lease) = bounce.lease(self.places.bytes(index)) else {
                     return Ok(None);
                 };
-                if self.work == Work::Put {
+                if self.work == BlockWork::Put {
                     outside.load(row, &mut lease);
                     self.copied_bytes += lease.len() as u64;
                 }
@@ -250,15 +250,16 @@ impl Group {
         let index = usize::try_from(done.tag & u64::from(u32::MAX)).expect("an index");
         let lease = done.lease.take();
         let Completed { status, note, bytes, checksum: crc, replaced_bytes, queue_ns, .. } = done;
-        if self.work == Work::Put && note == BlockNote::Stale && !self.renewed {
+        if self.work == BlockWork::Put && note == BlockNote::Stale && !self.renewed {
             return self.cleared.push(index);
         }
         self.ends[index] = End { status, note, bytes, crc, replaced_bytes, queue_ns };
         self.ended += 1;
-        if let (Work::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
+        if let (BlockWork::Get, Status::Ok, Some(lease)) = (self.work, done.status, lease) {
             self.arrived(index, lease, done.bytes);
         }
-        if self.manner.kin() == Kin::Chain && ends_chain(done.status, done.note) {
+        if self.options.dependency() == BlockDependency::Chain && ends_chain(done.status, done.note)
+        {
             self.give_up();
         }
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::group::{Group, Work};
+use crate::call_options::{ALWAYS, CallOptions, OF_DROPS, OF_GETS, OF_PUTS};
+use crate::group::{BlockWork, Group};
 use crate::keys;
-use crate::manner::{ALWAYS, Manner, OF_DROPS, OF_GETS, OF_PUTS};
 use crate::places::{Places, Use};
 use crate::session::Session;
 
@@ -23,7 +23,7 @@ impl Owner {
         Self { session: Arc::clone(session), space }
     }
 
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -40,49 +40,49 @@ impl Owner {
     /// A group for many blocks; checks what can be checked without the sidecar.
     pub(crate) fn group(
         &self,
-        work: Work,
+        work: BlockWork,
         keys: &Bound<'_, PyAny>,
         buffers: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Group> {
         let keys = keys::read(keys)?;
-        let manner = Manner::read(options, known(work), keys.len())?;
+        let options = CallOptions::read(options, known(work), keys.len())?;
         let places = match buffers {
             Some(buffers) => Places::read(&self.session, buffers, keys.len(), self.how(work))?,
             None => Places::none(),
         };
-        Group::new(&self.space, work, manner, keys, places).checked()
+        Group::new(&self.space, work, options, keys, places).checked()
     }
 
     /// A group for one block; without a buffer there is room for so many bytes.
     pub(crate) fn group_of_one(
         &self,
-        work: Work,
+        work: BlockWork,
         key: &Bound<'_, PyAny>,
         buffer: Result<&Bound<'_, PyAny>, usize>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Group> {
         let keys = vec![keys::read_one(key)?];
-        let known = if work == Work::Get { ALWAYS } else { known(work) };
-        let manner = Manner::read(options, known, 1)?;
+        let known = if work == BlockWork::Get { ALWAYS } else { known(work) };
+        let options = CallOptions::read(options, known, 1)?;
         let places = match buffer {
             Ok(buffer) => Places::read_one(&self.session, buffer, self.how(work))?,
             Err(bytes) => Places::room(bytes),
         };
-        Group::new(&self.space, work, manner, keys, places).checked()
+        Group::new(&self.space, work, options, keys, places).checked()
     }
 
     /// What memory is checked against: what is done with it, and the unit of places.
-    fn how(&self, work: Work) -> (Use, u32) {
-        let used = if work == Work::Get { Use::Fill } else { Use::Read };
+    fn how(&self, work: BlockWork) -> (Use, u32) {
+        let used = if work == BlockWork::Get { Use::Fill } else { Use::Read };
         (used, self.space.store().volume().geometry().memory_alignment)
     }
 }
 
-fn known(work: Work) -> &'static [&'static str] {
+fn known(work: BlockWork) -> &'static [&'static str] {
     match work {
-        Work::Put => OF_PUTS,
-        Work::Get => OF_GETS,
-        Work::Drop => OF_DROPS,
+        BlockWork::Put => OF_PUTS,
+        BlockWork::Get => OF_GETS,
+        BlockWork::Drop => OF_DROPS,
     }
 }

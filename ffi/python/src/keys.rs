@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::errors::raised::RequestError;
 use crate::memory::copied;
-use crate::results::At;
+use crate::results::Items;
 use crate::rows::Rows;
 
 /// Bytes of a key.
@@ -182,9 +182,9 @@ impl Keys {
     /// The bits of one key, or some keys.
     fn __getitem__<'py>(&self, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = at.py();
-        match At::read(at, self.keys.len())? {
-            At::One(place) => Ok(self.keys[place].bits().into_pyobject(py)?.into_any()),
-            At::Several(places) => {
+        match Items::read(at, self.keys.len())? {
+            Items::One(place) => Ok(self.keys[place].bits().into_pyobject(py)?.into_any()),
+            Items::Several(places) => {
                 let chosen = places.into_iter().map(|place| self.keys[place]).collect();
                 Ok(Bound::new(py, Self::new(chosen))?.into_any())
             }

@@ -10,9 +10,10 @@
 
 mod arena;
 mod ask;
+mod attached;
 mod batch;
-mod block_queue;
 mod bounce;
+mod call_options;
 mod client;
 mod closable;
 mod completion;
@@ -21,11 +22,10 @@ mod flight;
 mod fork;
 mod gpu;
 mod group;
+mod group_end;
 mod group_of;
-mod held;
 mod keys;
 mod listing;
-mod manner;
 mod memory;
 mod namespace;
 mod numbers;
@@ -50,8 +50,6 @@ mod _kvrail {
     #[pymodule_export]
     use crate::arena::Arena;
     #[pymodule_export]
-    use crate::block_queue::{BlockQueue, GroupEnd};
-    #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
     use crate::completion::Completion;
@@ -59,6 +57,8 @@ mod _kvrail {
     use crate::fork::forked;
     #[pymodule_export]
     use crate::gpu::GpuRegion;
+    #[pymodule_export]
+    use crate::group_end::GroupEnd;
     #[pymodule_export]
     use crate::keys::{Keys, uniform};
     #[pymodule_export]

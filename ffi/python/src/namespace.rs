@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::ask::ask;
-use crate::block_queue::BlockQueue;
 use crate::errors::from_client;
-use crate::group::{Group, Work};
+use crate::group::{BlockWork, Group};
 use crate::group_of::Owner;
 use crate::keys;
 use crate::listing::Listing;
 use crate::plain::plain;
+use crate::queue::{Queue, Target};
 use crate::results::{Found, Probed, Results, known};
 use crate::run::{Asked, lookup, release, run};
 use crate::session::Session;
@@ -63,7 +63,7 @@ impl Namespace {
         let (py, owner) = (key.py(), &self.owner);
         let mut room = self.expected_bytes.load(Ordering::Relaxed); // a guess, no more
         loop {
-            let group = owner.group_of_one(Work::Get, key, Err(room), options)?;
+            let group = owner.group_of_one(BlockWork::Get, key, Err(room), options)?;
             let (end, lease) = run(py, owner.session(), group)?.into_one();
             let bytes = usize::try_from(end.bytes)?;
             match (end.status, lease) {
@@ -98,7 +98,7 @@ impl Namespace {
         buffer: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<&'static str> {
-        let group = self.owner.group_of_one(Work::Put, key, Ok(buffer), options)?;
+        let group = self.owner.group_of_one(BlockWork::Put, key, Ok(buffer), options)?;
         let (end, _) = run(key.py(), self.owner.session(), group)?.into_one();
         if end.is_answer() { Ok(end.word()) } else { Err(end.error_of_one()) }
     }
@@ -111,7 +111,8 @@ impl Namespace {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(buffer) = buffer else { return self.get_bytes(key, options) };
-        let (py, group) = (key.py(), self.owner.group_of_one(Work::Get, key, Ok(buffer), options)?);
+        let (py, group) =
+            (key.py(), self.owner.group_of_one(BlockWork::Get, key, Ok(buffer), options)?);
         let (end, _) = run(py, self.owner.session(), group)?.into_one();
         match end.status {
             Status::Ok => Ok(Some(end.bytes.into_pyobject(py)?.into_any())),
@@ -127,7 +128,7 @@ impl Namespace {
         buffers: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Results> {
-        self.run(keys.py(), self.owner.group(Work::Put, keys, Some(buffers), options)?)
+        self.run(keys.py(), self.owner.group(BlockWork::Put, keys, Some(buffers), options)?)
     }
 
     #[pyo3(signature = (keys, buffers, **options))]
@@ -137,7 +138,7 @@ impl Namespace {
         buffers: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Results> {
-        self.run(keys.py(), self.owner.group(Work::Get, keys, Some(buffers), options)?)
+        self.run(keys.py(), self.owner.group(BlockWork::Get, keys, Some(buffers), options)?)
     }
 
     #[pyo3(signature = (keys, **options))]
@@ -146,7 +147,7 @@ impl Namespace {
         keys: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Results> {
-        self.run(keys.py(), self.owner.group(Work::Drop, keys, None, options)?)
+        self.run(keys.py(), self.owner.group(BlockWork::Drop, keys, None, options)?)
     }
 
     #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, timeout=None))]
@@ -181,8 +182,8 @@ impl Namespace {
     }
 
     #[pyo3(signature = (depth=128))]
-    fn queue(&self, py: Python<'_>, depth: usize) -> PyResult<BlockQueue> {
-        BlockQueue::open(py, self.owner.clone(), depth)
+    fn queue(&self, py: Python<'_>, depth: usize) -> PyResult<Queue> {
+        Queue::open(py, self.owner.session(), Target::Namespace(self.owner.clone()), depth)
     }
 
     fn list(&self) -> PyResult<Listing> {

@@ -26,12 +26,12 @@ pub(crate) enum Use {
 struct Place {
     /// Which arena, or which of the memories outside.
     owner: u32,
-    at: At,
+    at: Location,
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum At {
+enum Location {
     /// First byte in the arena.
     Arena(usize),
     /// Row of a memory outside: its bytes are copied.
@@ -93,7 +93,7 @@ impl Places {
 
     /// Room for one block of up to so many bytes.
     pub(crate) fn room(bytes: usize) -> Self {
-        Self { places: vec![Place { owner: 0, at: At::Room, bytes }], ..Self::none() }
+        Self { places: vec![Place { owner: 0, at: Location::Room, bytes }], ..Self::none() }
     }
 
     /// Memory for one block.
@@ -138,7 +138,7 @@ impl Places {
                      arena's {whole}, from a multiple of {alignment} on"
                 )));
             }
-            let at = At::Arena(usize::try_from(position)?);
+            let at = Location::Arena(usize::try_from(position)?);
             self.places.push(Place { owner, at, bytes: usize::try_from(bytes)? });
         }
         Ok(())
@@ -207,10 +207,10 @@ impl Places {
             let position = address.checked_sub(base(arena))?;
             let inside = position < arena.bytes() && bytes <= arena.bytes() - position;
             let reached = position.is_multiple_of(alignment as usize);
-            (inside && reached).then_some((owner, At::Arena(position)))
+            (inside && reached).then_some((owner, Location::Arena(position)))
         });
         let last = u32::try_from(self.outside.len() - 1).expect("memory for so many is not there");
-        let (owner, at) = found.last().unwrap_or((last, At::Row(row)));
+        let (owner, at) = found.last().unwrap_or((last, Location::Row(row)));
         self.places.push(Place { owner, at, bytes });
     }
 
@@ -233,9 +233,9 @@ impl Places {
     fn address(&self, index: usize) -> usize {
         let place = self.places[index];
         match place.at {
-            At::Arena(position) => base(&self.arenas[place.owner as usize]) + position,
-            At::Row(row) => self.outside[place.owner as usize].address(row),
-            At::Room => 0,
+            Location::Arena(position) => base(&self.arenas[place.owner as usize]) + position,
+            Location::Row(row) => self.outside[place.owner as usize].address(row),
+            Location::Room => 0,
         }
     }
 
@@ -246,7 +246,7 @@ impl Places {
 
     /// Bytes of the longest block that is copied; 0 if there is none.
     pub(crate) fn longest_to_copy(&self) -> usize {
-        let copied = self.places.iter().filter(|place| !matches!(place.at, At::Arena(_)));
+        let copied = self.places.iter().filter(|place| !matches!(place.at, Location::Arena(_)));
         copied.map(|place| place.bytes).max().unwrap_or(0)
     }
 
@@ -254,11 +254,11 @@ impl Places {
     pub(crate) fn get(&self, index: usize) -> Result<Bytes<'_>, ClientError> {
         let Place { owner, at, bytes } = self.places[index];
         match at {
-            At::Arena(position) => {
+            Location::Arena(position) => {
                 lent(&self.arenas[owner as usize], position, bytes).map(Bytes::Lent)
             }
-            At::Row(row) => Ok(Bytes::Copied(&self.outside[owner as usize], row)),
-            At::Room => Ok(Bytes::Room),
+            Location::Row(row) => Ok(Bytes::Copied(&self.outside[owner as usize], row)),
+            Location::Room => Ok(Bytes::Room),
         }
     }
 }

@@ -8,9 +8,9 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 
+use crate::call_options::chain_word;
 use crate::errors::from_status;
 use crate::errors::raised::TooSmallError;
-use crate::manner::chain_word;
 
 /// How the request for one block ended.
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +122,12 @@ pub(crate) fn place(at: isize, count: usize) -> PyResult<usize> {
 }
 
 /// Which items Python means: one, or those of a slice.
-pub(crate) enum At {
+pub(crate) enum Items {
     One(usize),
     Several(Vec<usize>),
 }
 
-impl At {
+impl Items {
     pub(crate) fn read(at: &Bound<'_, PyAny>, count: usize) -> PyResult<Self> {
         let Ok(slice) = at.cast::<PySlice>() else {
             return place(at.extract()?, count).map(Self::One);
@@ -145,9 +145,9 @@ fn items<'py, T: IntoPyObject<'py>>(
     count: usize,
     item: impl Fn(usize) -> T,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match At::read(at, count)? {
-        At::One(place) => item(place).into_bound_py_any(at.py()),
-        At::Several(places) => {
+    match Items::read(at, count)? {
+        Items::One(place) => item(place).into_bound_py_any(at.py()),
+        Items::Several(places) => {
             places.into_iter().map(item).collect::<Vec<T>>().into_bound_py_any(at.py())
         }
     }

@@ -9,11 +9,11 @@ use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
 
 use crate::ask::ask;
+use crate::attached::Attached;
 use crate::bounce::Bounce;
 use crate::closable::{AnyClosable, Closable};
 use crate::errors::from_client;
 use crate::fork::ForkGeneration;
-use crate::held::{Attached, Held};
 
 /// Requests that one queue of the synchronous calls can have in flight, if the sidecar lets it.
 const DEPTH: u32 = 128;
@@ -25,8 +25,7 @@ pub(crate) struct Session {
     birth: ForkGeneration,
     arenas: Mutex<Vec<Weak<Closable<Arena>>>>,
     regions: Mutex<Vec<Weak<Closable<Attached>>>>,
-    queues: Mutex<Vec<Weak<Closable<Mutex<Held>>>>>,
-    /// What else is closed with the client, before the arenas are.
+    /// Queues and whatever else is closed with the client, before the arenas are.
     others: Mutex<Vec<Weak<dyn AnyClosable>>>,
     /// Queues that no synchronous call uses now.
     idle: Mutex<Vec<Queue>>,
@@ -54,7 +53,6 @@ impl Session {
             birth: ForkGeneration::now(),
             arenas: Mutex::default(),
             regions: Mutex::default(),
-            queues: Mutex::default(),
             others: Mutex::default(),
             idle: Mutex::default(),
             bounce: Bounce::default(),
@@ -85,12 +83,6 @@ impl Session {
     pub(crate) fn add_region(&self, region: Attached) -> Arc<Closable<Attached>> {
         let cell = Arc::new(Closable::new("GPU region", region));
         remember(&self.regions, &cell);
-        cell
-    }
-
-    pub(crate) fn add_queue(&self, queue: Held) -> Arc<Closable<Mutex<Held>>> {
-        let cell = Arc::new(Closable::new("queue", Mutex::new(queue)));
-        remember(&self.queues, &cell);
         cell
     }
 
@@ -162,8 +154,6 @@ impl Session {
     /// the sidecar has let go of GPU memory, which is not this library's to keep.
     pub(crate) fn close(&self) {
         let client = self.client.take();
-        let queues: Vec<_> = lock(&self.queues).drain(..).filter_map(|it| it.upgrade()).collect();
-        queues.iter().for_each(|queue| queue.end());
         let others: Vec<_> = lock(&self.others).drain(..).filter_map(|it| it.upgrade()).collect();
         others.iter().for_each(|other| other.end());
         let idle = std::mem::take(&mut *lock(&self.idle));

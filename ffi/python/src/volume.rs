@@ -4,13 +4,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arena::Arena;
-use crate::ask::ask;
-use crate::batch::{Moves, Work};
+use crate::batch::{Moves, RangeWork};
 use crate::completion::Completion;
-use crate::errors::from_client;
 use crate::gpu::GpuRegion;
-use crate::held::Held;
-use crate::queue::Queue;
+use crate::queue::{Queue, Target};
 use crate::volume_object::Volume;
 
 #[pymethods]
@@ -60,7 +57,7 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
         let moves = Moves::one(arena.get().get()?, offset, length, position);
-        self.run_one(arena.py(), Work::Read(moves), options)
+        self.run_one(arena.py(), RangeWork::Read(moves), options)
     }
 
     #[pyo3(signature = (arena, offset, length, position=0, **options))]
@@ -73,7 +70,7 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
         let moves = Moves::one(arena.get().get()?, offset, length, position);
-        self.run_one(arena.py(), Work::Write(moves), options)
+        self.run_one(arena.py(), RangeWork::Write(moves), options)
     }
 
     #[pyo3(signature = (arena, offsets, positions, length, **options))]
@@ -86,7 +83,7 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
         let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
-        self.run(arena.py(), Work::Read(moves), options)
+        self.run(arena.py(), RangeWork::Read(moves), options)
     }
 
     #[pyo3(signature = (arena, offsets, positions, length, **options))]
@@ -99,7 +96,7 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
         let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
-        self.run(arena.py(), Work::Write(moves), options)
+        self.run(arena.py(), RangeWork::Write(moves), options)
     }
 
     #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
@@ -112,7 +109,7 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
         let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
-        self.run(region.py(), Work::Read(moves), options)
+        self.run(region.py(), RangeWork::Read(moves), options)
     }
 
     #[pyo3(signature = (region, offsets, blocks, *, part=None, **options))]
@@ -125,12 +122,12 @@ impl Volume {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
         let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
-        self.run(region.py(), Work::Write(moves), options)
+        self.run(region.py(), RangeWork::Write(moves), options)
     }
 
     #[pyo3(signature = (**options))]
     fn flush(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Completion> {
-        self.run_one(py, Work::Flush, options)
+        self.run_one(py, RangeWork::Flush, options)
     }
 
     #[pyo3(signature = (offset, length, **options))]
@@ -141,15 +138,12 @@ impl Volume {
         length: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
-        self.run_one(py, Work::Discard { offset, length }, options)
+        self.run_one(py, RangeWork::Discard { offset, length }, options)
     }
 
     #[pyo3(signature = (depth=128))]
     fn open_queue(&self, py: Python<'_>, depth: usize) -> PyResult<Queue> {
-        let client = self.session.client()?;
-        let queue = ask(py, move || client.open_queue(depth), drop)?.map_err(from_client)?;
-        let cell = self.session.add_queue(Held { queue, done: Vec::new() });
-        Ok(Queue::new(&self.session, cell, self.volume.clone()))
+        Queue::open(py, &self.session, Target::Volume(self.volume.clone()), depth)
     }
 
     fn __repr__(&self) -> String {

@@ -6,7 +6,7 @@ use kvrail_client::GpuRoute;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::batch::{Batch, Work};
+use crate::batch::{Batch, RangeWork};
 use crate::completion::Completion;
 use crate::session::Session;
 
@@ -31,7 +31,7 @@ impl Volume {
     pub(crate) fn run(
         &self,
         py: Python<'_>,
-        work: Work,
+        work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
         Batch::new(&self.volume, work, options)?.run(py, &self.session)
@@ -40,7 +40,7 @@ impl Volume {
     pub(crate) fn run_one(
         &self,
         py: Python<'_>,
-        work: Work,
+        work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
         self.run(py, work, options).map(|mut ends| ends.swap_remove(0))

@@ -121,6 +121,34 @@ def test_a_queue_that_is_misused(client, space, rows):
         open_one.poll()
 
 
+def test_one_class_of_queues_for_ranges_and_for_blocks(client, space, rows):
+    with kvrail.serve("16MiB") as raw, raw.attach() as other:
+        volume, arena = other.volume("kv"), other.create_arena(1 << 20)
+        with volume.open_queue(8) as ranges, space.queue(8) as blocks:
+            assert type(ranges) is type(blocks) is kvrail.Queue
+            with pytest.raises(TypeError, match=r"of volume .*Namespace\.queue"):
+                ranges.submit_get([1], rows[:1])
+            with pytest.raises(TypeError, match=r"of volume .*Namespace\.queue"):
+                ranges.submit_lookup([1])
+            with pytest.raises(TypeError, match=r"of namespace .*Volume\.open_queue"):
+                blocks.read(arena, 0, 4096)
+            ranges.write_many(arena, [0, 4096], [0, 4096], 4096, tag=1 << 40)
+            ends = ranges.wait(2)
+            assert {type(end) for end in ends} == {kvrail.Completion}
+            assert [end.tag for end in ends] == [1 << 40] * 2
+            blocks.submit_put([1], rows[:1])
+            assert {type(end) for end in blocks.wait()} == {kvrail.GroupEnd}
+
+        async def main():
+            async with kvrail.aio.Queue(volume) as ranges, kvrail.aio.Queue(space) as blocks:
+                with pytest.raises(TypeError, match="of volume"):
+                    await ranges.get(b"key", bytearray(8))
+                with pytest.raises(TypeError, match="of namespace"):
+                    await blocks.read(arena, 0, 4096)
+
+        asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_the_sidecar_dies_under_a_queue():
     with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
         space = client.store("kv").namespace("a", IDENTITY)
@@ -135,7 +163,7 @@ def test_the_sidecar_dies_under_a_queue():
 
 def test_asyncio(space, rows):
     async def main():
-        async with kvrail.aio.Namespace(space, 32) as blocks:
+        async with kvrail.aio.Queue(space, 32) as blocks:
             half = len(rows) // 2
             rows[:half] = numpy.arange(half)[:, None] % 249
             parts = [slice(at, half, 4) for at in range(4)]
@@ -171,7 +199,7 @@ def test_asyncio(space, rows):
 def test_the_sidecar_dies_under_an_event_loop():
     async def main():
         with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
-            async with kvrail.aio.Namespace(client.store("kv").namespace("a", IDENTITY)) as blocks:
+            async with kvrail.aio.Queue(client.store("kv").namespace("a", IDENTITY)) as blocks:
                 asyncio.get_running_loop().call_later(0.2, sidecar.kill)
                 with pytest.raises(kvrail.SessionEndedError):
                     while True:
@@ -212,7 +240,7 @@ def test_an_event_loop_goes_on_beside_a_lookup_that_hangs():
         space.put_many(range(100), [b"x"] * 100)
 
         async def main():
-            async with kvrail.aio.Namespace(space, 8) as blocks:
+            async with kvrail.aio.Queue(space, 8) as blocks:
                 os.kill(sidecar.pid, signal.SIGSTOP)
                 os.waitid(os.P_PID, sidecar.pid, os.WSTOPPED)
                 lookup = asyncio.ensure_future(blocks.lookup(range(100)))

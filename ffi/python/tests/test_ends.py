@@ -238,17 +238,17 @@ class Work:
         return through_it
 
 
-@pytest.mark.parametrize("kind", [kvrail.aio.Namespace, kvrail.aio.Queue])
-def test_a_close_ends_what_an_event_loop_waits_for(sidecar, stores, kind):
-    host = sidecar if kind is kvrail.aio.Queue else stores
+@pytest.mark.parametrize("of", ["volume", "namespace"])
+def test_a_close_ends_what_an_event_loop_waits_for(sidecar, stores, of):
+    host = sidecar if of == "volume" else stores
 
     async def main():
         client = host.attach()
-        if kind is kvrail.aio.Queue:
-            queue, arena = kind(client.volume("kv")), client.create_arena(1 << 20)
+        if of == "volume":
+            queue, arena = kvrail.aio.Queue(client.volume("kv")), client.create_arena(1 << 20)
             call = functools.partial(queue.read, arena, 0, 1 << 20)
         else:
-            queue = kind(client.store("kv").namespace("closing", {"model": "m"}))
+            queue = kvrail.aio.Queue(client.store("kv").namespace("closing", {"model": "m"}))
             call = functools.partial(queue.get, b"nothing", bytearray(4096))
         await call()  # its memory is there
         os.kill(host.pid, signal.SIGSTOP)

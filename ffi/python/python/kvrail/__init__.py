@@ -7,10 +7,9 @@
 ('OK', b'bytes')
 
 A :class:`Store` has blocks by key, in namespaces that programs of the same identity share: a
-:class:`Namespace` puts, gets and looks up, one block or many in one call, and waits. A
-:class:`BlockQueue` does the same without waiting; :class:`kvrail.aio.Namespace` is for
-``asyncio``. Got bytes are verified, and are never those of another block; a miss is no
-exception.
+:class:`Namespace` puts, gets and looks up, one block or many in one call, and waits. Its
+:class:`Queue` does the same without waiting; :class:`kvrail.aio.Queue` is for ``asyncio``. Got
+bytes are verified, and are never those of another block; a miss is no exception.
 
 A :class:`Volume` is raw: requests name offsets. An :class:`Arena` is memory that devices reach:
 wrap it with ``numpy.frombuffer`` or ``torch.from_dlpack``, without a copy; blocks in any other
@@ -33,7 +32,6 @@ import os as _os
 from kvrail._kvrail import (
     Arena,
     Block,
-    BlockQueue,
     Client,
     Completion,
     Events,
@@ -90,7 +88,6 @@ __all__ = [
     "AccessError",
     "Arena",
     "Block",
-    "BlockQueue",
     "Client",
     "ClosedError",
     "Completion",

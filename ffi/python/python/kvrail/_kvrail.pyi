@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, SupportsIndex, Unpack, overload
+from typing import Any, Generic, Protocol, SupportsIndex, TypeVar, Unpack, overload
 
 from kvrail._types import (
     BlockMemory,
@@ -20,6 +20,8 @@ from kvrail._types import (
 from kvrail.gpu import Layout
 
 __version__: str
+
+_End = TypeVar("_End", Completion, GroupEnd)
 
 class _HasFileno(Protocol):
     def fileno(self) -> int: ...
@@ -275,7 +277,7 @@ class Volume:
         self, offset: SupportsIndex, length: SupportsIndex, **options: Unpack[Options]
     ) -> Completion:
         """Lets the devices forget a range."""
-    def open_queue(self, depth: int = 128) -> Queue:
+    def open_queue(self, depth: int = 128) -> Queue[Completion]:
         """A queue that holds so many pieces of requests, rounded up to a power of two."""
 
 class Store:
@@ -427,7 +429,7 @@ class Namespace:
         """
     def explain(self, key: BlockName | Keys) -> dict[str, Any]:
         """What the store knows of a key: where its block is, or what became of it."""
-    def queue(self, depth: int = 128) -> BlockQueue:
+    def queue(self, depth: int = 128) -> Queue[GroupEnd]:
         """A queue that has so many blocks in flight, rounded up to a power of two."""
     def clear(self) -> None:
         """Makes all its blocks unreachable, for everybody."""
@@ -494,7 +496,7 @@ class Events:
         the client says, or for so many seconds; then a later call tells."""
 
 class GroupEnd:
-    """The end of what a `BlockQueue` was given: all its blocks have ended."""
+    """The end of a group or lookup of a namespace's `Queue`: all its blocks have ended."""
 
     @property
     def ticket(self) -> int:
@@ -505,69 +507,6 @@ class GroupEnd:
     @property
     def found(self) -> Found | None:
         """Of a lookup. Raises what it failed with, such as `TimedOutError`."""
-
-class BlockQueue:
-    """Puts, gets and lookups without waiting, for one thread: each call submits a group of blocks
-    that ends together, of any size; what does not fit goes out as earlier blocks end, with each
-    `poll` or `wait`. A context manager. `fileno` makes it fit for selectors: call `arm`, wait until
-    the descriptor is readable, `poll`. Keep the memory of a group alone until it has ended.
-
-    >>> ticket = queue.submit_get(keys, (arena, positions, lengths))  # doctest: +SKIP
-    >>> [end.ticket for end in queue.wait()]  # doctest: +SKIP
-    [1]
-    """
-
-    def submit_put(
-        self,
-        keys: Iterable[BlockName] | Keys,
-        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
-        **options: Unpack[PutOptions],
-    ) -> int:
-        """Submits a put, as `Namespace.put_many` does; returns its ticket."""
-    def submit_get(
-        self,
-        keys: Iterable[BlockName] | Keys,
-        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
-        **options: Unpack[GetOptions],
-    ) -> int:
-        """Submits a get, as `Namespace.get_many` does; returns its ticket."""
-    def submit_drop(
-        self, keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]
-    ) -> int:
-        """Submits a drop; returns its ticket."""
-    def submit_lookup(
-        self,
-        keys: Iterable[BlockName] | Keys,
-        *,
-        hold: float = 0.0,
-        prefix_only: bool = False,
-        touch: bool = False,
-        timeout: float | None = None,
-    ) -> int:
-        """Asks which blocks are there, without waiting; returns its ticket. What came of it is
-        fetched as all ends are, a timeout as well."""
-    def poll(self, most: int | None = None) -> list[GroupEnd]:
-        """Fetches what has ended, without waiting."""
-    def wait(self, count: int = 1, timeout: float | None = None) -> list[GroupEnd]:
-        """Waits until `count` groups have ended, nothing is outstanding, or the seconds are over;
-        fetches what has ended."""
-    def arm(self) -> bool:
-        """Prepares to wait for `fileno`. True: something has ended already, so poll instead."""
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when a block has ended, once armed. Never read."""
-    @property
-    def capacity(self) -> int:
-        """Blocks that it has in flight at most."""
-    @property
-    def outstanding(self) -> int:
-        """Groups that were not fetched yet."""
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed; then its calls raise ClosedError."""
-    def close(self, timeout: float = 5.0) -> None:
-        """Waits until nothing is in flight, and closes it. What was not submitted is not done."""
-    def __enter__(self) -> BlockQueue: ...
-    def __exit__(self, *raised: object) -> None: ...
 
 class Keys(Sequence[int]):
     """Keys that were folded once, for many calls.
@@ -699,12 +638,23 @@ class Probed(Sequence[bool | None]):
     def unknown(self) -> int:
         """Keys of which only a lookup knows."""
 
-class Queue:
-    """Requests without waiting, for one thread. A context manager. `fileno` makes it fit for
-    selectors: call `arm`, wait until the descriptor is readable, `poll`."""
+class Queue(Generic[_End]):
+    """Requests without waiting, for one thread. `Volume.open_queue` opens one for ranges, whose
+    ends are `Completion`s, `Namespace.queue` one for blocks, whose ends are `GroupEnd`s. A context
+    manager. `fileno` makes it fit for selectors: call `arm`, wait until the descriptor is readable,
+    `poll`.
+
+    Each call for blocks submits a group that ends together, of any size; what does not fit goes out
+    as earlier blocks end, with each `poll` or `wait`. Keep the memory of a request or a group alone
+    until it has ended.
+
+    >>> ticket = queue.submit_get(keys, (arena, positions, lengths))  # doctest: +SKIP
+    >>> [end.ticket for end in queue.wait()]  # doctest: +SKIP
+    [1]
+    """
 
     def read(
-        self,
+        self: Queue[Completion],
         arena: Arena,
         offset: SupportsIndex,
         length: SupportsIndex,
@@ -713,7 +663,7 @@ class Queue:
     ) -> int:
         """Submits a read; returns its ticket. QueueFullError: poll first."""
     def write(
-        self,
+        self: Queue[Completion],
         arena: Arena,
         offset: SupportsIndex,
         length: SupportsIndex,
@@ -722,7 +672,7 @@ class Queue:
     ) -> int:
         """Submits a write; returns its ticket. QueueFullError: poll first."""
     def read_many(
-        self,
+        self: Queue[Completion],
         arena: Arena,
         offsets: Numbers,
         positions: Numbers,
@@ -732,7 +682,7 @@ class Queue:
         """Submits reads until all are, the queue is full or one cannot be; returns the tickets of
         those that were. Raises only if the first one cannot be."""
     def write_many(
-        self,
+        self: Queue[Completion],
         arena: Arena,
         offsets: Numbers,
         positions: Numbers,
@@ -741,7 +691,7 @@ class Queue:
     ) -> range:
         """Submits writes, as `read_many` does reads."""
     def read_blocks(
-        self,
+        self: Queue[Completion],
         region: GpuRegion,
         offsets: Numbers,
         blocks: Numbers,
@@ -751,7 +701,7 @@ class Queue:
     ) -> range:
         """Submits reads into blocks of a region, as `read_many` does into an arena."""
     def write_blocks(
-        self,
+        self: Queue[Completion],
         region: GpuRegion,
         offsets: Numbers,
         blocks: Numbers,
@@ -760,33 +710,66 @@ class Queue:
         **options: Unpack[Options],
     ) -> range:
         """Submits writes of blocks of a region, as `read_blocks` does reads."""
-    def flush(self, **options: Unpack[Options]) -> int:
+    def flush(self: Queue[Completion], **options: Unpack[Options]) -> int:
         """Submits a flush; returns its ticket."""
     def discard(
-        self, offset: SupportsIndex, length: SupportsIndex, **options: Unpack[Options]
+        self: Queue[Completion],
+        offset: SupportsIndex,
+        length: SupportsIndex,
+        **options: Unpack[Options],
     ) -> int:
         """Submits a discard; returns its ticket."""
-    def poll(self, most: int | None = None) -> list[Completion]:
+    def submit_put(
+        self: Queue[GroupEnd],
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[PutOptions],
+    ) -> int:
+        """Submits a put, as `Namespace.put_many` does; returns its ticket."""
+    def submit_get(
+        self: Queue[GroupEnd],
+        keys: Iterable[BlockName] | Keys,
+        buffers: Iterable[BlockMemory] | BlockMemory | tuple[Arena, Numbers, Numbers],
+        **options: Unpack[GetOptions],
+    ) -> int:
+        """Submits a get, as `Namespace.get_many` does; returns its ticket."""
+    def submit_drop(
+        self: Queue[GroupEnd], keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]
+    ) -> int:
+        """Submits a drop; returns its ticket."""
+    def submit_lookup(
+        self: Queue[GroupEnd],
+        keys: Iterable[BlockName] | Keys,
+        *,
+        hold: float = 0.0,
+        prefix_only: bool = False,
+        touch: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Asks which blocks are there, without waiting; returns its ticket. What came of it is
+        fetched as all ends are, a timeout as well."""
+    def poll(self, most: int | None = None) -> list[_End]:
         """Fetches what has ended, without waiting."""
-    def wait(self, count: int = 1, timeout: float | None = None) -> list[Completion]:
-        """Waits until `count` requests have ended, nothing is in flight, or the seconds are over;
-        fetches what has ended."""
+    def wait(self, count: int = 1, timeout: float | None = None) -> list[_End]:
+        """Waits until `count` requests or groups have ended, nothing is in flight, or the seconds
+        are over; fetches what has ended."""
     def arm(self) -> bool:
         """Prepares to wait for `fileno`. True: something has ended already, so poll instead."""
     def fileno(self) -> int:
         """A descriptor that becomes readable when something has ended, once armed. Never read."""
     @property
     def capacity(self) -> int:
-        """Pieces of requests that it holds."""
+        """Blocks, or pieces of requests for ranges, that it has in flight at most."""
     @property
     def outstanding(self) -> int:
-        """Pieces of requests that are in flight."""
+        """Of a volume: pieces of requests in flight. Of a namespace: groups and lookups that were
+        not fetched yet."""
     @property
     def closed(self) -> bool:
         """Whether it was closed; then its calls raise ClosedError."""
     def close(self, timeout: float = 5.0) -> None:
-        """Waits until nothing is in flight, and closes it."""
-    def __enter__(self) -> Queue: ...
+        """Waits until nothing is in flight, and closes it. What was not submitted is not done."""
+    def __enter__(self) -> Queue[_End]: ...
     def __exit__(self, *raised: object) -> None: ...
 
 def _forked() -> None: ...

@@ -89,7 +89,7 @@ class Lane(Generic[T]):
     def __init__(self, link: Link, depth: int = 128) -> None:
         self._link, self._depth = link, depth
         self._session: Session | None = None
-        self._queue: kvrail.BlockQueue | None = None
+        self._queue: kvrail.Queue[kvrail.GroupEnd] | None = None
         self._flying: dict[int, _Group[T]] = {}
         self._ended: deque[Ended[T]] = deque()
         self._kept: deque[tuple[float, Ended[T]]] = deque()
@@ -183,7 +183,7 @@ class Lane(Generic[T]):
             return None
         return self._queue.fileno()
 
-    def _open(self) -> "kvrail.BlockQueue | None":
+    def _open(self) -> "kvrail.Queue[kvrail.GroupEnd] | None":
         """The queue of the link's session. While groups of one that has ended are in flight there
         is none."""
         session = self._link.session
@@ -249,7 +249,7 @@ class Lane(Generic[T]):
         self._oldest = None if oldest is None else oldest.begun
 
 
-def _submit(queue: "kvrail.BlockQueue", session: Session, group: _Group[T]) -> int:
+def _submit(queue: "kvrail.Queue[kvrail.GroupEnd]", session: Session, group: _Group[T]) -> int:
     blocks = group.blocks
     buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
     if group.work == "get":

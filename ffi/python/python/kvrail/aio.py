@@ -5,20 +5,19 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Sized
 from types import TracebackType
-from typing import Unpack
+from typing import Unpack, cast
 
 from kvrail._kvrail import (
     Arena,
-    BlockQueue,
     Completion,
     Found,
     GpuRegion,
     GroupEnd,
     Keys,
+    Namespace,
     Results,
     Volume,
 )
-from kvrail._kvrail import Namespace as _Namespace
 from kvrail._kvrail import Queue as _Queue
 from kvrail._types import (
     BlockMemory,
@@ -31,7 +30,7 @@ from kvrail._types import (
 )
 from kvrail.errors import ClosedError, KvrailError, QueueFullError
 
-__all__ = ["Namespace", "Queue"]
+__all__ = ["Queue"]
 
 _EXPECTED_BYTES = 1 << 16
 _LOOK_S = 0.25
@@ -42,7 +41,7 @@ class _Bell:
     """Calls ``fetch`` in the loop that made it: when the queue rings, and now and then while
     something is awaited, because a queue rings no more when its client is closed."""
 
-    def __init__(self, queue: _Queue | BlockQueue, fetch: Callable[[], None]) -> None:
+    def __init__(self, queue: "_Queue[Completion]", fetch: Callable[[], None]) -> None:
         self._queue, self._fetch = queue, fetch
         self._loop = asyncio.get_running_loop()
         # A copy: the queue's own is gone with its client, and its number is another file's.
@@ -76,12 +75,12 @@ class _Bell:
             self._look.cancel()
 
 
-class _Batch:
-    """Requests that one call waits for."""
+class _Call:
+    """What one call waits for: requests for ranges, a group of blocks, or a lookup."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()
-        self.ends: dict[int, Completion] = {}
+        self.ends: dict[int, Completion | GroupEnd] = {}
         self.tickets: list[int] = []
         self.complete = False
 
@@ -96,19 +95,30 @@ def _rest(numbers: Numbers, done: int) -> Numbers:
     return numbers[done:] if isinstance(numbers, Sized) else numbers
 
 
-class Queue:
-    """Reads and writes of one volume, to be awaited in the loop that made the queue.
+def _one(key: BlockName | Keys) -> Iterable[BlockName] | Keys:
+    """A key as keys."""
+    return key if isinstance(key, Keys) else [key]
 
-    A task that is cancelled leaves its requests in flight: their memory is not free before
-    :meth:`drain` returns.
+
+class Queue:
+    """A queue of a volume or of a namespace whose calls are awaited, in the loop that made it.
+
+    >>> async with kvrail.aio.Queue(space) as blocks:  # doctest: +SKIP
+    ...     hits = await blocks.get_many(keys, (arena, positions, lengths))
+
+    Calls for ranges are for a volume's queue, calls for blocks for a namespace's. A task that is
+    cancelled leaves its requests in flight: their memory is not free before :meth:`drain` returns.
     """
 
-    def __init__(self, volume: Volume, depth: int = 128) -> None:
-        self._queue: _Queue = volume.open_queue(depth)
+    def __init__(self, of: Volume | Namespace, depth: int = 128) -> None:
+        queue = of.open_queue(depth) if isinstance(of, Volume) else of.queue(depth)
+        # The compiled queue refuses, with the reason, what its volume or namespace does not have.
+        self._ranges_of = cast("_Queue[Completion]", queue)
+        self._blocks_of = cast("_Queue[GroupEnd]", queue)
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _Batch] = {}
+        self._waiting: dict[int, _Call] = {}
         self._news = asyncio.Event()
-        self._bell = _Bell(self._queue, self._fetch)
+        self._bell = _Bell(self._ranges_of, self._fetch)
 
     async def read(
         self,
@@ -141,7 +151,8 @@ class Queue:
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Reads many ranges; the first that failed raises its exception."""
-        return await self._run(self._queue.read_many, arena, (offsets, positions, length), options)
+        numbers = (offsets, positions, length)
+        return await self._ranges(self._ranges_of.read_many, arena, numbers, options)
 
     async def write_many(
         self,
@@ -152,7 +163,8 @@ class Queue:
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Writes many ranges; the first that failed raises its exception."""
-        return await self._run(self._queue.write_many, arena, (offsets, positions, length), options)
+        numbers = (offsets, positions, length)
+        return await self._ranges(self._ranges_of.write_many, arena, numbers, options)
 
     async def read_blocks(
         self,
@@ -164,8 +176,8 @@ class Queue:
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Fills blocks of GPU memory; the first that failed raises its exception."""
-        submit = functools.partial(self._queue.read_blocks, part=part)
-        return await self._run(submit, region, (offsets, blocks), options)
+        submit = functools.partial(self._ranges_of.read_blocks, part=part)
+        return await self._ranges(submit, region, (offsets, blocks), options)
 
     async def write_blocks(
         self,
@@ -177,130 +189,18 @@ class Queue:
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Writes blocks of GPU memory; the first that failed raises its exception."""
-        submit = functools.partial(self._queue.write_blocks, part=part)
-        return await self._run(submit, region, (offsets, blocks), options)
+        submit = functools.partial(self._ranges_of.write_blocks, part=part)
+        return await self._ranges(submit, region, (offsets, blocks), options)
 
     async def flush(self) -> Completion:
         """Makes every write that was completed before durable."""
-        batch = _Batch(self._loop)
-        while not batch.tickets:
+        call = _Call(self._loop)
+        while not call.tickets:
             try:
-                self._add(batch, [self._queue.flush()])
+                self._add(call, [self._ranges_of.flush()])
             except QueueFullError:
                 await self._wait_for_news()
-        return (await self._ends(batch))[0]
-
-    async def drain(self) -> None:
-        """Waits until nothing is in flight, cancelled calls included."""
-        while self._waiting:
-            await self._wait_for_news()
-
-    async def close(self) -> None:
-        """Waits until nothing is in flight, and closes the queue."""
-        if self._queue.closed:
-            self._give_up()
-        await self.drain()
-        self._bell.close()
-        self._queue.close()
-
-    async def __aenter__(self) -> "Queue":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _run(
-        self,
-        submit: Callable[..., range],
-        memory: Arena | GpuRegion,
-        numbers: tuple[Numbers, ...],
-        options: Options,
-    ) -> list[Completion]:
-        batch = _Batch(self._loop)
-        count = max((len(it) for it in numbers if isinstance(it, Sized)), default=1)
-        try:
-            while (done := len(batch.tickets)) < count:
-                rest = (_rest(it, done) for it in numbers) if done else numbers
-                tickets = submit(memory, *rest, **options)
-                self._add(batch, tickets)
-                if not tickets:
-                    await self._wait_for_news()
-        except Exception:
-            # What went out before the one that cannot be still uses its memory.
-            await self._ends(batch)
-            raise
-        return await self._ends(batch)
-
-    def _add(self, batch: _Batch, tickets: Iterable[int]) -> None:
-        for ticket in tickets:
-            batch.tickets.append(ticket)
-            self._waiting[ticket] = batch
-        self._arm()
-
-    async def _ends(self, batch: _Batch) -> list[Completion]:
-        batch.complete = True
-        batch.settle()
-        await batch.future
-        ends = [batch.ends[ticket] for ticket in batch.tickets]
-        failed = [(at, end.status) for at, end in enumerate(ends) if not end.ok]
-        if failed:
-            try:
-                ends[failed[0][0]].check()
-            except KvrailError as error:
-                error.failed = failed
-                raise
-        return ends
-
-    async def _wait_for_news(self) -> None:
-        self._news.clear()
-        if self._queue.outstanding:
-            await self._news.wait()
-        else:
-            await asyncio.sleep(0)
-
-    def _arm(self) -> None:
-        if self._waiting:
-            self._bell.arm()
-
-    def _fetch(self) -> None:
-        if self._queue.closed:
-            return self._give_up()
-        for end in self._queue.poll():
-            if not end.is_notice and (batch := self._waiting.pop(end.ticket, None)):
-                batch.ends[end.ticket] = end
-                batch.settle()
-        self._news.set()
-        self._arm()
-
-    def _give_up(self) -> None:
-        for batch in self._waiting.values():
-            if not batch.future.done():
-                batch.future.set_exception(ClosedError(_CLOSED))
-        self._waiting.clear()
-        self._news.set()
-
-
-class Namespace:
-    """A namespace whose calls are awaited, in the loop that made this object.
-
-    >>> async with kvrail.aio.Namespace(space) as blocks:  # doctest: +SKIP
-    ...     hits = await blocks.get_many(keys, (arena, positions, lengths))
-
-    A task that is cancelled leaves its blocks in flight: their memory is not free before
-    :meth:`drain` returns.
-    """
-
-    def __init__(self, space: _Namespace, depth: int = 128) -> None:
-        self._queue = space.queue(depth)
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[GroupEnd]] = {}
-        self._quiet = asyncio.Event()
-        self._bell = _Bell(self._queue, self._fetch)
+        return (await self._completions(call))[0]
 
     async def put(
         self, key: BlockName | Keys, buffer: BlockMemory, **options: Unpack[PutOptions]
@@ -341,7 +241,7 @@ class Namespace:
         **options: Unpack[PutOptions],
     ) -> Results:
         """As :meth:`kvrail.Namespace.put_many`."""
-        return await self._results(self._queue.submit_put(keys, buffers, **options))
+        return await self._results(self._blocks_of.submit_put(keys, buffers, **options))
 
     async def get_many(
         self,
@@ -350,38 +250,37 @@ class Namespace:
         **options: Unpack[BlockOptions],
     ) -> Results:
         """As :meth:`kvrail.Namespace.get_many`."""
-        return await self._results(self._queue.submit_get(keys, buffers, **options))
+        return await self._results(self._blocks_of.submit_get(keys, buffers, **options))
 
     async def drop(
         self, keys: Iterable[BlockName] | Keys, **options: Unpack[DropOptions]
     ) -> Results:
         """As :meth:`kvrail.Namespace.drop`."""
-        return await self._results(self._queue.submit_drop(keys, **options))
+        return await self._results(self._blocks_of.submit_drop(keys, **options))
 
     async def lookup(
         self, keys: Iterable[BlockName] | Keys, *, hold: float = 0.0, prefix_only: bool = False
     ) -> Found:
         """As :meth:`kvrail.Namespace.lookup`; no device is asked."""
-        ticket = self._queue.submit_lookup(keys, hold=hold, prefix_only=prefix_only)
-        found = (await self._end(ticket)).found
+        ticket = self._blocks_of.submit_lookup(keys, hold=hold, prefix_only=prefix_only)
+        found = (await self._group_end(ticket)).found
         assert found is not None
         return found
 
     async def drain(self) -> None:
         """Waits until nothing is in flight, cancelled calls included."""
         while self._waiting:
-            self._quiet.clear()
-            await self._quiet.wait()
+            await self._wait_for_news()
 
     async def close(self) -> None:
         """Waits until nothing is in flight, and closes the queue."""
-        if self._queue.closed:
+        if self._ranges_of.closed:
             self._give_up()
         await self.drain()
         self._bell.close()
-        self._queue.close()
+        self._ranges_of.close()
 
-    async def __aenter__(self) -> "Namespace":
+    async def __aenter__(self) -> "Queue":
         return self
 
     async def __aexit__(
@@ -392,42 +291,93 @@ class Namespace:
     ) -> None:
         await self.close()
 
+    async def _ranges(
+        self,
+        submit: Callable[..., range],
+        memory: Arena | GpuRegion,
+        numbers: tuple[Numbers, ...],
+        options: Options,
+    ) -> list[Completion]:
+        call = _Call(self._loop)
+        count = max((len(it) for it in numbers if isinstance(it, Sized)), default=1)
+        try:
+            while (done := len(call.tickets)) < count:
+                rest = (_rest(it, done) for it in numbers) if done else numbers
+                tickets = submit(memory, *rest, **options)
+                self._add(call, tickets)
+                if not tickets:
+                    await self._wait_for_news()
+        except Exception:
+            # What went out before the one that cannot be still uses its memory.
+            await self._ended(call)
+            raise
+        return await self._completions(call)
+
+    async def _completions(self, call: _Call) -> list[Completion]:
+        await self._ended(call)
+        ends = [cast(Completion, call.ends[ticket]) for ticket in call.tickets]
+        failed = [(at, end.status) for at, end in enumerate(ends) if not end.ok]
+        if failed:
+            try:
+                ends[failed[0][0]].check()
+            except KvrailError as error:
+                error.failed = failed
+                raise
+        return ends
+
     async def _results(self, ticket: int) -> Results:
-        results = (await self._end(ticket)).results
+        results = (await self._group_end(ticket)).results
         assert results is not None
         if {"RESTARTED", "DRAINING", "INTERNAL", "INVALID"} & results.counts.keys():
             results.check()
         return results
 
-    async def _end(self, ticket: int) -> GroupEnd:
-        future: asyncio.Future[GroupEnd] = self._loop.create_future()
-        self._waiting[ticket] = future
+    async def _group_end(self, ticket: int) -> GroupEnd:
+        call = _Call(self._loop)
+        self._add(call, [ticket])
+        await self._ended(call)
+        return cast(GroupEnd, call.ends[ticket])
+
+    def _add(self, call: _Call, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            call.tickets.append(ticket)
+            self._waiting[ticket] = call
         self._arm()
-        return await future
+
+    async def _ended(self, call: _Call) -> None:
+        call.complete = True
+        call.settle()
+        await call.future
+
+    async def _wait_for_news(self) -> None:
+        if self._ranges_of.closed:
+            return self._give_up()
+        self._news.clear()
+        if self._ranges_of.outstanding:
+            await self._news.wait()
+        else:
+            await asyncio.sleep(0)
 
     def _arm(self) -> None:
         if self._waiting:
             self._bell.arm()
 
     def _fetch(self) -> None:
-        if self._queue.closed:
+        if self._ranges_of.closed:
             return self._give_up()
-        for end in self._queue.poll():
-            future = self._waiting.pop(end.ticket)
-            if not future.done():
-                future.set_result(end)
-        if not self._waiting:
-            self._quiet.set()
+        ends: list[Completion | GroupEnd] = [*self._ranges_of.poll()]
+        for end in ends:
+            if isinstance(end, Completion) and end.is_notice:
+                continue
+            if call := self._waiting.pop(end.ticket, None):
+                call.ends[end.ticket] = end
+                call.settle()
+        self._news.set()
         self._arm()
 
     def _give_up(self) -> None:
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(ClosedError(_CLOSED))
+        for call in self._waiting.values():
+            if not call.future.done():
+                call.future.set_exception(ClosedError(_CLOSED))
         self._waiting.clear()
-        self._quiet.set()
-
-
-def _one(key: BlockName | Keys) -> Iterable[BlockName] | Keys:
-    """A key as keys."""
-    return key if isinstance(key, Keys) else [key]
+        self._news.set()

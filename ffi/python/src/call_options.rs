@@ -26,17 +26,17 @@ pub(crate) const OF_DROPS: &[&str] = &["priority", "timeout", "durable"];
 
 /// How the blocks of a call depend on each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kin {
+pub(crate) enum BlockDependency {
     /// Not at all.
     #[default]
-    Apart,
+    Independent,
     /// Each is worth little without those before it.
     Chain,
 }
 
-/// How blocks are moved.
+/// Keyword arguments of a call for blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct CallOptions {
     class: Class,
     durable: Option<()>,
     /// For each block; none if there is none.
@@ -49,21 +49,21 @@ pub(crate) struct Manner {
     replacing: Option<()>,
     /// Of the first block or of all, or of each.
     depth: Option<Numbers>,
-    kin: Kin,
+    dependency: BlockDependency,
     /// What the store has of the chain of each block; none where all extend theirs.
     chains: Vec<Chain>,
     /// How long the call may wait; for ever if nothing is said.
     timeout: Option<Duration>,
 }
 
-impl Manner {
+impl CallOptions {
     /// Reads keyword arguments of a call for `count` blocks.
     pub(crate) fn read(
         given: Option<&Bound<'_, PyDict>>,
         known: &[&str],
         count: usize,
     ) -> PyResult<Self> {
-        let mut manner = Self::default();
+        let mut options = Self::default();
         for (key, value) in given.into_iter().flatten() {
             let key: String = key.extract()?;
             if !known.contains(&&*key) {
@@ -73,34 +73,34 @@ impl Manner {
             }
             match &*key {
                 _ if value.is_none() => {}
-                "priority" => manner.class = class(&value)?,
-                "timeout" => manner.timeout = Some(seconds("timeout", &value)?),
-                "durable" => manner.durable = value.extract::<bool>()?.then_some(()),
-                "metadata" => manner.metadata = metadata(&value, count)?,
-                "crc" => manner.crc = Some(each(&key, &value, count)?),
-                "verify" => manner.unverified = (!value.extract::<bool>()?).then_some(()),
-                "replace" => manner.replacing = value.extract::<bool>()?.then_some(()),
-                "depth" => manner.depth = Some(each(&key, &value, count)?),
-                _ => (manner.kin, manner.chains) = chains(&value, count)?,
+                "priority" => options.class = class(&value)?,
+                "timeout" => options.timeout = Some(seconds("timeout", &value)?),
+                "durable" => options.durable = value.extract::<bool>()?.then_some(()),
+                "metadata" => options.metadata = metadata(&value, count)?,
+                "crc" => options.crc = Some(each(&key, &value, count)?),
+                "verify" => options.unverified = (!value.extract::<bool>()?).then_some(()),
+                "replace" => options.replacing = value.extract::<bool>()?.then_some(()),
+                "depth" => options.depth = Some(each(&key, &value, count)?),
+                _ => (options.dependency, options.chains) = chains(&value, count)?,
             }
         }
-        Ok(manner)
+        Ok(options)
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    pub(crate) fn kin(&self) -> Kin {
-        self.kin
+    pub(crate) fn dependency(&self) -> BlockDependency {
+        self.dependency
     }
 
     /// How deep in its chain the block with this number is; what is deeper than can be said is as
     /// deep as can be said.
     fn depth(&self, index: usize) -> u16 {
-        let deeper = match (&self.depth, self.kin) {
-            (Some(Numbers::Many(_)), _) | (_, Kin::Apart) => 0,
-            (_, Kin::Chain) => index as u64,
+        let deeper = match (&self.depth, self.dependency) {
+            (Some(Numbers::Many(_)), _) | (_, BlockDependency::Independent) => 0,
+            (_, BlockDependency::Chain) => index as u64,
         };
         let first = self.depth.as_ref().map_or(0, |depth| depth.get(index));
         u16::try_from(first.saturating_add(deeper)).unwrap_or(u16::MAX)
@@ -146,17 +146,20 @@ fn unequal(what: &str, given: usize, count: usize) -> PyErr {
 }
 
 /// Whether all blocks are one chain, and what the store has of the chain of each.
-fn chains(value: &Bound<'_, PyAny>, count: usize) -> PyResult<(Kin, Vec<Chain>)> {
+fn chains(value: &Bound<'_, PyAny>, count: usize) -> PyResult<(BlockDependency, Vec<Chain>)> {
     if value.is_instance_of::<PyBool>() {
-        return Ok((if value.extract()? { Kin::Chain } else { Kin::Apart }, Vec::new()));
+        return Ok((
+            if value.extract()? { BlockDependency::Chain } else { BlockDependency::Independent },
+            Vec::new(),
+        ));
     }
     if value.is_instance_of::<PyString>() {
-        return Ok((Kin::Chain, vec![chain(value)?; count]));
+        return Ok((BlockDependency::Chain, vec![chain(value)?; count]));
     }
     let all = value.try_iter().map_err(|_| unknown(value))?;
     let all = all.map(|it| chain(&it?)).collect::<PyResult<Vec<_>>>()?;
     match all.len() {
-        given if given == count => Ok((Kin::Apart, all)),
+        given if given == count => Ok((BlockDependency::Independent, all)),
         given => Err(unequal("chain", given, count)),
     }
 }

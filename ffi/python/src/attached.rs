@@ -1,21 +1,13 @@
-//! What the session closes when the program does not: queues and regions in use.
+//! GPU memory that is attached: the session detaches it when the program does not.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use kvrail_client::{ClientError, Completed, GpuRange};
+use kvrail_client::{ClientError, GpuRange};
 use pyo3::prelude::*;
 
 use crate::errors::from_reason;
-
-/// What the thread that uses a queue holds.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) queue: kvrail_client::Queue,
-    /// Ends that were fetched and not handed out yet.
-    pub(crate) done: Vec<Completed>,
-}
 
 /// An attached region and the Python objects whose memory it is. However it ends, they are let go
 /// only when the sidecar has let go.

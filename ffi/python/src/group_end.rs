@@ -1,0 +1,65 @@
+//! Ends of groups and lookups as Python sees them.
+
+use pyo3::prelude::*;
+
+use crate::results::{Found, Results};
+
+/// The end of a group or lookup.
+#[pyclass(frozen, module = "kvrail")]
+#[derive(Debug)]
+pub(crate) struct GroupEnd {
+    ticket: u32,
+    outcome: Outcome,
+}
+
+/// What a group or a lookup came to.
+#[derive(Debug)]
+enum Outcome {
+    Results(Py<Results>),
+    Found(PyResult<Py<Found>>),
+}
+
+impl GroupEnd {
+    /// The end of a put, get or drop.
+    pub(crate) fn of_group(py: Python<'_>, ticket: u32, results: Results) -> PyResult<Self> {
+        Ok(Self { ticket, outcome: Outcome::Results(Py::new(py, results)?) })
+    }
+
+    /// The end of a lookup.
+    pub(crate) fn of_lookup(py: Python<'_>, ticket: u32, found: PyResult<Found>) -> Self {
+        Self { ticket, outcome: Outcome::Found(found.and_then(|found| Py::new(py, found))) }
+    }
+}
+
+#[pymethods]
+impl GroupEnd {
+    #[getter]
+    fn ticket(&self) -> u32 {
+        self.ticket
+    }
+
+    #[getter]
+    fn results(&self, py: Python<'_>) -> Option<Py<Results>> {
+        match &self.outcome {
+            Outcome::Results(results) => Some(results.clone_ref(py)),
+            Outcome::Found(_) => None,
+        }
+    }
+
+    #[getter]
+    fn found(&self, py: Python<'_>) -> PyResult<Option<Py<Found>>> {
+        match &self.outcome {
+            Outcome::Results(_) => Ok(None),
+            Outcome::Found(Ok(found)) => Ok(Some(found.clone_ref(py))),
+            Outcome::Found(Err(error)) => Err(error.clone_ref(py)),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let kind = match self.outcome {
+            Outcome::Results(_) => "group",
+            Outcome::Found(_) => "lookup",
+        };
+        format!("<kvrail.GroupEnd of {kind} {}>", self.ticket)
+    }
+}
