@@ -97,7 +97,7 @@ enum Job {
 
 /// Counts of a thread. A reader of an old count looks again later.
 #[derive(Debug, Default)]
-struct Counts {
+struct JobCounts {
     /// Things to be closed that it has not come to.
     discarded: AtomicUsize,
     /// Sockets it holds, and processes it has started that have not ended.
@@ -110,14 +110,14 @@ struct Counts {
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryWorker {
     jobs: Sender<Job>,
-    counts: Arc<Counts>,
+    counts: Arc<JobCounts>,
 }
 
 impl MemoryWorker {
     /// Starts the thread.
     pub(crate) fn start(name: &str, context: &WorkerContext) -> Result<Self, Errno> {
         let (jobs, queue) = channel();
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<JobCounts>::default();
         let closers = Closers::new(context.porter.clone());
         let counted = Arc::clone(&counts);
         let (context, unread) = (context.clone(), Vec::new());
@@ -174,7 +174,7 @@ impl MemoryWorker {
 
 struct Worker {
     context: WorkerContext,
-    counts: Arc<Counts>,
+    counts: Arc<JobCounts>,
     closers: Closers,
     /// Sessions whose next packet was refused, and stays in the socket until a process removes it.
     unread: Vec<(u64, OwnedFd)>,

@@ -11,19 +11,27 @@ pub(crate) struct PollerSet(u64);
 
 impl PollerSet {
     pub(crate) fn all(count: usize) -> Self {
+        debug_assert!(count <= 64, "a bit for each poller");
         (0..count).fold(Self::default(), |set, poller| set.with(poller))
     }
 
     pub(crate) fn with(self, poller: usize) -> Self {
+        debug_assert!(poller < 64, "a bit for each poller");
         Self(self.0 | 1 << poller)
     }
 
+    pub(crate) fn contains(self, poller: usize) -> bool {
+        debug_assert!(poller < 64, "a bit for each poller");
+        self.0 & 1 << poller != 0
+    }
+
     pub(crate) fn remove(&mut self, poller: usize) {
+        debug_assert!(poller < 64, "a bit for each poller");
         self.0 &= !(1 << poller);
     }
 
     pub(crate) fn insert(&mut self, poller: usize) {
-        self.0 |= 1 << poller;
+        *self = self.with(poller);
     }
 
     pub(crate) fn common(self, other: Self) -> Self {
@@ -59,6 +67,8 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn since(self, before: Self) -> Self {
+        debug_assert!(self.accepted >= before.accepted, "counters only grow");
+        debug_assert!(self.completed >= before.completed, "counters only grow");
         Self {
             accepted: self.accepted.saturating_sub(before.accepted),
             completed: self.completed.saturating_sub(before.completed),
@@ -97,6 +107,7 @@ impl Pollers {
 
     /// Sends to one poller, in order, now or as soon as it has room.
     pub(crate) fn send(&mut self, poller: usize, command: Command) {
+        debug_assert_eq!(self.backlog.len(), self.handles.len(), "a backlog for each poller");
         self.backlog[poller].push_back(command);
         self.flush_one(poller);
     }

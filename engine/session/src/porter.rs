@@ -64,7 +64,7 @@ pub(crate) enum Stuck {
 }
 
 /// The process's result: number of descriptors, and place and kind of an unsuitable one.
-type Verdict = (usize, Option<(usize, String)>);
+type Findings = (usize, Option<(usize, String)>);
 
 impl Porter {
     /// A program that calls `porter` with its last argument, which is added to these.
@@ -103,7 +103,7 @@ impl Porter {
         let patience = Timespec::try_from(PATIENCE).ok();
         let mut said = [PollFd::new(&link, PollFlags::IN)];
         let _in_time = retry_on_intr(|| poll(&mut said, patience.as_ref()));
-        match link.receive::<Verdict>(&mut PacketBuffer::default(), FDS_MAX) {
+        match link.receive::<Findings>(&mut PacketBuffer::default(), FDS_MAX) {
             Ok(packet) => Ok(match packet.message {
                 (_, None) => Received::Fit(packet.fds),
                 (present, Some(unfit)) => Received::Unfit(present, unfit),
@@ -171,7 +171,7 @@ fn fetch() -> Result<(), ChannelError> {
     let unfit = looks.find_map(|(place, fd)| Some((place, unfit(fd)?)));
     let fit = if unfit.is_none() { &packet.fds[..] } else { &[] };
     let fds: Vec<_> = fit.iter().map(AsFd::as_fd).collect();
-    let verdict: Verdict = (packet.fds.len(), unfit);
+    let verdict: Findings = (packet.fds.len(), unfit);
     link.send(&verdict, &fds)
 }
 

@@ -88,6 +88,7 @@ struct Owned {
 impl Owned {
     /// Forgets a queue.
     fn remove(&mut self, queue: u32) -> Option<Queue> {
+        debug_assert!(self.bytes.contains_key(&queue), "every queue has a segment");
         self.tails.remove(&queue);
         self.bytes.remove(&queue);
         self.queues.remove(&queue)
@@ -99,6 +100,8 @@ impl Owned {
             let number = self.next;
             self.next = number.wrapping_add(1);
             if !self.queues.contains_key(&number) {
+                debug_assert!(!self.tails.contains_key(&number), "tails go with their queue");
+                debug_assert!(!self.bytes.contains_key(&number), "segments go with their queue");
                 return number;
             }
         }
@@ -191,8 +194,10 @@ impl Queues {
             let bytes = BTreeMap::new();
             Owned { slot, worker, queues, tails: none, bytes, next: 0 }
         });
+        debug_assert_eq!(owned.slot, slot, "a session keeps its place");
         let queue = owned.number();
         let ((segment, fds), seats) = make(shape, (tails, tenant), (queue, waking))?;
+        debug_assert_eq!(seats.len(), shape.0, "a lane for each poller");
         let answer = ControlReply::Queue { queue, segment_bytes: segment.bytes() as u64 };
         owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
         owned.bytes.insert(queue, segment.bytes() as u64);
@@ -216,6 +221,7 @@ impl Queues {
         let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
             return Ok(());
         };
+        debug_assert_eq!(seats.len(), pollers.count(), "a lane for each poller");
         for (poller, seat) in seats.into_iter().enumerate() {
             pollers.send(poller, Command::AddLane(owned.slot, Box::new(seat)));
         }
@@ -226,6 +232,7 @@ impl Queues {
     pub(crate) fn lane_added(&mut self, poller: usize, key: QueueKey) -> Option<Reply> {
         let entry = self.get(key)?;
         let Queue::Opening { waiting, .. } = entry else { return None };
+        debug_assert!(waiting.contains(poller), "a poller takes a lane up once");
         waiting.remove(poller);
         if waiting.is_empty() { opened(key, entry) } else { None }
     }

@@ -22,6 +22,7 @@ impl Default for RateLimit {
 
 impl RateLimit {
     pub(crate) fn with_burst(burst: u32) -> Self {
+        debug_assert!(burst > 0, "a limit admits a line now and then");
         Self { burst, clean: None, suppressed: 0 }
     }
 

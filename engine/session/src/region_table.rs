@@ -58,6 +58,7 @@ impl Grant {
 impl RegionTable {
     /// A table whose arenas leave the last `reserved` entries of the devices' tables alone.
     pub(crate) fn new(bytes_max: u64, reserved: u16) -> Self {
+        assert!(reserved < BUFFERS_MAX, "staging pools leave entries to arenas");
         let places = u16::try_from(REGIONS_MAX).expect("a place is the low half of a region id");
         let free = (0..places).map(|place| (place, 0)).collect();
         let buffers = RangeAllocator::new(0..BUFFERS_MAX - reserved);
@@ -81,6 +82,7 @@ impl RegionTable {
 
     /// Arenas there are.
     pub(crate) fn used(&self) -> usize {
+        debug_assert!(self.free.len() + self.remotes <= REGIONS_MAX, "no place is free twice");
         REGIONS_MAX - self.free.len() - self.remotes
     }
 
@@ -102,8 +104,11 @@ impl RegionTable {
             return Err(short);
         }
         let buffers = self.buffers.allocate_range(count).map_err(|_| short)?;
+        debug_assert_eq!(buffers.len(), usize::from(count), "the row that was asked for");
+        debug_assert!(buffers.end <= BUFFERS_MAX, "the entries behind are GPU memory's");
         self.free.pop_front();
         self.bytes += bytes;
+        debug_assert!(self.bytes + self.beside <= self.bytes_max, "grants stay within the limit");
         Ok(Grant { id: number(place, generation), buffers, bytes })
     }
 
@@ -117,6 +122,8 @@ impl RegionTable {
 
     /// Gives back what was set aside beyond `bytes`, now that the size is known.
     pub(crate) fn settle(&mut self, grant: &mut Grant, bytes: u64) {
+        debug_assert!(!grant.is_remote(), "GPU memory is not counted here");
+        debug_assert!(self.bytes >= grant.bytes, "the grant is in the sum");
         let bytes = bytes.min(grant.bytes);
         self.bytes -= grant.bytes - bytes;
         grant.bytes = bytes;
@@ -126,10 +133,14 @@ impl RegionTable {
     pub(crate) fn free(&mut self, grant: Grant) {
         let [place, generation] = [grant.id.0 & 0xffff, grant.id.0 >> 16]
             .map(|half| u16::try_from(half).expect("half of 32 bits"));
+        debug_assert!(usize::from(place) < REGIONS_MAX, "places are given by this table");
+        debug_assert!(self.free.iter().all(|(free, _)| *free != place), "a place is freed once");
         self.free.push_back((place, generation.wrapping_add(1)));
         if grant.is_remote() {
+            debug_assert!(self.remotes > 0, "the grant is in the count");
             self.remotes -= 1;
         } else {
+            debug_assert!(self.bytes >= grant.bytes, "the grant is in the sum");
             self.buffers.free_range(grant.buffers);
             self.bytes -= grant.bytes;
         }

@@ -45,12 +45,12 @@ struct Arena {
     worker: MemoryWorker,
     /// Kept until every poller has detached, and then a little longer for closing.
     memory: Option<Memory>,
-    stage: Stage,
+    stage: ArenaStage,
 }
 
 /// Life of an arena. Answers go to the request with this `seq`; none where it was answered before.
 #[derive(Debug)]
-enum Stage {
+enum ArenaStage {
     /// A memory worker is at it.
     Building { seq: u64 },
     /// Pollers register it with their devices.
@@ -85,9 +85,9 @@ impl Arena {
     /// Whether a request waits for these pollers, and for no other.
     fn waits_only_for(&self, pollers: PollerSet) -> bool {
         match &self.stage {
-            Stage::Attaching(Attaching { waiting, .. })
-            | Stage::Unwinding { seq: Some(_), waiting, .. }
-            | Stage::Detaching { seq: Some(_), waiting } => waiting.is_some_of(pollers),
+            ArenaStage::Attaching(Attaching { waiting, .. })
+            | ArenaStage::Unwinding { seq: Some(_), waiting, .. }
+            | ArenaStage::Detaching { seq: Some(_), waiting } => waiting.is_some_of(pollers),
             _ => false,
         }
     }
@@ -220,7 +220,7 @@ impl Regions {
     /// Whether a worker is still at some memory of this session.
     pub(crate) fn is_with_worker(&self, session: u64) -> bool {
         self.of(session)
-            .any(|(_, arena)| matches!(arena.stage, Stage::Building { .. } | Stage::Closing { .. }))
+            .any(|(_, arena)| matches!(arena.stage, ArenaStage::Building { .. } | ArenaStage::Closing { .. }))
     }
 
     /// Checks the limits for new memory.
@@ -328,7 +328,7 @@ impl Regions {
     ) {
         let Granted { grant, source, material } = granted;
         let key = (session, grant.id);
-        let stage = Stage::Building { seq };
+        let stage = ArenaStage::Building { seq };
         let worker = worker.clone();
         let spec = match material {
             Material::New { bytes, pages } => RegionSpec::Create { bytes, pages },
@@ -341,6 +341,7 @@ impl Regions {
                 RegionSpec::Open(Arc::clone(&self.gpus[at].gpu), spec(info, fds.take()))
             }
         };
+        debug_assert!(!self.arenas.contains_key(&key), "a region number is given once");
         worker.build(key, spec);
         self.arenas.insert(key, Arena { grant, source, slot, worker, memory: None, stage });
     }
@@ -354,7 +355,7 @@ impl Regions {
         pollers: &mut Pollers,
     ) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
-        let Stage::Building { seq } = arena.stage else { return None };
+        let ArenaStage::Building { seq } = arena.stage else { return None };
         let (memory, downgrades) = match built {
             Ok(built) => built,
             Err(failure) => {
@@ -362,6 +363,7 @@ impl Regions {
                 return Some(Reply::failure(key.0, seq, failure));
             }
         };
+        debug_assert!(arena.memory.is_none(), "an arena is built once");
         arena.memory = Some(memory.clone());
         if has_ended {
             drop(memory);
@@ -375,7 +377,7 @@ impl Regions {
         let note = Some(whys.join("; ")).filter(|note| !note.is_empty());
         let (waiting, took) = (pollers.all(), PollerSet::default());
         let attaching = Attaching { seq, note, waiting, took, failure: None };
-        arena.stage = Stage::Attaching(attaching);
+        arena.stage = ArenaStage::Attaching(attaching);
         let (slot, buffer) = (arena.slot, BufferIndex(arena.grant.buffers.start));
         pollers.send_each(waiting, || attach(slot, key.1, buffer, &memory));
         downgrades.into_iter().for_each(|downgrade| self.note(downgrade));
@@ -400,8 +402,8 @@ impl Regions {
         pollers: &mut Pollers,
     ) -> Result<Option<Reply>, String> {
         let Some(arena) = self.arenas.get_mut(&key) else { return Ok(None) };
-        let Stage::Attaching(attaching) = &mut arena.stage else {
-            let live = matches!(arena.stage, Stage::Live);
+        let ArenaStage::Attaching(attaching) = &mut arena.stage else {
+            let live = matches!(arena.stage, ArenaStage::Live);
             return match outcome {
                 Ok(()) => Ok(None),
                 Err((_, why)) if live => Err(format!("cannot take arena {}: {why}", key.1)),
@@ -409,6 +411,7 @@ impl Regions {
                 Err(_) => Ok(self.detached(poller, key)),
             };
         };
+        debug_assert!(attaching.waiting.contains(poller), "a poller answers an attach once");
         attaching.waiting.remove(poller);
         match outcome {
             Ok(()) => attaching.took.insert(poller),
@@ -421,7 +424,7 @@ impl Regions {
     /// All pollers answered: the arena is live, or those that took it give it back.
     fn attach_settled(&mut self, key: RegionKey, pollers: &mut Pollers) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
-        let Stage::Attaching(attaching) = std::mem::replace(&mut arena.stage, Stage::Live) else {
+        let ArenaStage::Attaching(attaching) = std::mem::replace(&mut arena.stage, ArenaStage::Live) else {
             return None;
         };
         let Attaching { seq, note, waiting, took, failure } = attaching;
@@ -429,12 +432,13 @@ impl Regions {
             return Some(attach_done(key, arena, &self.gpus, seq, note));
         };
         // Stalled pollers will take it.
+        debug_assert!(took.common(waiting).is_empty(), "a poller that took it has answered");
         let waiting = took.and(waiting);
         if waiting.is_empty() {
             return self.released(key, Some(seq), Err(failure));
         }
         let slot = arena.slot;
-        arena.stage = Stage::Unwinding { seq: Some(seq), waiting, failure };
+        arena.stage = ArenaStage::Unwinding { seq: Some(seq), waiting, failure };
         pollers.send_each(waiting, || Command::Detach(slot, key.1));
         None
     }
@@ -442,7 +446,7 @@ impl Regions {
     /// Whether an arena can hold the tails of a queue of this depth.
     pub(crate) fn check_tails(&self, key: RegionKey, depth: u32) -> Result<(), Failure> {
         let needed = u64::from(depth) * u64::from(TAIL_BYTES);
-        let arena = self.arenas.get(&key).filter(|arena| matches!(arena.stage, Stage::Live));
+        let arena = self.arenas.get(&key).filter(|arena| matches!(arena.stage, ArenaStage::Live));
         match arena {
             Some(it) if it.gpu().is_some() => Err(invalid(format!(
                 "tails: region {} is memory of a GPU; name an arena of {needed} bytes",
@@ -469,14 +473,14 @@ impl Regions {
         pollers: &mut Pollers,
     ) -> Result<(), Failure> {
         match self.arenas.get_mut(&key) {
-            Some(Arena { stage: stage @ Stage::Live, slot, .. }) => {
+            Some(Arena { stage: stage @ ArenaStage::Live, slot, .. }) => {
                 let (waiting, slot) = (pollers.all(), *slot);
-                *stage = Stage::Detaching { seq: Some(seq), waiting };
+                *stage = ArenaStage::Detaching { seq: Some(seq), waiting };
                 pollers.send_each(waiting, || Command::Detach(slot, key.1));
                 Ok(())
             }
             // A repeated request, while a stalled poller keeps the arena.
-            Some(Arena { stage: Stage::Detaching { seq: answered @ None, .. }, .. }) => {
+            Some(Arena { stage: ArenaStage::Detaching { seq: answered @ None, .. }, .. }) => {
                 *answered = Some(seq);
                 Ok(())
             }
@@ -501,9 +505,9 @@ impl Regions {
 
     fn past(&mut self, key: RegionKey, watch: &Watch, pollers: &mut Pollers) -> Option<Reply> {
         let (seq, failure) = match &mut self.arenas.get_mut(&key)?.stage {
-            Stage::Attaching(_) => return self.attach_settled(key, pollers),
-            Stage::Unwinding { seq, failure, .. } => (seq.take()?, failure.clone()),
-            Stage::Detaching { seq, waiting } => {
+            ArenaStage::Attaching(_) => return self.attach_settled(key, pollers),
+            ArenaStage::Unwinding { seq, failure, .. } => (seq.take()?, failure.clone()),
+            ArenaStage::Detaching { seq, waiting } => {
                 (seq.take()?, watch.kept(&format!("arena {}", key.1), *waiting))
             }
             _ => return None,
@@ -514,7 +518,7 @@ impl Regions {
     /// A poller can no longer touch the arena.
     pub(crate) fn detached(&mut self, poller: usize, key: RegionKey) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
-        let (Stage::Detaching { waiting, .. } | Stage::Unwinding { waiting, .. }) =
+        let (ArenaStage::Detaching { waiting, .. } | ArenaStage::Unwinding { waiting, .. }) =
             &mut arena.stage
         else {
             return None;
@@ -523,9 +527,9 @@ impl Regions {
         if !waiting.is_empty() {
             return None;
         }
-        match std::mem::replace(&mut arena.stage, Stage::Live) {
-            Stage::Unwinding { seq, failure, .. } => self.released(key, seq, Err(failure)),
-            Stage::Detaching { seq, .. } => self.released(key, seq, Ok(())),
+        match std::mem::replace(&mut arena.stage, ArenaStage::Live) {
+            ArenaStage::Unwinding { seq, failure, .. } => self.released(key, seq, Err(failure)),
+            ArenaStage::Detaching { seq, .. } => self.released(key, seq, Ok(())),
             _ => None,
         }
     }
@@ -538,10 +542,11 @@ impl Regions {
         outcome: Result<(), Failure>,
     ) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
+        debug_assert!(arena.memory.is_some(), "memory stays until no poller has it");
         if arena.gpu().is_none() {
             return self.gone(key, seq, outcome);
         }
-        arena.stage = Stage::Closing { seq, outcome };
+        arena.stage = ArenaStage::Closing { seq, outcome };
         arena.worker.close(key, arena.memory.take().expect("it was attached"));
         None
     }
@@ -549,8 +554,8 @@ impl Regions {
     /// A worker closed it. The session may have ended meanwhile.
     pub(crate) fn closed(&mut self, key: RegionKey) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
-        let stage = std::mem::replace(&mut arena.stage, Stage::Live);
-        let Stage::Closing { seq, outcome } = stage else { return None };
+        let stage = std::mem::replace(&mut arena.stage, ArenaStage::Live);
+        let ArenaStage::Closing { seq, outcome } = stage else { return None };
         self.gone(key, seq, outcome)
     }
 

@@ -82,16 +82,16 @@ pub struct Server {
     buffer: PacketBuffer,
     started: Instant,
     started_unix_s: u64,
-    annex: Annex,
+    report_hook: ReportHook,
     reader: Option<Reader>,
 }
 
 /// Adds to a report what others know.
-struct Annex(Box<dyn Fn(&mut StatusReport) + Send>);
+struct ReportHook(Box<dyn Fn(&mut StatusReport) + Send>);
 
-impl fmt::Debug for Annex {
+impl fmt::Debug for ReportHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Annex")
+        f.write_str("ReportHook")
     }
 }
 
@@ -154,7 +154,7 @@ impl Server {
             volumes,
             to_control,
             buffer: PacketBuffer::default(),
-            annex: Annex(Box::new(|_| {})),
+            report_hook: ReportHook(Box::new(|_| {})),
             reader: None,
             started: Instant::now(),
             started_unix_s: SystemTime::now()
@@ -165,8 +165,8 @@ impl Server {
 
     /// Has every report completed by what others than this server know. It is called on the
     /// control thread, so it must be quick.
-    pub fn annotate(&mut self, annex: impl Fn(&mut StatusReport) + Send + 'static) {
-        self.annex = Annex(Box::new(annex));
+    pub fn annotate(&mut self, report_hook: impl Fn(&mut StatusReport) + Send + 'static) {
+        self.report_hook = ReportHook(Box::new(report_hook));
     }
 
     /// Sets the reader of the configuration for clients' reload requests. `read` runs on the
@@ -829,7 +829,7 @@ impl Server {
             notes: self.notes().collect(),
             troubles: Vec::new(),
         };
-        (self.annex.0)(&mut report);
+        (self.report_hook.0)(&mut report);
         report.troubles = troubles(&report);
         report
     }

@@ -23,20 +23,20 @@ struct Shared {
     /// The newest policy that the server has not taken yet.
     policy: Mutex<Option<Policy>>,
     /// Requests for a status report.
-    askers: Mutex<Vec<Asker>>,
+    askers: Mutex<Vec<StatusCallback>>,
     /// Answers to clients that had the configuration read again.
-    verdicts: Mutex<Vec<Verdict>>,
+    verdicts: Mutex<Vec<ReloadOutcome>>,
 }
 
 /// A reload request, and its result.
-type Verdict = (ReloadAsk, Result<Reloaded, String>);
+type ReloadOutcome = (ReloadAsk, Result<Reloaded, String>);
 
 /// The receiver of a report.
-struct Asker(Box<dyn FnOnce(StatusReport) + Send>);
+struct StatusCallback(Box<dyn FnOnce(StatusReport) + Send>);
 
-impl fmt::Debug for Asker {
+impl fmt::Debug for StatusCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asker")
+        f.write_str("StatusCallback")
     }
 }
 
@@ -90,7 +90,7 @@ impl ServerHandle {
     pub fn ask(&self, tell: impl FnOnce(StatusReport) + Send + 'static) {
         let mut askers = lock(&self.0.askers);
         if askers.len() < ASKERS_MAX {
-            askers.push(Asker(Box::new(tell)));
+            askers.push(StatusCallback(Box::new(tell)));
         }
         drop(askers);
         self.0.bell.ring();
@@ -115,7 +115,7 @@ impl HandleReceiver {
     }
 
     /// Answers to clients, once.
-    pub(crate) fn verdicts(&self) -> Vec<Verdict> {
+    pub(crate) fn verdicts(&self) -> Vec<ReloadOutcome> {
         std::mem::take(&mut *lock(&self.0.verdicts))
     }
 
@@ -126,6 +126,6 @@ impl HandleReceiver {
             return;
         }
         let report = report();
-        askers.into_iter().for_each(|Asker(tell)| tell(report.clone()));
+        askers.into_iter().for_each(|StatusCallback(tell)| tell(report.clone()));
     }
 }

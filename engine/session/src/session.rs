@@ -224,6 +224,7 @@ impl Session {
     /// watched until `resume`.
     pub(crate) fn suspend(&mut self, events: &EventLoop) -> std::io::Result<Option<OwnedFd>> {
         let Some(channel) = &self.channel else { return Ok(None) };
+        debug_assert!(!self.fetching, "one packet at a time is taken in");
         let socket = channel.as_fd().try_clone_to_owned()?;
         events.forget(channel.as_fd());
         self.fetching = true;
@@ -233,6 +234,7 @@ impl Session {
     /// Watches its socket again; whether it still has one.
     pub(crate) fn resume(&mut self, events: &EventLoop) -> Result<bool, Errno> {
         let Some(channel) = &self.channel else { return Ok(false) };
+        debug_assert!(self.fetching, "the socket is watched otherwise");
         events.watch(channel.as_fd(), Source::Socket(self.id))?;
         self.fetching = false;
         Ok(true)
@@ -240,6 +242,7 @@ impl Session {
 
     /// Enters its hello.
     pub(crate) fn attach(&mut self, hello: &Hello) {
+        debug_assert!(self.is_greeting(), "a session attaches once");
         self.name = own_words(&hello.name);
         self.library = own_words(&hello.library);
         self.phase = Phase::Attached;
@@ -262,6 +265,8 @@ impl Session {
 
     /// Its place in the pollers' tables from now on.
     pub(crate) fn seat(&mut self, (slot, tenant): (SessionSlot, TenantSlot), counted: Counts) {
+        debug_assert!(self.slot.is_none(), "a session keeps its place");
+        debug_assert!(matches!(self.phase, Phase::Attached), "only attached clients have one");
         (self.slot, self.tenant, self.counted_before) = (Some(slot), Some(tenant), counted);
         probe_lazy!(kvrail, session_seated, self.id, slot.0);
     }
@@ -294,6 +299,7 @@ impl Session {
     /// `waiting` have resources to give back.
     pub(crate) fn end(&mut self, reason: &EndReason, waiting: PollerSet, events: &EventLoop) {
         let Some(channel) = &self.channel else { return };
+        debug_assert!(!self.is_reclaiming(), "a session with a connection has not ended");
         if let Some(closing) = reason.closing() {
             // An unreachable client is cut off all the same.
             let _told = channel.send(&closing, &[]);
@@ -348,6 +354,7 @@ impl Session {
     /// Nothing of it is left in this poller.
     pub(crate) fn closed_in(&mut self, poller: usize) {
         if let Phase::Reclaiming { waiting, .. } = &mut self.phase {
+            debug_assert!(waiting.contains(poller), "a poller closes a session once");
             waiting.remove(poller);
         }
     }

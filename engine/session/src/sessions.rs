@@ -141,7 +141,8 @@ impl Sessions {
         match Session::new(id, peer, connection, deadline, &self.events) {
             Ok(session) => {
                 self.next += 1;
-                self.sessions.insert(id, session);
+                let before = self.sessions.insert(id, session);
+                debug_assert!(before.is_none(), "a number is never given twice");
             }
             Err((errno, connection, peer)) => {
                 let message = format!("the sidecar cannot watch the connection: {errno}");
@@ -243,6 +244,7 @@ impl Sessions {
     /// Refuses a connection that has a place already.
     pub(crate) fn turn_away(&mut self, id: u64, code: RefusalCode, message: String) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
+        debug_assert!(session.slot().is_none(), "pollers know nothing of a session turned away");
         let Some(channel) = session.disconnect(&self.events) else { return };
         // A client of another release does not break rules.
         if code != RefusalCode::Version {
@@ -307,6 +309,7 @@ impl Sessions {
         self.slots[place] = Some(id);
         let session = self.sessions.get_mut(&id).expect("just seen");
         session.seat((slot, tenant), counted(slot));
+        debug_assert_eq!(self.at(slot).map(Session::id), Some(id), "the place is the session's");
         Ok(slot)
     }
 
@@ -365,8 +368,12 @@ impl Sessions {
 
     /// Removes a session of which nothing is left.
     pub(crate) fn remove(&mut self, id: u64) {
-        if let Some(slot) = self.sessions.remove(&id).and_then(|session| session.slot()) {
-            self.slots[usize::from(slot.0)] = None;
+        let Some(session) = self.sessions.remove(&id) else { return };
+        debug_assert!(session.waits_for().is_empty(), "no poller has anything of the session");
+        debug_assert!(!session.is_connected(), "the session has ended");
+        if let Some(slot) = session.slot() {
+            let before = self.slots[usize::from(slot.0)].take();
+            debug_assert_eq!(before, Some(id), "the place was the session's");
         }
     }
 }

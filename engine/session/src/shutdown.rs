@@ -19,7 +19,7 @@ const THREAD_LOOK: Duration = Duration::from_millis(2);
 
 /// Where the sidecar is in its life.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum ShutdownStage {
     /// Takes everything.
     Serving,
     /// Pollers finish what they accepted.
@@ -69,7 +69,7 @@ pub(crate) enum Step {
 /// The stop of the sidecar.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
-    stage: Stage,
+    stage: ShutdownStage,
     /// Steps that `advance` has not handed out.
     next: Option<Step>,
     /// Time of the first stop request.
@@ -80,20 +80,25 @@ pub(crate) struct Shutdown {
 
 impl Shutdown {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Serving, next: None, asked: None, drain_deadline: Instant::now() }
+        Self {
+            stage: ShutdownStage::Serving,
+            next: None,
+            asked: None,
+            drain_deadline: Instant::now(),
+        }
     }
 
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.stage, Stage::Serving)
+        matches!(self.stage, ShutdownStage::Serving)
     }
 
     /// Whether clients that come now would be sent away at once.
     pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.stage, Stage::Leaving { .. } | Stage::Ending { .. })
+        matches!(self.stage, ShutdownStage::Leaving { .. } | ShutdownStage::Ending { .. })
     }
 
     pub(crate) fn pollers_may_end(&self) -> bool {
-        matches!(self.stage, Stage::Ending { .. })
+        matches!(self.stage, ShutdownStage::Ending { .. })
     }
 
     pub(crate) fn shown(&self) -> SidecarState {
@@ -102,7 +107,7 @@ impl Shutdown {
 
     /// A poller has finished what it accepted.
     pub(crate) fn drained(&mut self, poller: usize) {
-        if let Stage::Draining { waiting, .. } = &mut self.stage {
+        if let ShutdownStage::Draining { waiting, .. } = &mut self.stage {
             waiting.remove(poller);
         }
     }
@@ -110,11 +115,11 @@ impl Shutdown {
     /// How long the loop may sleep.
     pub(crate) fn timeout(&self, now: Instant) -> Duration {
         match self.stage {
-            Stage::Serving => Duration::MAX,
-            Stage::Draining { deadline, .. } | Stage::Leaving { deadline, .. } => {
+            ShutdownStage::Serving => Duration::MAX,
+            ShutdownStage::Draining { deadline, .. } | ShutdownStage::Leaving { deadline, .. } => {
                 deadline.saturating_duration_since(now)
             }
-            Stage::Ending { .. } => THREAD_LOOK,
+            ShutdownStage::Ending { .. } => THREAD_LOOK,
         }
     }
 
@@ -130,7 +135,8 @@ impl Shutdown {
         }
         if self.is_serving() {
             self.drain_deadline = now + drain;
-            self.stage = Stage::Draining { deadline: self.drain_deadline, waiting: pollers };
+            self.stage =
+                ShutdownStage::Draining { deadline: self.drain_deadline, waiting: pollers };
             self.next = Some(Step::Drain);
         } else {
             tracing::warn!("second request to stop: not waiting any longer");
@@ -149,22 +155,22 @@ impl Shutdown {
             return Some(step);
         }
         match self.stage {
-            Stage::Draining { waiting, .. } if waiting.is_empty() => {
+            ShutdownStage::Draining { waiting, .. } if waiting.is_empty() => {
                 self.leave(StoppedHow::Drained, now);
                 let reason = "the sidecar stops; everything accepted is done";
                 Some(Step::Dismiss(reason, Hardware::Settled))
             }
-            Stage::Draining { deadline, .. } if deadline <= now => {
+            ShutdownStage::Draining { deadline, .. } if deadline <= now => {
                 tracing::error!("requests are still in flight at the end of the drain timeout");
                 self.leave(StoppedHow::TimedOut, now);
                 let reason = "the sidecar stops; requests in flight could not be finished in time";
                 Some(Step::Dismiss(reason, Hardware::MayBeActive))
             }
-            Stage::Leaving { how, deadline } if sessions_left == 0 || deadline <= now => {
+            ShutdownStage::Leaving { how, deadline } if sessions_left == 0 || deadline <= now => {
                 self.end(how, self.drain_deadline.max(now + LAST_STEPS));
                 self.next.take()
             }
-            Stage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
+            ShutdownStage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
                 Some(Step::Done(Stopped { how, pollers_left, sessions_left }))
             }
             _ => None,
@@ -172,11 +178,11 @@ impl Shutdown {
     }
 
     fn leave(&mut self, how: StoppedHow, now: Instant) {
-        self.stage = Stage::Leaving { deadline: now + LAST_STEPS, how };
+        self.stage = ShutdownStage::Leaving { deadline: now + LAST_STEPS, how };
     }
 
     fn end(&mut self, how: StoppedHow, deadline: Instant) {
-        self.stage = Stage::Ending { deadline, how };
+        self.stage = ShutdownStage::Ending { deadline, how };
         self.next = Some(Step::StopPollers);
     }
 }

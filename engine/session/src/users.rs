@@ -58,7 +58,9 @@ impl Users {
     /// How long until this user may come back; nothing when it may now.
     pub(crate) fn banned(&self, uid: u32, now: Instant) -> Option<Duration> {
         let debt = self.clean.get(&uid)?.saturating_duration_since(now);
-        debt.checked_sub(FORGIVEN * FAULTS).filter(|left| !left.is_zero())
+        let left = debt.checked_sub(FORGIVEN * FAULTS).filter(|left| !left.is_zero());
+        debug_assert!(left.is_none_or(|left| left <= FORGIVEN), "a ban has an end");
+        left
     }
 }
 

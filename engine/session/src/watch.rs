@@ -101,6 +101,7 @@ impl Watch {
     /// The failure while these pollers do not give a resource back, with the reason.
     pub(crate) fn kept(&self, what: &str, by: PollerSet) -> Failure {
         let words = self.words(by);
+        debug_assert!(!words.is_empty(), "only a stalled poller keeps something");
         let message = format!(
             "{what} is given back when {words} turns again: a device keeps it in the kernel (see \
              `kvrail status` and the log); hardware may still touch its memory"
@@ -114,6 +115,7 @@ impl Watch {
         if passed < period {
             return;
         }
+        debug_assert_eq!(self.pulses.len(), handles.len(), "a pulse for each poller");
         self.looked = now;
         // After a longer gap this thread itself was delayed, and the pollers may have been delayed
         // with it.

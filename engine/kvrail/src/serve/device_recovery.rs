@@ -15,9 +15,9 @@ use kvrail_nvme::{Host, Namespace, Selector, resolve};
 use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
 use kvrail_volume::Member;
 
-use super::annex::Annex;
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
+use super::report_extras::ReportExtras;
 use super::volumes::{Served, Source};
 use crate::members::drive_report;
 use kvrail_cli::failure::{Failure, no_thread};
@@ -44,19 +44,19 @@ impl DeviceRecovery {
         plan: &Plan,
         pollers: &[PollerHandle],
         mut served: Vec<Served>,
-        annex: Annex,
+        extras: ReportExtras,
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
-        watched.iter().for_each(|device| device.show_drive(&served, &annex));
+        watched.iter().for_each(|device| device.show_drive(&served, &extras));
         let (stop, stopped) = channel();
         let look = move || {
             let mut looks = 0;
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 for device in &mut watched {
-                    device.look(&mut served, &annex);
+                    device.look(&mut served, &extras);
                 }
                 if looks % LOOKS_FOR_PATHS == 0 {
-                    annex.look_for_paths(&nodes(&watched));
+                    extras.look_for_paths(&nodes(&watched));
                 }
                 looks += 1;
             }
@@ -146,14 +146,14 @@ fn nodes(watched: &[Watched]) -> Vec<(u16, String)> {
 
 impl Watched {
     /// Shows which drive it is now: another one has its kernel name after the next boot.
-    fn show_drive(&self, served: &[Served], annex: &Annex) {
+    fn show_drive(&self, served: &[Served], extras: &ReportExtras) {
         let member = &served[self.planned.volume].members[self.planned.member];
         if let Some(drive) = member.claimed().and_then(|member| drive_report(member.path())) {
-            annex.set_drive(self.index, drive);
+            extras.set_drive(self.index, drive);
         }
     }
 
-    fn look(&mut self, served: &mut [Served], annex: &Annex) {
+    fn look(&mut self, served: &mut [Served], extras: &ReportExtras) {
         self.look_for_name(served);
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
@@ -161,7 +161,7 @@ impl Watched {
             (State::Here, false) => {}
             (_, false) => {
                 self.state = State::Here;
-                self.show_drive(served, annex);
+                self.show_drive(served, extras);
             }
             (State::Here, true) => {
                 tracing::error!(

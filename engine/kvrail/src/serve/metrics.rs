@@ -4,7 +4,7 @@
 use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
 use kvrail_session::ServerHandle;
 
-use super::annex::Annex;
+use super::report_extras::ReportExtras;
 use kvrail_cli::config::Config;
 
 /// The endpoint, if there is one.
@@ -12,26 +12,26 @@ use kvrail_cli::config::Config;
 pub(super) struct Metrics {
     _endpoint: Option<Endpoint>,
     life: Life,
-    annex: Annex,
+    extras: ReportExtras,
 }
 
 impl Metrics {
     /// Listens as soon as possible, and answers that the sidecar is opening until `serve`.
-    pub(super) fn open(config: &Config, annex: Annex) -> Self {
+    pub(super) fn open(config: &Config, extras: ReportExtras) -> Self {
         let life = Life::default();
         let mode = config.sidecar.socket_mode.bits();
         let hosts = Hosts::new(&config.metrics.hosts);
-        let known = annex.clone();
+        let known = extras.clone();
         let listening = move |outcome: Result<&Listen, &str>| {
             note(&known, outcome.map(address).map_err(str::to_owned));
         };
         let listen = &config.metrics.listen;
         let started = Endpoint::start(listen, mode, hosts, life.clone(), Box::new(listening));
         let endpoint = started.unwrap_or_else(|error| {
-            note(&annex, Err(error.to_string()));
+            note(&extras, Err(error.to_string()));
             None
         });
-        Self { _endpoint: endpoint, life, annex }
+        Self { _endpoint: endpoint, life, extras }
     }
 
     /// From now on the server answers with the sidecar's status.
@@ -41,7 +41,7 @@ impl Metrics {
 
     /// Where it is, a line for the start report.
     pub(super) fn line(&self) -> String {
-        match self.annex.endpoint() {
+        match self.extras.endpoint() {
             None => String::new(),
             Some(Ok(place)) => format!("  metrics and page: {place}\n"),
             Some(Err(why)) => format!("  metrics and page: none yet: {why}\n"),
@@ -58,8 +58,8 @@ fn address(listen: &Listen) -> String {
 }
 
 /// The start report has where it is from the start on.
-fn note(annex: &Annex, outcome: Result<String, String>) {
-    let before = annex.set_endpoint(outcome.clone());
+fn note(extras: &ReportExtras, outcome: Result<String, String>) {
+    let before = extras.set_endpoint(outcome.clone());
     match outcome {
         Ok(place) if before.is_some() => tracing::info!("metrics and page: {place}"),
         Ok(_) => {}

@@ -3,7 +3,6 @@
 //! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door
 //! for clients. Nothing here is on a data path.
 
-mod annex;
 mod descriptors;
 mod device_recovery;
 mod devices;
@@ -23,6 +22,7 @@ mod plan;
 mod policy;
 mod reload;
 mod report;
+mod report_extras;
 mod sandbox;
 mod sidecar;
 mod signals;

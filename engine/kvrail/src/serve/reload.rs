@@ -12,8 +12,8 @@ use kvrail_protocol::{ConfigReport, Reloaded};
 use kvrail_session::{ReloadAsk, ServerHandle};
 use uuid::Uuid;
 
-use super::annex::Annex;
 use super::policy::policy;
+use super::report_extras::ReportExtras;
 use super::target::Door as TargetDoor;
 use super::{check_host, memory, sandbox, volumes};
 use kvrail_cli::config::Config;
@@ -91,7 +91,7 @@ impl Door {
 pub(super) struct Takers {
     pub(super) server: ServerHandle,
     pub(super) target: TargetDoor,
-    pub(super) annex: Annex,
+    pub(super) extras: ReportExtras,
 }
 
 impl Reload {
@@ -112,7 +112,7 @@ impl Reload {
     /// Begins the thread, which lives as long as the process.
     pub(super) fn watch(self, takers: Takers) -> Result<Door, Failure> {
         let (sender, inbox) = channel();
-        takers.annex.set_config(self.report.clone());
+        takers.extras.set_config(self.report.clone());
         let thread = thread::Builder::new().name("kvrail-config".into());
         let thread = thread.spawn(move || self.live(&inbox, &takers));
         thread.map_err(|error| no_thread("the configuration's", &error))?;
@@ -129,7 +129,7 @@ impl Reload {
                     let verdict = self.run(&format!("reload by {ask}"), takers);
                     takers.server.reloaded(ask, verdict);
                 }
-                Err(RecvTimeoutError::Timeout) => self.look(&takers.annex),
+                Err(RecvTimeoutError::Timeout) => self.look(&takers.extras),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -148,12 +148,12 @@ impl Reload {
         }
         self.report.reload_refused = verdict.as_ref().err().cloned();
         self.compare(found);
-        takers.annex.set_config(self.report.clone());
+        takers.extras.set_config(self.report.clone());
         verdict
     }
 
     /// Reads a file that has changed, and takes over nothing.
-    fn look(&mut self, annex: &Annex) {
+    fn look(&mut self, extras: &ReportExtras) {
         let before = self.seen;
         self.seen = self.stamp();
         // Somebody may be just writing it.
@@ -170,7 +170,7 @@ impl Reload {
             _ => {}
         }
         self.compare(found);
-        annex.set_config(self.report.clone());
+        extras.set_config(self.report.clone());
     }
 
     /// The configuration of the next start, if it is not refused before it touches a device.

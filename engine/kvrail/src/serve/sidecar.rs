@@ -12,7 +12,6 @@ use kvrail_session::{
     HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped, server_handle,
 };
 
-use super::annex::Annex;
 use super::device_recovery::DeviceRecovery;
 use super::early_stop::EarlyStop;
 use super::gpus::Gpus;
@@ -23,6 +22,7 @@ use super::metrics::Metrics;
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::{Reload, Takers};
+use super::report_extras::ReportExtras;
 use super::stores::Stores;
 use super::takeover::Takeover;
 use super::target::Export;
@@ -63,21 +63,21 @@ impl Sidecar {
         entered: Entered,
         early: &EarlyStop,
     ) -> Result<Self, Failure> {
-        let annex = Annex::default();
+        let extras = ReportExtras::default();
         let topology = check_host(config)?;
         descriptors::provide(config, &topology)?;
         file_sizes::provide(config)?;
         let (door, inbox) = target::door();
         let (asker, handle) = server_handle().map_err(|errno| exhausted("an eventfd", errno))?;
-        let (target, known) = (door.clone(), annex.clone());
-        let reload = reload.watch(Takers { server: asker.clone(), target, annex: known })?;
+        let (target, known) = (door.clone(), extras.clone());
+        let reload = reload.watch(Takers { server: asker.clone(), target, extras: known })?;
         signals::listen(asker.clone(), reload.clone(), early)?;
-        let metrics = Metrics::open(config, annex.clone());
+        let metrics = Metrics::open(config, extras.clone());
         let probe = memory::probe(config)?;
         let served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
         let plan = Plan::make(config, &served, &opened.gpus, &topology)?;
-        let target = Export::start(&config.target, annex.clone(), door, inbox)?;
+        let target = Export::start(&config.target, extras.clone(), door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
@@ -93,7 +93,7 @@ impl Sidecar {
         report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let membership = Membership::of(&plan, &served);
-        let recovery = DeviceRecovery::watch(&plan, &pollers, served, annex.clone())?;
+        let recovery = DeviceRecovery::watch(&plan, &pollers, served, extras.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
         let mut server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
@@ -101,7 +101,7 @@ impl Sidecar {
         report += &sandbox::line(&sandboxed);
         server.annotate(move |report| {
             membership.add_to(report);
-            annex.add_to(report, &lost_lines);
+            extras.add_to(report, &lost_lines);
             sandbox::add_to(report, &sandboxed);
         });
         server.read_again_by(move |ask| reload.ask(ask));

@@ -11,7 +11,7 @@ use kvrail_memory::Root;
 use kvrail_protocol::TargetReport;
 use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
-use super::annex::Annex;
+use super::report_extras::ReportExtras;
 use crate::command::target::{locked, seen, show};
 use kvrail_cli::config::{OnShutdown, Target as Wanted};
 use kvrail_cli::failure::{Failure, no_thread};
@@ -67,13 +67,13 @@ impl Export {
     /// `Failure` with cause and remedy; the tree is as it was.
     pub(super) fn start(
         wanted: &Wanted,
-        annex: Annex,
+        extras: ReportExtras,
         door: Door,
         inbox: Inbox,
     ) -> Result<Self, Failure> {
         let (wanted_now, root) = (wanted.clone(), Root::default());
         let mut keeper =
-            Keeper { wanted: wanted_now, held: None, root, last: String::new(), annex };
+            Keeper { wanted: wanted_now, held: None, root, last: String::new(), extras };
         let report =
             if wanted.wish().is_empty() { leftover(wanted) } else { keeper.bring(wanted)? };
         keeper.report();
@@ -114,7 +114,7 @@ struct Keeper {
     /// The last message: a repeated one is logged once.
     last: String,
     /// Where it is written down how the target is.
-    annex: Annex,
+    extras: ReportExtras,
 }
 
 /// The target, locked, and its devices.
@@ -147,7 +147,7 @@ impl Keeper {
         });
         let problem = Some(self.last.clone()).filter(|problem| !problem.is_empty());
         let report = TargetReport { problem, ana_states: states.collect() };
-        self.annex.set_target(self.held.is_some().then_some(report));
+        self.extras.set_target(self.held.is_some().then_some(report));
     }
 
     /// Brings up the configured target, in one change from the present one; returns its state.

@@ -60,6 +60,10 @@ impl Handles {
                 Ok(known.number)
             }
             (None, Some(number)) => {
+                debug_assert!(
+                    own.values().all(|handle| handle.number != number),
+                    "a handle means one namespace for as long as the session lives"
+                );
                 own.insert((volume, name.to_owned()), Handle { number, uids: [uid; 2] });
                 Ok(number)
             }

@@ -50,12 +50,15 @@ impl History {
         if self.kept.len() == EVENTS_MAX {
             self.kept.pop_front();
         }
+        debug_assert_eq!(event.position, self.next, "each event has the next position");
+        debug_assert!(self.kept.len() < EVENTS_MAX, "there is room for one more");
         self.kept.push_back((event, now));
         self.next += 1;
     }
 
     /// Enters a member's total of lost events.
     fn note_lost(&mut self, member: usize, in_all: u64) {
+        debug_assert!(member < self.lost.len(), "a member of this store");
         self.next += in_all.saturating_sub(self.lost[member]);
         self.lost[member] = in_all;
     }
@@ -88,10 +91,12 @@ impl History {
         let rest = self.kept.range(first..).map(|(event, _)| event);
         let events: Vec<_> = rest.take(PAGE_EVENTS).take_while(fits).cloned().collect();
         let more = first + events.len() < self.kept.len();
+        debug_assert!(events.len() <= PAGE_EVENTS, "an answer is bounded");
         let next = match events.last() {
             Some(last) if more => last.position + 1,
             _ => self.next,
         };
+        debug_assert!(since <= next && next <= self.next, "a page leads on");
         Ok(EventPage { lost: next - since - events.len() as u64, events, next, more })
     }
 

@@ -99,7 +99,7 @@ pub(super) enum Next {
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum JobStage {
     /// Nothing was changed for it.
     New,
     /// Members have requests to change.
@@ -110,13 +110,13 @@ pub(super) enum Stage {
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct StoreJob {
     /// `None` once it was answered, or the client is gone.
     pub(super) asker: Option<Asker>,
     pub(super) wish: Wish,
     /// The client, for the log.
     pub(super) by: String,
-    pub(super) stage: Stage,
+    pub(super) stage: JobStage,
     /// Members with a request in flight.
     pub(super) waiting: Vec<usize>,
     /// The first thing that went wrong.
@@ -130,13 +130,13 @@ pub(super) struct Job {
     rounds: u32,
 }
 
-impl Job {
+impl StoreJob {
     pub(super) fn new(asker: Asker, by: String, wish: Wish) -> Self {
         Self {
             asker: Some(asker),
             wish,
             by,
-            stage: Stage::New,
+            stage: JobStage::New,
             waiting: Vec::new(),
             failure: None,
             created: false,
@@ -158,8 +158,8 @@ impl Job {
             return Next::Refuse((Status::Internal, message.into()));
         }
         let next = match (&self.wish, self.stage) {
-            (Wish::Open { .. }, Stage::New) => self.open(seen),
-            (Wish::Clear { .. }, Stage::New) => self.clear(seen),
+            (Wish::Open { .. }, JobStage::New) => self.open(seen),
+            (Wish::Clear { .. }, JobStage::New) => self.clear(seen),
             (Wish::Remove { .. }, _) => self.remove(seen),
             (Wish::ListBlocks { name, from }, _) => {
                 let list = Next::List { name: name.clone(), from: *from };
@@ -172,7 +172,7 @@ impl Job {
             Ok(next) => {
                 if matches!(next, Next::ControlRequest(_)) {
                     self.rounds += 1;
-                    self.stage = Stage::Changing;
+                    self.stage = JobStage::Changing;
                 }
                 next
             }
@@ -216,7 +216,7 @@ impl Job {
         let asks: Vec<_> = spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
         match (asks.is_empty(), self.stage) {
             (false, _) => Ok(Next::ControlRequest(asks)),
-            (true, Stage::New) => Err(unknown(self.name().unwrap_or_default())),
+            (true, JobStage::New) => Err(unknown(self.name().unwrap_or_default())),
             (true, _) => Ok(Next::Gone),
         }
     }
@@ -234,7 +234,7 @@ impl Job {
         let member = usize::from(members.place_of(uid, key.lo()));
         let space = seen[member].space.filter(|space| space.uid == uid);
         match (space, self.stage) {
-            (_, Stage::Changing) => Ok(Next::Explained { member, uid, key }),
+            (_, JobStage::Changing) => Ok(Next::Explained { member, uid, key }),
             (Some(space), _) => {
                 Ok(Next::ControlRequest(vec![(member, StoreAsk::Explain { space: space.id, key })]))
             }
@@ -313,13 +313,13 @@ mod tests {
     use kvrail_store::{Key, Members};
     use serde_json::json;
 
-    use super::{Asker, Create, Job, Next, Rights, Seen, Stage, Wish};
+    use super::{Asker, Create, StoreJob, Next, Rights, Seen, JobStage, Wish};
 
-    fn job(wish: Wish) -> Job {
-        Job::new(Asker { session: 1, seq: 2, slot: None, uid: 0 }, String::new(), wish)
+    fn job(wish: Wish) -> StoreJob {
+        StoreJob::new(Asker { session: 1, seq: 2, slot: None, uid: 0 }, String::new(), wish)
     }
 
-    fn open(create: Create) -> Job {
+    fn open(create: Create) -> StoreJob {
         let identity = json!({"model": "m"});
         let document = identity.to_string();
         let (permit, rights) = (Permit::Write, Rights::All);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// The calls of a request to members with these uids (0: absent) and marks.
-    fn asked(job: &mut Job, members: &[(u64, u64)]) -> Vec<(usize, char, u64)> {
+    fn asked(job: &mut StoreJob, members: &[(u64, u64)]) -> Vec<(usize, char, u64)> {
         let spaces: Vec<_> = members.iter().map(|(uid, _)| space(*uid)).collect();
         let seen: Vec<_> = members
             .iter()
@@ -366,7 +366,7 @@ mod tests {
         let uid = asks[0].2;
         assert!(uid > 90 && uid <= 91 + u64::from(u32::MAX));
         assert_eq!(asks, [(0, '+', uid), (1, '+', uid), (2, '+', uid)]);
-        assert!(job.created && job.stage == Stage::Changing);
+        assert!(job.created && job.stage == JobStage::Changing);
         let agreed = asked(&mut job, &[(uid, uid), (uid, uid), (uid, uid)]);
         assert_eq!(agreed, [(usize::MAX, '=', uid)]);
         let missing = asked(&mut open(Create::Forbidden), &[(0, 5), (0, 5)]);

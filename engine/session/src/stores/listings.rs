@@ -102,6 +102,8 @@ impl Listings {
 
     /// Enters the member that has a request for this listing.
     pub(super) fn asked(&mut self, listing: Listing, member: usize) {
+        debug_assert!(self.asked.is_none(), "one page of a store at a time");
+        debug_assert_eq!(usize::from(listing.at.member), member, "the page is the member's");
         self.asked = Some((listing, member));
     }
 

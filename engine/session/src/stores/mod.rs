@@ -36,7 +36,7 @@ use calls::Calls;
 use handles::Handles;
 use history::History;
 use identity::parse;
-use job::{Asker, Create, Job, Next, Seen, Stage, Wish};
+use job::{Asker, Create, StoreJob, Next, Seen, JobStage, Wish};
 use listings::{Listing, Listings};
 use refusals::RefusalLog;
 pub use served::{ServedShard, ServedStore, presence_table};
@@ -86,7 +86,7 @@ struct Store {
     name: String,
     shards: Vec<Shard>,
     /// The first one is at work.
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<StoreJob>,
     /// They go on beside the requests.
     listings: Listings,
     history: History,
@@ -254,7 +254,7 @@ impl Stores {
             )));
         }
         let asker = Asker { session, seq, slot, uid: of.peer().uid };
-        self.stores[at].jobs.push_back(Job::new(asker, of.describe(), wish));
+        self.stores[at].jobs.push_back(StoreJob::new(asker, of.describe(), wish));
         Ok(self.advance(at, pollers))
     }
 
@@ -337,7 +337,7 @@ impl Stores {
     fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Outcome, Failure>> {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
-        if let Stage::Granting { handle, uid } = job.stage {
+        if let JobStage::Granting { handle, uid } = job.stage {
             let created = job.created;
             return Some(Ok(Outcome::ControlReply(ControlReply::Namespace {
                 handle,
@@ -348,8 +348,8 @@ impl Stores {
         // Namespaces in a list, or removed because they are empty, are counted again.
         let counted =
             matches!(job.wish, Wish::List { .. } | Wish::Remove { otherwise: Some(_), .. });
-        if counted && job.stage == Stage::New {
-            job.stage = Stage::Changing;
+        if counted && job.stage == JobStage::New {
+            job.stage = JobStage::Changing;
             store.shards.iter_mut().for_each(|shard| shard.spaces = None);
         }
         let unknown = store.shards.iter().enumerate().filter(|(_, shard)| shard.spaces.is_none());
@@ -414,7 +414,7 @@ impl Stores {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
         let name = job.name().unwrap_or_default().to_owned();
-        if job.stage == Stage::Changing {
+        if job.stage == JobStage::Changing {
             let what = if job.created { "made" } else { "cleared or mended" };
             log_change(&mut self.log, &store.name, job, what);
             if let (true, Some(asker)) = (job.created, job.asker) {
@@ -435,7 +435,7 @@ impl Stores {
             Ok(handle) => handle,
             Err(failure) => return Some(Err(failure)),
         };
-        job.stage = Stage::Granting { handle, uid };
+        job.stage = JobStage::Granting { handle, uid };
         let spaces = store.shards.iter().filter_map(|shard| shard.find(&name));
         let grant = |record: &SpaceRecord| StoreAsk::Grant {
             session: slot,
@@ -551,7 +551,7 @@ enum Outcome {
 
 /// Logs a change of a namespace, and its user. Clients make, clear and remove at any rate, so lines
 /// that come too fast are only counted.
-fn log_change(log: &mut RateLimit, store: &str, job: &Job, what: &str) {
+fn log_change(log: &mut RateLimit, store: &str, job: &StoreJob, what: &str) {
     if let Some(suppressed) = log.admit(Instant::now()) {
         let (by, name) = (&job.by, job.name().unwrap_or_default());
         tracing::info!(by, suppressed, "store {store}: namespace {name:?} {what}");
@@ -576,19 +576,19 @@ impl Stores {
 /// Whether the states of all members allow a request to go on: room for a new namespace, and, for a
 /// client with write permission only, that it made the namespace that it removes.
 fn may_go_on(
-    job: &mut Job,
+    job: &mut StoreJob,
     (volume, shards): (u16, &[Shard]),
     makers: &BTreeMap<(u16, String), u32>,
 ) -> Result<(), Failure> {
     match &mut job.wish {
-        Wish::Open { name, create: Create::Allowed, rights, .. } if job.stage == Stage::New => {
+        Wish::Open { name, create: Create::Allowed, rights, .. } if job.stage == JobStage::New => {
             let is_new = shards.iter().all(|shard| shard.find(name).is_none());
             let room = shards.first().map_or(0, |shard| shard.served.config.spaces as usize);
             if is_new { rights.check_room(name, &list(shards), room) } else { Ok(()) }
         }
         Wish::Remove { name, otherwise } => {
             let Some(failure) = otherwise.take() else { return Ok(()) };
-            job.stage = Stage::New; // it was counted, and nothing has changed
+            job.stage = JobStage::New; // it was counted, and nothing has changed
             let made = makers.get(&(volume, name.clone())).copied();
             let own = made.is_some() && made == job.asker.map(|asker| asker.uid);
             let has_blocks = |shard: &Shard| shard.find(name).is_some_and(|space| space.blocks > 0);

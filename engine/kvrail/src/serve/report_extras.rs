@@ -13,7 +13,7 @@ use super::log_queue::LostLines;
 
 /// Where they write it down. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Annex(Arc<Mutex<Known>>);
+pub(super) struct ReportExtras(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -26,7 +26,7 @@ struct Known {
     endpoint: Option<Result<String, String>>,
 }
 
-impl Annex {
+impl ReportExtras {
     /// A panic elsewhere leaves a whole value, so poison means nothing.
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
