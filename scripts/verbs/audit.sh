@@ -53,6 +53,6 @@ known() { "$audit" audit --file "$1" --db "$database" --no-fetch --stale --no-ya
 status=0
 known Cargo.lock "$@" || status=$?
 # Only KVBM can update its own dependencies: printed, and no error.
-echo "ffi/kvbm, for its builders:" >&2
-known ffi/kvbm/Cargo.lock "$@" || true
+echo "ffi/engines/kvbm, for its builders:" >&2
+known ffi/engines/kvbm/Cargo.lock "$@" || true
 exit "$status"

@@ -28,9 +28,9 @@ packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pu
 export PROTOC=$venv/bin/protoc LIBCLANG_PATH=$packages/clang/native
 BINDGEN_EXTRA_CLANG_ARGS=-I$(cc -print-file-name=include) && export BINDGEN_EXTRA_CLANG_ARGS
 
-crate=(--locked --manifest-path ffi/kvbm/Cargo.toml --target-dir "$home")
+crate=(--locked --manifest-path ffi/engines/kvbm/Cargo.toml --target-dir "$home")
 if [[ $verb == check ]]; then
-    cargo fmt --check --manifest-path ffi/kvbm/Cargo.toml
+    cargo fmt --check --manifest-path ffi/engines/kvbm/Cargo.toml
     exec cargo clippy -q "${crate[@]}" --all-targets -- -D warnings
 fi
 cargo build -q --release --locked -p kvrail

@@ -54,7 +54,7 @@ mkdir -p "$built"
     cmake -S "$checkout" -B "$built" "${quiet[@]}" -DWITH_STORE_RUST=OFF \
         -DENABLE_DEBUG_SYMBOLS=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
         -DCMAKE_PREFIX_PATH="$built/yalantinglibs/installed" \
-        -DKVRAIL_MOONCAKE="$PWD/ffi/mooncake" -DKVRAIL_LIBRARY="$target/release/libkvrail.a"
+        -DKVRAIL_MOONCAKE="$PWD/ffi/engines/mooncake" -DKVRAIL_LIBRARY="$target/release/libkvrail.a"
 } >"$built/configure.log" 2>&1 || { tail -n 30 "$built/configure.log" && exit 1; }
 nice cmake --build "$built" --parallel "$(nproc)" --target mooncake_master store
 [[ $verb == test ]] || exit 0

@@ -27,7 +27,7 @@ plugins=$home/nixl/$profile
 cargo build -q --locked --profile "$profile" -p kvrail-c
 mkdir -p "$plugins"
 "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -Wno-missing-field-initializers -fPIC -shared \
-    -fvisibility=hidden -Iffi/c/include ffi/nixl/src/*.cpp "$built/libkvrail.a" \
+    -fvisibility=hidden -Iffi/c/include ffi/engines/nixl/src/*.cpp "$built/libkvrail.a" \
     -Wl,--exclude-libs,ALL,--gc-sections,-z,defs,-z,nodelete,-s -o "$plugins/libplugin_KVRAIL.so"
 ln -f "$plugins/libplugin_KVRAIL.so" "$plugins/libplugin_OBJ.so"
 if [[ $verb == build ]]; then

@@ -19,7 +19,7 @@ const FENCED: &[&str] = &[
     "engine/ring/",
     "ffi/c/src/",
     "ffi/cufile/",
-    "ffi/kvbm/src/memory.rs",
+    "ffi/engines/kvbm/src/memory.rs",
     "ffi/python/src/arena.rs",
     "ffi/python/src/memory.rs",
 ];

@@ -219,8 +219,9 @@ impl Regions {
 
     /// Whether a worker is still at some memory of this session.
     pub(crate) fn is_with_worker(&self, session: u64) -> bool {
-        self.of(session)
-            .any(|(_, arena)| matches!(arena.stage, ArenaStage::Building { .. } | ArenaStage::Closing { .. }))
+        self.of(session).any(|(_, arena)| {
+            matches!(arena.stage, ArenaStage::Building { .. } | ArenaStage::Closing { .. })
+        })
     }
 
     /// Checks the limits for new memory.
@@ -424,7 +425,9 @@ impl Regions {
     /// All pollers answered: the arena is live, or those that took it give it back.
     fn attach_settled(&mut self, key: RegionKey, pollers: &mut Pollers) -> Option<Reply> {
         let arena = self.arenas.get_mut(&key)?;
-        let ArenaStage::Attaching(attaching) = std::mem::replace(&mut arena.stage, ArenaStage::Live) else {
+        let ArenaStage::Attaching(attaching) =
+            std::mem::replace(&mut arena.stage, ArenaStage::Live)
+        else {
             return None;
         };
         let Attaching { seq, note, waiting, took, failure } = attaching;

@@ -313,7 +313,7 @@ mod tests {
     use kvrail_store::{Key, Members};
     use serde_json::json;
 
-    use super::{Asker, Create, StoreJob, Next, Rights, Seen, JobStage, Wish};
+    use super::{Asker, Create, JobStage, Next, Rights, Seen, StoreJob, Wish};
 
     fn job(wish: Wish) -> StoreJob {
         StoreJob::new(Asker { session: 1, seq: 2, slot: None, uid: 0 }, String::new(), wish)

@@ -36,7 +36,7 @@ use calls::Calls;
 use handles::Handles;
 use history::History;
 use identity::parse;
-use job::{Asker, Create, StoreJob, Next, Seen, JobStage, Wish};
+use job::{Asker, Create, JobStage, Next, Seen, StoreJob, Wish};
 use listings::{Listing, Listings};
 use refusals::RefusalLog;
 pub use served::{ServedShard, ServedStore, presence_table};

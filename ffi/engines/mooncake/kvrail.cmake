@@ -7,5 +7,5 @@ set_source_files_properties(${KVRAIL_SOURCES} PROPERTIES COMPILE_OPTIONS
 target_sources(mooncake_store_client_objects PRIVATE ${KVRAIL_SOURCES})
 target_include_directories(
   mooncake_store_client_objects PRIVATE ${CMAKE_CURRENT_LIST_DIR}/src
-                                        ${CMAKE_CURRENT_LIST_DIR}/../c/include)
+                                        ${CMAKE_CURRENT_LIST_DIR}/../../c/include)
 target_link_libraries(mooncake_store PRIVATE ${KVRAIL_LIBRARY})
