@@ -6,7 +6,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::time::Duration;
 
-use kvrail_client::{Arena, BlockKey, BlockRequest, Client, Identity, Pages, Request, Status};
+use kvrail_client::{
+    Arena, AttachOptions, BlockKey, BlockRequest, Client, Identity, Pages, Request, Status,
+};
 use kvrail_protocol::{DeviceReport, StatusReport};
 use kvrail_tests::span_bytes;
 use rustix::io::Errno;
@@ -337,6 +339,30 @@ fn a_sidecar_that_starts_has_descriptors_for_a_client() {
     let arena = client.create_arena(64 << 10, Pages::Base).unwrap();
     let queue = client.open_queue(8).unwrap();
     drop((queue, arena, client));
+    sidecar.stop();
+}
+
+/// A client that no descriptor is left for waits for no deadline of its own.
+#[test]
+fn clients_beyond_the_descriptors_are_refused_with_the_limit() {
+    let place = Place::with_volume(1, 4 << 20);
+    let sidecar = Sidecar::start_as(&place, under(&place, &["files=64"]));
+    let options = AttachOptions::default();
+    let mut clients = Vec::new();
+    let refusal = loop {
+        assert!(clients.len() < 64, "more clients than descriptors");
+        match Client::attach_with(sidecar.socket(), &options) {
+            Ok(client) => clients.push(client),
+            Err(error) => break error,
+        }
+    };
+    assert!(refusal.to_string().contains("LimitNOFILE="), "{refusal}");
+    assert!(clients.len() > 1, "{refusal}");
+    clients[0].status().expect("those that are attached go on");
+    // A descriptor that is given back is used.
+    clients.truncate(clients.len() - 2);
+    eventually("another client", || Client::attach_with(sidecar.socket(), &options).is_ok());
+    drop(clients);
     sidecar.stop();
 }
 

@@ -1,4 +1,5 @@
-//! The door: takes waiting connections, and pauses when there are too many.
+//! The door: takes waiting connections, refuses those that no descriptor is left for, and pauses
+//! when there are too many.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,6 +25,15 @@ const EXHAUSTED: Duration = Duration::from_millis(200);
 /// Time between two looks whether the socket is still where clients look for it.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// A connection that was taken.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It may become a session.
+    Open(OwnedFd),
+    /// It has the last descriptor, and can only be refused, for this reason.
+    Last(OwnedFd, Errno),
+}
+
 /// The listening socket in the server's loop.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
@@ -32,6 +42,9 @@ pub(crate) struct Acceptor {
     /// No connections are taken before this moment.
     after: Option<Instant>,
     log: RateLimit,
+    /// A descriptor to close when all others are taken, so that a client can be refused with the
+    /// reason instead of waiting for a reply.
+    spare: Option<OwnedFd>,
     /// When the socket's path is looked at next, and what was wrong there.
     look_at: Instant,
     trouble: Option<String>,
@@ -41,17 +54,18 @@ impl Acceptor {
     pub(crate) fn new(listener: Listener, events: Arc<EventLoop>) -> Result<Self, Errno> {
         events.watch(listener.as_fd(), Source::Listener)?;
         let (log, look_at) = (RateLimit::default(), Instant::now() + LOOK);
-        Ok(Self { listener, events, after: None, log, look_at, trouble: None })
+        let spare = listener.spare();
+        Ok(Self { listener, events, after: None, log, spare, look_at, trouble: None })
     }
 
     /// The next connection, unless `refused` refused ones already wait to be closed.
-    pub(crate) fn next(&mut self, refused: usize) -> Option<OwnedFd> {
+    pub(crate) fn next(&mut self, refused: usize) -> Option<Taken> {
         if refused > REFUSED {
             self.pause(MOMENT);
             return None;
         }
         match self.listener.accept() {
-            Ok(fd) => Some(fd),
+            Ok(fd) => Some(Taken::Open(fd)),
             // The socket stays readable if there are more.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => None,
             Err(errno) => {
@@ -63,7 +77,8 @@ impl Acceptor {
                     );
                 }
                 self.pause(EXHAUSTED);
-                None
+                drop(self.spare.take()?);
+                self.listener.accept().ok().map(|fd| Taken::Last(fd, errno))
             }
         }
     }
@@ -84,6 +99,7 @@ impl Acceptor {
         if self.after.is_none_or(|after| after > now) {
             return;
         }
+        self.spare = self.spare.take().or_else(|| self.listener.spare());
         let watched = self.events.watch(self.listener.as_fd(), Source::Listener);
         self.after = watched.err().map(|_| now + EXHAUSTED);
     }

@@ -24,7 +24,7 @@ use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Taken};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::events::{EventLoop, Source};
@@ -295,9 +295,16 @@ impl Server {
     fn accept(&mut self) {
         for _ in 0..TURN {
             let refused = self.workers.unattached().discarded();
-            let Some(fd) = self.acceptor.next(refused) else { return };
             let is_leaving = self.shutdown.is_leaving();
-            self.sessions.greet(fd, &self.config.policy, is_leaving, &mut self.workers);
+            match self.acceptor.next(refused) {
+                Some(Taken::Open(fd)) => {
+                    self.sessions.greet(fd, &self.config.policy, is_leaving, &mut self.workers);
+                }
+                Some(Taken::Last(fd, errno)) => {
+                    return self.sessions.refuse_last(fd, errno, &self.workers);
+                }
+                None => return,
+            }
         }
     }
 

@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use kvrail_memory::descriptor_remedy;
 use kvrail_poller::{SESSIONS_MAX, SessionSlot, TenantSlot};
 use kvrail_protocol::{Channel, ControlReply, Hello, RefusalCode, SidecarMessage};
+use rustix::io::Errno;
 
 use crate::access::Peer;
 use crate::events::EventLoop;
@@ -149,6 +151,17 @@ impl Sessions {
                 self.refuse(&connection, &peer, (RefusalCode::Full, message));
             }
         }
+    }
+
+    /// Refuses a connection that has the sidecar's last descriptor.
+    pub(crate) fn refuse_last(&mut self, fd: OwnedFd, errno: Errno, workers: &MemoryWorkers) {
+        let connection = Kept::new(Channel::from_fd(fd), workers.unattached());
+        let Ok(peer) = Peer::of(connection.as_fd()) else { return };
+        let message = format!(
+            "the sidecar has no descriptor for another client ({errno}); {}",
+            descriptor_remedy(errno)
+        );
+        self.refuse(&connection, &peer, (RefusalCode::Full, message));
     }
 
     /// Whether there is a place for this peer. Cheap checks come first.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kvrail_protocol::{Channel, ChannelError};
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     shutdown, socket_with,
@@ -81,6 +81,11 @@ impl Listener {
         {
             let _gone = unlink(&self.path);
         }
+    }
+
+    /// A descriptor more, if there is one.
+    pub(crate) fn spare(&self) -> Option<OwnedFd> {
+        fcntl_dupfd_cloexec(&self.fd, 0).ok()
     }
 
     /// The next connection.
