@@ -72,7 +72,7 @@ def test_blocks_of_a_shared_file_are_moved_without_a_copy(host, rows):
     fill(rows)
     wanted = rows[:16].copy()
     tie = link(host)
-    lane = Lane(tie)
+    lane = tie.lane()
     lane.begin("put", "down", blocks(rows, range(16)))
     down = end_of(lane)
     assert (down.tag, set(down.words), all(down.ok)) == ("down", {"OK"}, True)

@@ -2,13 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import kvrail
 from kvrail._chains import Places
-from kvrail._tier import Link, Session
+from kvrail._mapping import Memory
 
 QUARANTINE_S = 5.0
 """Time for which memory that a dead sidecar was filling is kept from the engine: its drives may
@@ -82,11 +82,40 @@ class _Group(Generic[T]):
     begun: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, eq=False)
+class Session:
+    """Resources of one run of the sidecar."""
+
+    client: kvrail.Client
+    space: kvrail.Namespace
+    memory: Memory
+    events: kvrail.Events
+    uid: int
+
+
+class Attached(Protocol):
+    """What a lane needs of the link that it belongs to."""
+
+    @property
+    def session(self) -> Session | None:
+        """The session; none while there is no sidecar."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a drive holds groups for longer than drives do."""
+
+    def watch(self, age: Callable[[], float]) -> None:
+        """Counts the lane's oldest group, whose age in seconds `age` returns."""
+
+    def failed(self, session: Session, error: kvrail.KvrailError) -> None:
+        """Logs an error of the session, and lets a session go that has ended."""
+
+
 class Lane(Generic[T]):
     """Groups of blocks. For one thread at a time; each thread of an engine that moves blocks has a
     lane of its own."""
 
-    def __init__(self, link: Link, depth: int = 128) -> None:
+    def __init__(self, link: Attached, depth: int = 128) -> None:
         self._link, self._depth = link, depth
         self._session: Session | None = None
         self._queue: kvrail.Queue[kvrail.GroupEnd] | None = None

@@ -10,11 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import kvrail
 from kvrail import _identity
+from kvrail._lane import Lane, Session
 from kvrail._mapping import Memory
 from kvrail._types import ChainWord
 
@@ -72,7 +72,7 @@ class Link:
         self._ages.append(age)
 
     @property
-    def session(self) -> "Session | None":
+    def session(self) -> Session | None:
         """The session; attached again if need be, None while there is no sidecar."""
         with self._lock:
             if self._session is None and time.monotonic() >= self._retry_at:
@@ -88,6 +88,13 @@ class Link:
     def hangs(self) -> bool:
         """Whether a drive holds groups for longer than drives do."""
         return any(age() > HUNG_S for age in self._ages)
+
+    def lane(self, depth: int = 128) -> Lane[Any]:
+        """A lane of its own for a thread of the engine.
+
+        :param depth: groups that may be in flight at once.
+        """
+        return Lane(self, depth)
 
     def lookup(self, keys: Sequence[bytes], *, hold: float = 0.0) -> Sequence[bool]:
         """Which blocks are there; those are not evicted for `hold` seconds."""
@@ -135,7 +142,7 @@ class Link:
             log.warning("kvrail for %s: %d blocks went unnoticed", self._engine, lost)
         return [it for it in mine if it.metadata]
 
-    def failed(self, session: "Session", error: kvrail.KvrailError) -> None:
+    def failed(self, session: Session, error: kvrail.KvrailError) -> None:
         """Logs the error. A session that has ended is dropped: its lanes learn it from their
         queues. A sidecar that does not answer gets no request for a while."""
         log.warning("kvrail for %s: %s", self._engine, error)
@@ -167,7 +174,7 @@ class Link:
         if session is not None:
             session.client.close()
 
-    def _attach(self) -> "Session":
+    def _attach(self) -> Session:
         client = kvrail.Client(self._socket, name=self._engine, timeout=ATTACH_S)
         try:
             store = client.store(self._store)
@@ -177,14 +184,3 @@ class Link:
         except BaseException:
             client.close()
             raise
-
-
-@dataclass(frozen=True, eq=False)
-class Session:
-    """Resources of one run of the sidecar."""
-
-    client: kvrail.Client
-    space: kvrail.Namespace
-    memory: Memory
-    events: kvrail.Events
-    uid: int

@@ -34,8 +34,8 @@ from vllm.v1.kv_offload.base import (
 import kvrail
 from kvrail import _identity, gpu, paged
 from kvrail._chains import Places, Prompt
-from kvrail._lane import Lane
-from kvrail._tier import Link, Session
+from kvrail._lane import Lane, Session
+from kvrail._tier import Link
 from kvrail._types import ChainWord
 
 HOLD_S = 30.0
