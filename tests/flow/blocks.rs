@@ -1,14 +1,12 @@
 //! Blocks by key, through a real sidecar: any length, verified, found again after a kill.
 
-use std::time::Duration;
-
 use kvrail_client::{
     Absent, Arena, BlockKey, BlockNote, BlockRequest, Client, Completed, Found, Identity, Lookup,
     LookupExtent, Namespace, Pages, Queue, Status,
 };
 use kvrail_counters::MemberCounters;
 
-use crate::rig::{LONG, Place, Sidecar, eventually};
+use crate::rig::{LONG, Place, Sidecar, eventually, write_records};
 
 /// A client with all that it needs for one namespace.
 struct Cache {
@@ -135,7 +133,7 @@ fn blocks_of_any_length_come_back_as_they_were_and_outlive_a_kill() {
     assert_eq!(found.prefix, lengths.len());
     assert_eq!(found.there.iter().filter(|there| **there).count(), lengths.len());
 
-    std::thread::sleep(Duration::from_secs(1)); // ten times what the store promises
+    write_records(&sidecar);
     sidecar.kill();
     let sidecar = Sidecar::start(&place);
     let mut cache = Cache::open(&sidecar, "any length");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, run};
+use crate::rig::{LONG, Place, Sidecar, VOLUME, actor_program, eventually, run};
 
 /// The checker that a program runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,9 @@ fn a_c_program_survives_its_sidecar() {
     let sidecar = Sidecar::start(&place);
     let mut command = watched(&program, Watch::Sanitizers, &sidecar);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("it has requests", || {
+        sidecar.status().sessions.iter().any(|session| session.accepted > 0)
+    });
     sidecar.kill();
     let start = std::time::Instant::now();
     while child.try_wait().unwrap().is_none() {

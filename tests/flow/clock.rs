@@ -3,15 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use kvrail_tests::SteadyTally;
 
-use crate::rig::{Place, Sidecar, StoreShape, VOLUME, Worker, run};
+use crate::rig::{Place, Sidecar, StoreShape, VOLUME, Worker, eventually, run};
 
 /// Steps, in seconds from the true time.
 const STEPS: [i64; 4] = [315_360_000, -630_720_000, 3600, 0];
-const BETWEEN: Duration = Duration::from_millis(400);
 
 /// Adds the number in a file to the time of day, and to no other clock.
 const SHIM: &str = r#"
@@ -76,6 +74,13 @@ impl Clock {
     }
 }
 
+/// Waits until the client has done some work since now.
+fn wait_for_requests(sidecar: &Sidecar) {
+    let accepted = || sidecar.status().sessions.iter().map(|session| session.accepted).max();
+    let before = accepted().unwrap_or(0);
+    eventually("the client works", || accepted() > Some(before + 100));
+}
+
 #[test]
 fn a_clock_that_is_set_disturbs_no_client() {
     let shape =
@@ -93,7 +98,7 @@ fn a_clock_that_is_set_disturbs_no_client() {
     let mut uptime_ms = 0;
     for step in STEPS {
         clock.set(step);
-        std::thread::sleep(BETWEEN);
+        wait_for_requests(&sidecar);
         let report = sidecar.status();
         assert!(report.sidecar.uptime_ms >= uptime_ms, "time went back");
         uptime_ms = report.sidecar.uptime_ms;
@@ -109,7 +114,7 @@ fn a_clock_that_is_set_disturbs_no_client() {
     clock.set(STEPS[1]);
     sidecar.stop();
     let sidecar = clock.start(&place);
-    std::thread::sleep(BETWEEN);
+    wait_for_requests(&sidecar);
     let tally: SteadyTally = serde_json::from_str(&client.end()).expect("a tally");
     assert!(tally.wrong.is_empty(), "{:#?}", tally.wrong);
     assert!(tally.puts > 10 && tally.right > 0, "{tally:?}");

@@ -13,7 +13,9 @@ use kvrail_client::{
 
 use serde_json::Value;
 
-use crate::rig::{LONG, Outcome, Place, Sidecar, StoreShape, eventually, kvrail, run};
+use crate::rig::{
+    LONG, Outcome, Place, Sidecar, StoreShape, eventually, kvrail, run, write_records,
+};
 
 /// Two members of 2,048 blocks.
 fn place() -> Place {
@@ -117,7 +119,7 @@ fn a_listing_has_every_block_with_its_metadata() {
     let mut feed = one.events();
     (0..10).for_each(|number| one.drop_block(number));
     assert_eq!(sorted(listed(&one.space, &names)), (10..700).collect::<Vec<_>>());
-    std::thread::sleep(Duration::from_secs(1)); // ten times what the store promises
+    write_records(&sidecar);
     drop((one, other));
     assert!(feed.poll().unwrap().events.iter().all(|event| event.kind == EventKind::Dropped));
     sidecar.kill();

@@ -16,7 +16,7 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, write_records};
 
 /// Two members of 2,048 blocks.
 fn place() -> Place {
@@ -129,7 +129,7 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     reader.sees(2, Presence::Absent);
 
     // Without a sidecar answers are `Maybe`, and the next one publishes the blocks that it found.
-    std::thread::sleep(Duration::from_secs(1)); // ten times what the store promises
+    write_records(&sidecar);
     sidecar.kill();
     eventually("the end is seen", || reader.probe(1) == Presence::Maybe);
     assert_eq!(reader.probe(2), Presence::Maybe);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_tests::{Tally, span_bytes, verify};
 
-use crate::rig::{Actor, LONG, Place, Sidecar};
+use crate::rig::{Actor, LONG, Place, Sidecar, eventually};
 
 const THREADS: u32 = 8;
 
@@ -19,7 +19,9 @@ fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
         for actor in &mut actors {
             assert!(actor.wait_until_running(), "traffic before the kill");
         }
-        std::thread::sleep(Duration::from_millis(300));
+        eventually("every device writes", || {
+            sidecar.status().devices.iter().all(|device| device.writes.operations > 100)
+        });
         sidecar.kill();
         let mut all = Tally::default();
         for actor in actors {

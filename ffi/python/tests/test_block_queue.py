@@ -234,7 +234,7 @@ def test_where_memory_lies(client, space):
     os.close(fd)
 
 
-def test_an_event_loop_goes_on_beside_a_lookup_that_hangs():
+def test_an_event_loop_goes_on_during_a_lookup_that_hangs():
     with kvrail.serve(store="16MiB") as sidecar, sidecar.attach() as client:
         space = client.store("kv").namespace("a", IDENTITY)
         space.put_many(range(100), [b"x"] * 100)

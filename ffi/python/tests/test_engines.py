@@ -44,7 +44,7 @@ def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
     host.kill()
 
 
-def test_all_engines_are_told_of_with_versions_and_configuration(tmp_path):
+def test_all_engines_are_reported_with_versions_and_configuration(tmp_path):
     answer = report("--socket", str(tmp_path / "nowhere"), "--store", "mine")
     assert answer["python"] == sys.executable
     assert {it["name"] for it in answer["engines"]} == set(ENGINES)
@@ -55,7 +55,7 @@ def test_all_engines_are_told_of_with_versions_and_configuration(tmp_path):
         assert it["copies"]["avoided"] is None and "no sidecar" in it["copies"]["why"]
 
 
-def test_copies_are_as_the_sidecar_says(host):
+def test_copies_agree_with_the_sidecar(host):
     for it in report("--socket", str(host.socket))["engines"]:
         refused = "unsealed" in it["copies"]["why"]
         assert it["copies"]["avoided"] is not refused
@@ -113,7 +113,7 @@ def test_a_try_without_the_engine_ends_at_once_and_names_it(tmp_path):
         _is_a_table(run("try", name, "--python", sys.executable), "is not installed in")
 
 
-def test_a_try_without_kvrail_says_that_it_is_not_there():
+def test_a_try_without_kvrail_names_the_missing_package():
     engines = Path(kvrail.__file__).with_name("engines.py")
     alone = [sys.executable, "-I", "-S", str(engines), "--try", "vllm"]
     done = subprocess.run(alone, capture_output=True, text=True, check=False)

@@ -48,7 +48,7 @@ def test_views_outlive_their_arena(client):
     assert mapped() == before
 
 
-def test_dlpack_says_what_it_cannot(arena):
+def test_dlpack_refuses_with_the_reason(arena):
     assert arena.__dlpack_device__() == (1, 0)
     assert "dltensor" in repr(arena.__dlpack__(max_version=None))
     assert "dltensor_versioned" in repr(arena.__dlpack__(max_version=(1, 1)))

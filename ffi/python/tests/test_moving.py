@@ -110,7 +110,7 @@ def test_a_queue_in_a_selector(volume, arena):
         assert ended == 50
 
 
-def test_a_late_request_is_told_and_goes_on(volume, arena):
+def test_a_late_request_is_reported_and_goes_on(volume, arena):
     with volume.open_queue() as queue:
         queue.read(arena, 0, len(arena), deadline=1e-9)
         ends = queue.wait(1)
@@ -175,7 +175,7 @@ def test_memory_of_ones_own(client, volume):
     os.close(fd)
 
 
-def test_what_objects_tell(client, volume, arena, sidecar):
+def test_attributes_of_objects(client, volume, arena, sidecar):
     assert client.epoch > 0 and client.session >= 0 and client.sidecar
     assert [each.name for each in client.volumes] == ["kv"]
     assert volume.members == 2 and volume.capacity >= 64 << 20

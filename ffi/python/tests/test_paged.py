@@ -225,7 +225,7 @@ def test_loads_go_before_stores_and_behind_the_callers_stream(client, space):
         ]
 
 
-def test_what_is_wrong_is_said(client, space):
+def test_wrong_arguments_are_refused_with_the_reason(client, space):
     cache = Tensors(2, 4096)
     with paged.Cache(client, space, cache.tensors) as its:
         for call, says in [

@@ -2,6 +2,7 @@
 
 mod actor;
 mod binary;
+mod fence;
 mod loops;
 mod open;
 mod place;
@@ -11,6 +12,7 @@ pub(crate) use actor::{Actor, Worker, hostile, hostile_with, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };
+pub(crate) use fence::write_records;
 pub(crate) use loops::Loops;
 pub(crate) use open::{Copies, open_folder};
 pub(crate) use place::{Place, StoreShape, VOLUME};

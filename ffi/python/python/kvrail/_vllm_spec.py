@@ -82,7 +82,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         if self._manager is None:
             ranks = 1 if self.replicated_layout else self.config.parallel.world_size
             links = [self._link(rank) for rank in range(ranks)]
-            self._manager = _Manager(links, self._locality(), self._tells_events())
+            self._manager = _Manager(links, self._locality(), self._has_events())
         return self._manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
@@ -109,7 +109,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         locality = self.extra_config.get("locality")
         return None if locality is None else Locality(locality)
 
-    def _tells_events(self) -> bool:
+    def _has_events(self) -> bool:
         return bool(self.kv_events_config.enable_kv_cache_events)
 
 
@@ -153,7 +153,7 @@ class _Manager(OffloadingManager):
             return
         # A store may have been declined: only present blocks are announced.
         there = zip(keys, self._there(list(keys), 0.0), strict=True)
-        self._tell([key for key, found in there if found], removed=False)
+        self._announce([key for key, found in there if found], removed=False)
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
@@ -174,7 +174,7 @@ class _Manager(OffloadingManager):
         if self._events is None:
             return ()
         for link in self._links:
-            self._tell([OffloadKey(it.metadata) for it in link.gone()], removed=True)
+            self._announce([OffloadKey(it.metadata) for it in link.gone()], removed=True)
         events, self._events = self._events, []
         return events
 
@@ -199,7 +199,7 @@ class _Manager(OffloadingManager):
         words = {link.chain(keys) for link in self._links}
         return "begins" if "begins" in words else "extends"
 
-    def _tell(self, keys: list[OffloadKey], *, removed: bool) -> None:
+    def _announce(self, keys: list[OffloadKey], *, removed: bool) -> None:
         if self._events is None or not keys:
             return
         event = OffloadingEvent(keys, Medium.STORAGE, removed, self._locality)

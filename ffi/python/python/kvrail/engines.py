@@ -381,7 +381,7 @@ def text_of_try(tried: Tried) -> str:
 
 
 def main() -> int:
-    """Runs the command with arguments of `kvrail engines`."""
+    """The command `kvrail engines`: prints the report, or the result of a try."""
     parser = argparse.ArgumentParser(prog="kvrail engines")
     parser.add_argument("--try", dest="name", choices=sorted(ENGINES))
     parser.add_argument("--socket")

@@ -181,7 +181,7 @@ class Tier(SecondaryTierManager):
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
             return ()
-        self._tell([OffloadKey(it.metadata) for it in self._link.gone()], removed=True)
+        self._announce([OffloadKey(it.metadata) for it in self._link.gone()], removed=True)
         events, self._events = self._events, []
         return events
 
@@ -225,13 +225,13 @@ class Tier(SecondaryTierManager):
             told |= {"success": not missed, "successful_keys": good}
         else:
             told["success"] = end.went_well
-            self._tell(good, removed=False)
+            self._announce(good, removed=False)
         if "transfer_bytes" in JobResult.__dataclass_fields__:
             moved = len(good) if job.is_promotion else end.words.count("OK")
             told["transfer_bytes"] = moved * self._row_bytes
         return JobResult(**told)
 
-    def _tell(self, keys: list[OffloadKey], *, removed: bool) -> None:
+    def _announce(self, keys: list[OffloadKey], *, removed: bool) -> None:
         if self._events is None or not keys:
             return
         event = OffloadingEvent(keys, self.medium, removed, self.locality)

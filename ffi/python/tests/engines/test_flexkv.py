@@ -127,7 +127,7 @@ def test_blocks_come_back_through_its_worker(node, config):
 def test_blocks_survive_the_worker_and_the_sidecar(node, config, host):
     wanted = fill(node.blocks[:16], seed=2)
     assert all(node.move(TransferType.H2REMOTE, range(16), hashes_of(range(16))))
-    time.sleep(0.2)
+    host.write_records()
     host.kill()
     assert not any(node.move(TransferType.REMOTE2H, range(16, 32), hashes_of(range(16))))
     assert not any(node.move(TransferType.H2REMOTE, range(16), hashes_of(range(50, 66))))

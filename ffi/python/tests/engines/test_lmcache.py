@@ -294,7 +294,7 @@ def test_objects_that_lmcache_touches_outlive_others(tmp_path):
     host.kill()
 
 
-def test_the_kind_of_memory_is_told_where_lmcache_asks(adapter):
+def test_the_kind_of_memory_is_reported(adapter):
     api = pytest.importorskip("lmcache.v1.distributed.api")
     if not hasattr(api, "MemoryTags"):
         pytest.skip("this LMCache has no memory tags")
@@ -439,7 +439,7 @@ def test_the_server_goes_on_without_a_sidecar_and_has_its_objects_again(adapter,
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
     keys, out, back = keys_of(range(16)), objects(16, seed=1), objects(16)
     assert store(adapter, keys, out).is_successful()
-    time.sleep(0.2)
+    host.write_records()
     task = adapter.submit_load_task(keys, back)
     host.kill()
     fd = adapter.get_load_event_fd()

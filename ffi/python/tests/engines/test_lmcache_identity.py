@@ -89,7 +89,7 @@ def test_another_object_is_not_there(host, stored, row):
     server.close()
 
 
-def test_a_lookup_says_what_a_load_gives(host):
+def test_a_lookup_agrees_with_a_load(host):
     """Also when the server has had objects of another form under the same key."""
     server = Server(host, key={"chunk_hash": b"j" * 32})
     server.store()

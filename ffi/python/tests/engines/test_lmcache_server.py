@@ -137,7 +137,7 @@ def test_faults_and_a_sidecar_that_dies_give_no_other_bytes(make, host):
         assert server.is_healthy() and server.adapter()["is_healthy"]
 
 
-def test_the_coordinator_knows_what_is_there(make, tmp_path):
+def test_the_coordinators_view_equals_the_store(make, tmp_path):
     """More is stored than there is room for; the server is started again; still the directory has
     exactly the objects of the store."""
     host = Host(tmp_path, "512MiB")

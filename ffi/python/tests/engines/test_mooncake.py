@@ -202,7 +202,7 @@ def test_a_name_that_was_removed_comes_again_with_other_bytes(start, host):
 
 
 @pytest.mark.parametrize("host", ["64MiB"], indirect=True)
-def test_a_full_store_makes_room_and_mooncake_hears_of_it(start, host):
+def test_a_full_store_makes_room_and_mooncake_gets_the_evictions(start, host):
     node, wanted = start(), objects([MIB] * 128, seed=3)
     for key, value in wanted.items():
         until(lambda key=key, value=value: node.call("put", key, value) == 0)

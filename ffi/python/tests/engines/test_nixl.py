@@ -205,8 +205,7 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     agent = Agent("KVRAIL", {"socket": str(host.socket)}, shared)
     keys, other = keys_of(16), keys_of(16, "other")
     assert agent.write(keys) == "DONE"
-    # Their records are written a moment after them.
-    time.sleep(0.5)
+    host.write_records()
     host.freeze()
     flying = [
         agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),

@@ -255,7 +255,7 @@ def test_pools_of_one_call_each_have_their_answers(hybrid):
     assert same(pool, places(20, 4), wanted[0]) and same(states, places(20, 4, 1), wanted[1])
 
 
-def test_each_legal_length_of_a_trailing_pool_is_told(hybrid):
+def test_each_legal_length_of_a_trailing_pool_is_returned(hybrid):
     """K and V of eight pages, states behind the second, fifth and sixth."""
     storage, pool, states = hybrid
     keys, _ = put(storage, pool, 0, 8)
@@ -279,7 +279,7 @@ def test_every_page_of_a_pool_that_needs_all(hybrid):
     assert told.kv_hit_pages == 5 and told.restorable_prefix_pages == [1, 2, 3, 4, 5]
 
 
-def test_whole_groups_are_told_and_gate_nothing(hybrid):
+def test_whole_groups_are_returned_and_set_no_limit(hybrid):
     """Three groups of two, of which the second has a gap; each stands for four pages."""
     storage, pool, states = hybrid
     keys, groups = put(storage, pool, 0, 8)[0], keys_of(range(50, 56))
@@ -390,7 +390,7 @@ def test_the_engine_goes_on_without_a_sidecar_and_has_its_pages_again(make, host
     pool = mha(64, PAGE)
     storage = make(pool)
     keys, wanted = put(storage, pool, 0, 16)
-    time.sleep(0.2)
+    host.write_records()
     host.kill()
     begun = time.monotonic()
     assert storage.batch_get_v1(keys, places(40, 16)) == [False] * 16

@@ -200,7 +200,7 @@ def test_eight_bit_floats_of_two_kinds_are_bytes_in_the_same_pool(host, folder):
     assert (found(one), found(other)) == (len(KEYS), 0)
 
 
-def test_eight_bit_floats_of_a_kind_that_nobody_says_are_found_by_nobody_else(host, folder, caplog):
+def test_eight_bit_floats_of_an_unnamed_kind_are_found_by_no_other_engine(host, folder, caplog):
     named_dtype = {"extra": {"identity": {"kv_cache_dtype": "fp8_e4m3"}}}
     engine = Engine(folder, host, arguments=None, pool=E4M3["pool"])
     with caplog.at_level(logging.WARNING, "kvrail"):

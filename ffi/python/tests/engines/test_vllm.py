@@ -224,7 +224,7 @@ def test_the_engine_goes_on_without_a_sidecar_and_has_its_chunks_again(make, hos
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
     tiers, keys, content = make(), keys_of(range(16)), contents(16)
     put_down(tiers, keys[:8], content[:8])
-    time.sleep(0.2)
+    host.write_records()
     host.kill()
     begun = time.monotonic()
     assert tiers.load(keys[:8]) == {}

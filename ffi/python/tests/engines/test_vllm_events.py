@@ -113,7 +113,7 @@ def check(event: Event) -> None:
         assert len(event["token_ids"]) == TOKENS * len(event["block_hashes"])
 
 
-def test_a_router_knows_what_is_there(wire, host):
+def test_a_routers_view_equals_the_store(wire, host):
     """More is stored than fits: stored and not removed is what lookups find."""
     tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
     more = {"locality": "LOCAL", "enable_kv_events": True}

@@ -325,7 +325,7 @@ def test_scheduler_and_worker_of_the_spec_have_one_namespace(host, folder, pp):
     assert pages_of(other, kv_cache, rank) != pages_of(scheduler, kv_cache, rank)
 
 
-def test_without_kvrails_connector_what_is_missing_is_said(host, folder, caplog):
+def test_without_kvrails_connector_the_missing_part_is_named(host, folder, caplog):
     made = Engine(folder, host).vllm()
     config = build_offloading_config(made, Engine(folder, host).kv_cache())
     _identity.vllm_engine(config, {})

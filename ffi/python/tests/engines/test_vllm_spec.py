@@ -247,7 +247,7 @@ def test_a_sidecar_that_is_killed_and_started_again(engine, host):
     its.worker.reports_pages = True
     wanted = its.pages(0, [1, 2, 3, 4])
     its.store(keys, [1, 2, 3, 4], (4, 0))
-    time.sleep(0.3)
+    host.write_records()
     host.kill()
     assert its.look(keys) == {LookupResult.MISS}
     assert its.load(keys, [10, 11, 12, 13], (4, 0)).success
@@ -269,7 +269,7 @@ def test_a_sidecar_that_is_killed_and_started_again(engine, host):
     assert same(its.pages(0, [10, 11, 12, 13]), wanted)
 
 
-def test_events_tell_what_is_there_and_what_is_gone(engine):
+def test_events_have_stored_and_gone_blocks(engine):
     its, keys = engine(events=True, locality="LOCAL"), keys_of(0, 2)
     its.store(keys, [1, 2], (2, 0))
     (told,) = its.manager.take_events()
@@ -287,7 +287,7 @@ def test_a_reset_of_one_engine_leaves_the_blocks_of_all(engine):
         assert its.look(keys) == {LookupResult.HIT}
 
 
-def test_what_is_wrong_is_said_at_the_start(host, tmp_path):
+def test_errors_are_raised_at_the_start(host, tmp_path):
     with pytest.raises(ValueError, match="needs socket"):
         made = config(host)
         del made.extra_config["socket"]

@@ -118,7 +118,7 @@ def test_a_put_follows_what_the_stream_has(client, space, wrapped):
         assert space.get(b"key")[65_536:] == b"\7" * 65_536
 
 
-def test_a_get_waits_for_those_who_still_read_the_pages(client, space):
+def test_a_get_waits_for_readers_of_the_pages(client, space):
     tensors = tensors_of(2, 65_536)
     wanted, before = block(tensors, 0), tensors[0][5].clone()
     stream, copy = torch.cuda.Stream(), torch.empty_like(tensors[0][5])

@@ -26,7 +26,7 @@ def cache(gpu):
     return made
 
 
-def test_status_knows_each(client):
+def test_status_has_each(client):
     known = {gpu["uuid"] for gpu in client.gpus}
     assert len(known) == torch.cuda.device_count()
     assert not any(gpu["failed"] for gpu in client.status()["gpus"])
