@@ -16,7 +16,7 @@ use crate::error::ClientError;
 /// Number of the hello.
 pub(crate) const HELLO_SEQ: u64 = 1;
 
-/// Between two tries to attach while there is no sidecar: little beside the restart of one.
+/// Between two tries to attach while there is no sidecar: short compared with a restart.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Name and version of this library, for the sidecar's logs.
@@ -45,7 +45,7 @@ impl Default for AttachOptions {
     }
 }
 
-/// Connects and says hello, again as long as the options wait for a sidecar.
+/// Connects and sends the hello, repeatedly while the options wait for a sidecar.
 pub(crate) fn attach(
     socket: &Path,
     options: &AttachOptions,

@@ -27,8 +27,8 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::volume::Volume;
 
-/// Unit of leases in bytes, unless a volume wants a larger one: a base page, so that no two
-/// leases share one.
+/// Unit of leases in bytes, unless a volume needs a larger one: a base page, so that no two leases
+/// share one.
 const LEASE_ALIGNMENT: u32 = 4096;
 
 /// A session with a sidecar. Cheap to clone, usable from any thread; the session ends with the
@@ -147,9 +147,9 @@ impl Client {
         }
     }
 
-    /// What took at least so long since this client asked before, and where the time went. The
-    /// first call begins a trace of all sessions' requests; it ends 5 s after the last one, or
-    /// with this client.
+    /// Requests that took this long since this client's last call, and their times by stage. The
+    /// first call begins a trace of all sessions' requests; it ends 5 s after the last one, or with
+    /// this client.
     ///
     /// # Errors
     /// `Denied` when another client traces already, or this one began with another `slow`.
@@ -165,8 +165,8 @@ impl Client {
     /// Has the sidecar read its configuration again; what can change while it serves does.
     ///
     /// # Errors
-    /// `Denied` says why the configuration in force stays, or that only root and the sidecar's own
-    /// user may ask.
+    /// `Denied` has the reason why the configuration in force stays, or that only root and the
+    /// sidecar's own user may reload.
     pub fn reload(&self) -> Result<Reloaded, ClientError> {
         let ask = ControlRequest::Reload;
         match self.session.control().call("reading the configuration again", ask, &[])?.message {
@@ -195,12 +195,12 @@ impl Client {
     /// Registers memory of the program's own with all devices: a memfd of exactly `bytes` bytes,
     /// fully allocated, sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL. It is mapped once
     /// more here; bytes that are leased from the arena must not be touched through any other
-    /// mapping, and the same memory must not be imported twice. A sidecar that is configured so
-    /// (`memory.unsealed_imports`) takes memory without seals, too; whoever shrinks that gets
+    /// mapping, and the same memory must not be imported twice. A sidecar with that setting
+    /// (`memory.unsealed_imports`) takes memory without seals, too; a program that shrinks it gets
     /// SIGBUS.
     ///
     /// # Errors
-    /// `Denied` says what is wrong with the memory or names the limit.
+    /// `Denied` has the fault of the memory or names the limit.
     pub fn import_arena(&self, memory: OwnedFd, bytes: u64) -> Result<Arena, ClientError> {
         let ask = ControlRequest::ImportArena { bytes };
         let packet = self.session.control().call("importing an arena", ask, &[memory.as_fd()])?;
@@ -208,14 +208,14 @@ impl Client {
         let ControlReply::Arena { region, page_bytes, note, .. } = answer else {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
-        // Whether seals are needed was the sidecar's to say; the memory is this program's.
+        // The sidecar decided whether seals are needed; the memory is this program's.
         let memory = Region::import_with(memory, bytes, Sealing::Optional)?;
         Ok(self.arena(memory, ArenaFacts { region: RegionId(region), page_bytes, note }))
     }
 
-    /// Makes an arena of the whole file behind an address of this process, and says where in it
-    /// the address lies: for memory that an engine hands over. The file must not be one of this
-    /// client's arenas yet: ask [`Arena::position_of`] first.
+    /// Makes an arena of the whole file behind an address of this process, and returns the
+    /// address's offset in it: for memory of an engine. The file must not be one of this client's
+    /// arenas yet: try [`Arena::position_of`] first.
     ///
     /// # Errors
     /// `NotShared` when others cannot map that memory; otherwise as `import_arena`.
@@ -253,8 +253,8 @@ impl Client {
     /// closed afterwards; memory behind legacy handles must live until the detach.
     ///
     /// # Errors
-    /// `Layout` names the fragment and the limit; `NoGpu` those that are served;
-    /// `Denied` says what is wrong with a handle, or names the limit and its key.
+    /// `Layout` names the fragment and the limit; `NoGpu` those that are served; `Denied` has the
+    /// fault of a handle, or names the limit and its key.
     pub fn attach_gpu(&self, cache: GpuCache) -> Result<GpuRegion, ClientError> {
         gpu::attach(&self.session, cache)
     }
@@ -325,9 +325,9 @@ impl Client {
         self.session.control().ended().map(|ended| ended.reason.as_str())
     }
 
-    /// Reports a hang-up when the session ends: for event loops that wait on
-    /// [`Queue::wait_fd`] and want to hear of it even if no queue rings. Only to be waited on
-    /// (with no events asked for), never to be read.
+    /// Reports a hang-up when the session ends: for event loops that wait on [`Queue::wait_fd`] and
+    /// must notice it even if no queue rings. Only to be waited on (with an empty event mask),
+    /// never to be read.
     #[must_use]
     pub fn hangup_fd(&self) -> BorrowedFd<'_> {
         self.session.control().as_fd()

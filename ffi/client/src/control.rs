@@ -1,4 +1,5 @@
-//! The session socket, shared by all threads of a client: asks go out, answers find their asker.
+//! The session socket, shared by all threads of a client: requests go out, answers find their
+//! caller.
 //!
 //! One of the threads that wait reads for all; the others sleep on a condition variable. So a
 //! detach that takes long does not keep another thread from opening a queue.
@@ -29,7 +30,7 @@ pub(crate) struct Ended {
 struct State {
     buffer: PacketBuffer,
     last_seq: u64,
-    /// Asks whose askers still wait.
+    /// Requests whose callers still wait.
     wanted: HashSet<u64>,
     answers: HashMap<u64, Packet<ControlReply>>,
     /// A thread is waiting at the socket for all.
@@ -81,7 +82,7 @@ impl Control {
         }
     }
 
-    /// Asks and waits for the answer, as long as the attach options say.
+    /// Sends a request and waits for the answer, up to the timeout of the attach options.
     pub(crate) fn call(
         &self,
         what: &'static str,
@@ -92,7 +93,7 @@ impl Control {
         self.answer(what, seq, Some(self.timeout))
     }
 
-    /// Asks and waits for the answer for so long, at most as long as the attach options say.
+    /// Sends a request and waits for the answer, up to this time and the attach options' timeout.
     pub(crate) fn call_within(
         &self,
         limit: Duration,
@@ -103,7 +104,7 @@ impl Control {
         self.answer(what, seq, Some(limit.min(self.timeout)))
     }
 
-    /// Asks and waits for the answer as long as the sidecar lives.
+    /// Sends a request and waits for the answer while the sidecar lives.
     pub(crate) fn call_patiently(
         &self,
         what: &'static str,
@@ -113,7 +114,8 @@ impl Control {
         self.answer(what, seq, None)
     }
 
-    /// Asks without waiting for an answer. For the last words of something that is dropped.
+    /// Sends a request without waiting for an answer. For the last message of an object that is
+    /// dropped.
     pub(crate) fn call_and_forget(&self, ask: ControlRequest) {
         if let Ok(seq) = self.post("", ask, &[]) {
             self.lock().wanted.remove(&seq);
@@ -151,8 +153,8 @@ impl Control {
         self.is_gone()
     }
 
-    /// Whether the sidecar lives, as far as a look at the socket in the last millisecond told. The
-    /// next one takes longer to serve what this one had.
+    /// Whether the sidecar lives, by a look at the socket in the last millisecond. The next one
+    /// takes longer to serve this one's blocks.
     pub(crate) fn was_seen(&self) -> bool {
         if self.is_gone() {
             return false;
@@ -215,7 +217,7 @@ impl Control {
         }
     }
 
-    /// An ask that the sidecar's release lacks would end the session.
+    /// A request that the sidecar's release lacks would end the session.
     fn check_known(&self, what: &'static str, ask: &ControlRequest) -> Result<(), ClientError> {
         let (speaks, minor) = (self.protocol, ask.minor());
         if minor <= speaks.minor {
@@ -298,7 +300,7 @@ impl Control {
             };
             match message {
                 SidecarMessage::Reply { seq, answer } => {
-                    // Of an ask that was given up: its descriptors are closed here.
+                    // Of a request that was given up: its descriptors are closed here.
                     if state.wanted.contains(&seq) {
                         state.answers.insert(seq, Packet { message: answer, fds });
                     }

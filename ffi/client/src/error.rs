@@ -31,14 +31,14 @@ pub enum ClientError {
         /// The sidecar's words.
         message: String,
     },
-    /// The sidecar is of an earlier release, which does not know what was asked. The session goes
-    /// on: it was not asked.
+    /// The sidecar is of an earlier release, which lacks the request. The session goes on: nothing
+    /// was sent.
     #[error(
         "{what}: the sidecar ({sidecar}) is too old for this: it speaks protocol {speaks}, and \
          {needs} is needed; upgrade it and start it again"
     )]
     TooOld {
-        /// What was to be asked.
+        /// The request.
         what: &'static str,
         /// The sidecar's release.
         sidecar: String,
@@ -47,10 +47,10 @@ pub enum ClientError {
         /// The first version that has it.
         needs: Version,
     },
-    /// The sidecar refused what was asked; the session goes on.
+    /// The sidecar refused the request; the session goes on.
     #[error("{what}: {status}: {message}")]
     Denied {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// The kind of failure.
         status: Status,
@@ -63,7 +63,7 @@ pub enum ClientError {
          longer timeout"
     )]
     Timeout {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// How long it was waited for.
         after: Duration,
@@ -97,7 +97,7 @@ pub enum ClientError {
     /// No such volume.
     #[error("the sidecar has no volume {name:?}; it has: {}", known.join(", "))]
     UnknownVolume {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// What there is.
         known: Vec<String>,
@@ -121,7 +121,7 @@ pub enum ClientError {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     )]
     NoGpu {
-        /// The UUID asked for.
+        /// The requested UUID.
         wanted: String,
         /// Those there are.
         known: Vec<String>,
@@ -137,7 +137,7 @@ pub enum ClientError {
     System {
         /// What was tried.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }

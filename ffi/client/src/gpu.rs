@@ -1,8 +1,8 @@
 //! GPU memory: described, attached, named in requests.
 //!
-//! The memory is the program's: this library holds no bytes of it and knows no CUDA. Handles are
-//! exported by whoever allocated it. While a request moves a block, its bytes belong to the
-//! sidecar, and only the program can see to that (no lease stands for them).
+//! The memory is the program's: this library holds no bytes of it and does not use CUDA. The
+//! program that allocated it exports the handles. While a request moves a block, its bytes belong
+//! to the sidecar, and only the program can ensure that (no lease stands for them).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
 
-/// Memory on a GPU, as the program that owns it exported it. Whoever holds a handle can read and
+/// Memory on a GPU, as the program that owns it exported it. A holder of a handle can read and
 /// write the whole allocation.
 #[derive(Debug)]
 pub enum GpuMemory {
@@ -54,7 +54,7 @@ impl GpuMemory {
         }
     }
 
-    fn said(&self) -> kvrail_protocol::GpuMemory {
+    fn described(&self) -> kvrail_protocol::GpuMemory {
         match *self {
             Self::Descriptor { bytes, .. } => kvrail_protocol::GpuMemory::Descriptor { bytes },
             Self::Legacy { handle, offset, bytes } => {
@@ -80,7 +80,7 @@ pub struct GpuCache {
 }
 
 impl GpuCache {
-    /// A cache of so many blocks on the GPU with this UUID, as `nvidia-smi -L` prints it.
+    /// A cache of this number of blocks on the GPU with this UUID, as `nvidia-smi -L` prints it.
     pub fn new(gpu: impl Into<String>, blocks: u32) -> Self {
         Self { gpu: gpu.into(), blocks, memories: Vec::new(), fragments: Vec::new() }
     }
@@ -104,28 +104,28 @@ impl GpuCache {
         self
     }
 
-    /// What goes to the sidecar, if the sidecar will not refuse it.
+    /// The message to the sidecar, unless the sidecar would refuse it.
     fn check(&self) -> Result<(Layout, GpuRegionInfo), LayoutError> {
         let sizes: Vec<u64> = self.memories.iter().map(GpuMemory::bytes).collect();
         let layout = Layout::new(self.fragments.clone(), self.blocks, &sizes)?;
-        let fragments = self.fragments.iter().map(|it| GpuFragment {
-            memory: it.memory,
-            base: it.base,
-            stride: it.stride,
-            bytes: it.bytes,
+        let fragments = self.fragments.iter().map(|fragment| GpuFragment {
+            memory: fragment.memory,
+            base: fragment.base,
+            stride: fragment.stride,
+            bytes: fragment.bytes,
         });
-        let said = GpuRegionInfo {
+        let info = GpuRegionInfo {
             gpu: self.gpu.clone(),
             blocks: self.blocks,
-            memories: self.memories.iter().map(GpuMemory::said).collect(),
+            memories: self.memories.iter().map(GpuMemory::described).collect(),
             fragments: fragments.collect(),
         };
-        if said.fds() > GPU_FDS_MAX {
-            let (most, found) = (GPU_FDS_MAX as u64, said.fds() as u64);
+        if info.fds() > GPU_FDS_MAX {
+            let (most, found) = (GPU_FDS_MAX as u64, info.fds() as u64);
             let what = "memories that are descriptors";
             return Err(LayoutError::Count { what, least: 0, most, found });
         }
-        Ok((layout, said))
+        Ok((layout, info))
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

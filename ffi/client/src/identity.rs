@@ -17,13 +17,13 @@ pub struct Identity(String);
 /// Why a document is none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// No JSON object, or one that says something which would be lost.
+    /// No JSON object, or one with a value that would be lost.
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// An object without a field.
     #[error("identity: {{}} says nothing; give it a field, such as \"model\"")]
     NoField,
-    /// A field that says nothing.
+    /// A field without a value.
     #[error(
         "the identity's field {field:?} is {value}: give it a value; what is not known may be \
          \"unknown\", and then blocks of other values are taken for the same"

@@ -45,7 +45,7 @@ impl BlockKey {
         [self.0.lo(), self.0.hi()]
     }
 
-    /// The lower half: what lookups ask for.
+    /// The lower half, which lookups use.
     pub(crate) fn lo(self) -> u64 {
         self.0.lo()
     }

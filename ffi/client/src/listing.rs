@@ -1,5 +1,5 @@
-//! What a namespace has, what a store has lost, and what is known of a key: asked over the session
-//! socket, so that nobody's requests wait for it.
+//! Blocks of a namespace, blocks that a store has lost, and the state of a key: requested over the
+//! session socket, so that no other request waits for it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -52,8 +52,8 @@ pub struct ListPage {
     pub blocks: Vec<ListedBlock>,
     /// Pages of records that could not be read: their blocks are there and are not listed.
     pub unreadable: u32,
-    /// Events with a lower position happened before the page was made, all others after it. Who
-    /// keeps a copy of the set of keys applies them in that order.
+    /// Events with a lower position happened before the page was made, all others after it. A copy
+    /// of the set of keys applies them in that order.
     pub position: u64,
 }
 
@@ -178,8 +178,8 @@ impl Events {
         self.poll_within(Duration::MAX)
     }
 
-    /// As `poll`, for callers that cannot wait for a sidecar that is slow to answer: what was not
-    /// told in that time is told by a later call.
+    /// As `poll`, for callers that cannot wait for a slow sidecar: a later call returns the events
+    /// that did not arrive in that time.
     ///
     /// # Errors
     /// As `poll`.
@@ -235,8 +235,8 @@ impl Namespace {
         Listing { namespace, next, ready: VecDeque::new() }
     }
 
-    /// What its store knows of a key: where the block is, what would become of it next, and
-    /// otherwise what is known of its end.
+    /// State of a key in its store: where the block is, what would become of it next, or else its
+    /// end, as far as that is known.
     ///
     /// # Errors
     /// `Denied` with MISS when the namespace was removed; `SidecarGone`, `Timeout`.

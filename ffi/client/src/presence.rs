@@ -1,4 +1,4 @@
-//! Lookups that ask nobody: from the presence tables of a store.
+//! Lookups without a request: from the presence tables of a store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::tables::Tables;
 impl Store {
     fn tables(&self) -> Option<Arc<Tables>> {
         let session = self.session();
-        // A sidecar that is gone tells nobody what the next one has.
+        // Tables of a sidecar that is gone do not hold for the next one.
         let lives = session.control().was_seen();
         let volume = self.volume().id().0;
         if lives { self.shown().get(session, volume, self.members()) } else { None }
@@ -23,10 +23,11 @@ impl Store {
 }
 
 impl Namespace {
-    /// Whether a block is there, without asking the sidecar: some tens of nanoseconds, whether it
-    /// sleeps or not. `Absent` is never said of a block that was acknowledged to anybody before,
-    /// and not dropped, cleared or evicted since. `Present` is a hint: a get may be a MISS. `Maybe`
-    /// where only [`crate::Queue::lookup`] knows. The first call gets the tables of the store.
+    /// Whether a block is there, without a request to the sidecar: some tens of nanoseconds,
+    /// whether it sleeps or not. The answer for a block that was acknowledged to any client before,
+    /// and not dropped, cleared or evicted since, is never `Absent`. `Present` is a hint: a get may
+    /// be a MISS. `Maybe` where only [`crate::Queue::lookup`] has the answer. The first call gets
+    /// the tables of the store.
     #[must_use]
     pub fn probe(&self, key: BlockKey) -> Presence {
         probe(self.store().tables().as_deref(), self.uid(), key)
@@ -44,7 +45,7 @@ impl Namespace {
     /// Gets the tables for probes, as quickly as the sidecar answers: the first probe of a store
     /// does so by itself.
     pub fn fetch_presence(&self) {
-        let _fetched = self.store().tables(); // without them probes say `Maybe`
+        let _fetched = self.store().tables(); // without them probes are `Maybe`
     }
 
     /// Whether probes need nothing from the sidecar now.
@@ -53,15 +54,15 @@ impl Namespace {
         self.store().known_tables().is_some()
     }
 
-    /// How many keys from the first on may be there, as far as tables say that are known already:
-    /// a lookup has a time limit, and asks the control thread for nothing.
+    /// How many keys from the first on may be there, by tables that are already mapped: a lookup
+    /// has a time limit, and sends the control thread no request.
     pub(crate) fn probe_known(&self, keys: &[BlockKey]) -> usize {
         let (uid, tables) = (self.uid(), self.store().known_tables());
         let absent = |key: &BlockKey| probe(tables.as_deref(), uid, *key) == Presence::Absent;
         keys.iter().position(absent).unwrap_or(keys.len())
     }
 
-    /// How many keys from the first on are there, as far as the tables say so.
+    /// How many keys from the first on are there, by the tables.
     #[must_use]
     pub fn probe_prefix(&self, keys: &[BlockKey]) -> usize {
         let probed = self.probe_many(keys.iter().copied());

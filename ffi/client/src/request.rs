@@ -1,4 +1,4 @@
-//! What can be asked.
+//! Requests to volumes.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Request {
     }
 
     /// Writes the range of a block in GPU memory to the volume from `offset` on. The kernels that
-    /// made its bytes must have ended: the sidecar knows nothing of the program's streams.
+    /// made its bytes must have ended: the sidecar does not see the program's streams.
     #[inline]
     pub fn write_gpu(volume: &Volume, offset: u64, range: GpuRange) -> Self {
         let request = Self::new(Opcode::Write, volume, offset, range.bytes, None);
@@ -157,7 +157,7 @@ impl Request {
         }
     }
 
-    /// How urgent it is; [`Class::Demand`] unless said otherwise.
+    /// How urgent it is; by default [`Class::Demand`].
     pub fn class(self, class: Class) -> Self {
         Self { class, ..self }
     }

@@ -26,7 +26,8 @@ pub struct Store {
     shown: Arc<Shown>,
 }
 
-/// What may share blocks: a name, and an identity that all who open it must have. Cheap to clone.
+/// A set of programs that share blocks: a name, and an identity that is the same for all. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Namespace(Arc<Shared>);
 
@@ -209,8 +210,8 @@ impl Namespace {
         &self.0.store
     }
 
-    /// Opens it anew after somebody cleared it: requests end MISS or DECLINED until then. That
-    /// goes for all who opened it in this session.
+    /// Opens it again after another client cleared it: requests end MISS or DECLINED until then.
+    /// This holds for all handles of this session.
     ///
     /// # Errors
     /// As [`Store::namespace`].
@@ -219,7 +220,7 @@ impl Namespace {
         store.ask_to_open(name, identity, Absent::Create).map(drop)
     }
 
-    /// Makes all its blocks unreachable, for everybody, and opens it anew.
+    /// Makes all its blocks unreachable, for all clients, and opens it again.
     ///
     /// # Errors
     /// As [`Store::clear`].
@@ -242,7 +243,7 @@ impl Namespace {
         })
     }
 
-    /// One that no sidecar was asked for.
+    /// A namespace without a sidecar.
     #[cfg(test)]
     pub(crate) fn assumed(store: Store, opened: Opened) -> Self {
         let identity = Identity::new([("model", "test")]).expect("it has a field");

@@ -36,9 +36,9 @@ pub enum SubmitErrorKind {
          {block} bytes"
     )]
     Misaligned {
-        /// What was asked.
+        /// The request's.
         offset: u64,
-        /// What was asked.
+        /// The request's.
         length: u64,
         /// The unit.
         block: u64,
@@ -46,9 +46,9 @@ pub enum SubmitErrorKind {
     /// Beyond the end of the volume.
     #[error("offset {offset} and length {length} end beyond the volume's {capacity} bytes")]
     BeyondEnd {
-        /// What was asked.
+        /// The request's.
         offset: u64,
-        /// What was asked.
+        /// The request's.
         length: u64,
         /// Bytes of the volume.
         capacity: u64,
@@ -56,7 +56,7 @@ pub enum SubmitErrorKind {
     /// More bytes than the lease has.
     #[error("{length} bytes asked for, the lease has {lease}; lease more or ask for less")]
     LeaseTooShort {
-        /// What was asked.
+        /// The request's.
         length: u64,
         /// Bytes of the lease.
         lease: u64,
@@ -72,7 +72,7 @@ pub enum SubmitErrorKind {
     /// A block that the cache does not have.
     #[error("block {block} does not exist; the GPU region has {blocks}, counted from 0")]
     NoBlock {
-        /// What was asked.
+        /// The request's.
         block: u32,
         /// Blocks there are.
         blocks: u32,
@@ -80,9 +80,9 @@ pub enum SubmitErrorKind {
     /// Bytes beyond the end of a block.
     #[error("{bytes} bytes from {start} on leave the block of {block_bytes} bytes; ask for less")]
     OutsideBlock {
-        /// What was asked.
+        /// The request's.
         start: u64,
-        /// What was asked.
+        /// The request's.
         bytes: u64,
         /// Bytes of every block, or of the range that was made of it.
         block_bytes: u64,
@@ -110,12 +110,12 @@ pub enum SubmitErrorKind {
     /// No such poller.
     #[error("poller {poller} does not exist; there are {count}")]
     NoPoller {
-        /// What was asked.
+        /// The request's.
         poller: usize,
         /// Pollers there are.
         count: usize,
     },
-    /// The request asks for something that its operation does not have.
+    /// The request has an option that its operation lacks.
     #[error("{option} means nothing for a {}; leave it away", opcode.name())]
     Unfit {
         /// The option.
@@ -129,7 +129,7 @@ pub enum SubmitErrorKind {
          the store with a larger --segment"
     )]
     BlockTooLong {
-        /// What was asked.
+        /// The request's.
         bytes: u64,
         /// The limit.
         max: u64,
@@ -137,7 +137,7 @@ pub enum SubmitErrorKind {
     /// More metadata than a record has room for.
     #[error("{bytes} bytes of metadata, {METADATA_BYTES_MAX} at most")]
     MetadataTooLong {
-        /// What was asked.
+        /// The request's.
         bytes: usize,
     },
     /// A place in a volume whose bytes belong to a store.

@@ -12,7 +12,7 @@ use kvrail_store::Members;
 use crate::error::ClientError;
 use crate::session::Session;
 
-/// How long nobody tries again to get tables that could not be had.
+/// Pause after a failed try to get tables.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The tables of a store's members.
@@ -54,7 +54,7 @@ impl Tables {
     }
 }
 
-/// The tables of a store, as far as they were asked for.
+/// The tables of a store, once they were requested.
 #[derive(Default)]
 pub(crate) struct Shown {
     tables: RwLock<Option<Arc<Tables>>>,
@@ -72,7 +72,7 @@ impl Shown {
         self.known().or_else(|| self.ask(session, volume, members))
     }
 
-    /// The tables, if somebody asked for them before. Does not wait for the sidecar.
+    /// The tables, if they were requested before. Does not wait for the sidecar.
     pub(crate) fn known(&self) -> Option<Arc<Tables>> {
         let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).clone();
         known.filter(|tables| !tables.is_retired())

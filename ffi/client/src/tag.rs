@@ -1,4 +1,4 @@
-//! What tells the clients of one process apart.
+//! Numbers that distinguish the clients of one process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

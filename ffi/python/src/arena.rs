@@ -1,6 +1,6 @@
 //! Arenas as Python sees them: memory that NumPy, PyTorch and requests share.
 #![expect(unsafe_code, reason = "the buffer protocol passes a pointer")]
-// UNSAFETY: the pointer goes to `memory::fill`, which says what it does with it.
+// UNSAFETY: the pointer goes to `memory::fill`, which documents its use.
 
 use std::ffi::c_int;
 use std::sync::Arc;

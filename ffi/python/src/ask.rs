@@ -11,8 +11,8 @@ use crate::errors::raised::KvrailError;
 /// Longest wait between two looks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Asks the sidecar something in a thread of its own, so that Ctrl-C ends the wait for an answer
-/// that may take long. What comes after that is undone.
+/// Sends the sidecar a request in a thread of its own, so that Ctrl-C ends the wait for an answer
+/// that may take long. A later answer is undone.
 pub(crate) fn ask<T: Send + 'static>(
     py: Python<'_>,
     ask: impl FnOnce() -> T + Send + 'static,

@@ -21,7 +21,7 @@ pub(crate) struct Bounce {
 #[derive(Debug, Default)]
 struct Made {
     arenas: Mutex<Vec<Arc<Arena>>>,
-    /// Whoever makes one has it, so that not all threads make theirs.
+    /// Held by the thread that makes one, so that not all threads make theirs.
     making: Mutex<()>,
 }
 
@@ -47,7 +47,7 @@ impl Made {
 }
 
 impl Bounce {
-    /// Makes sure that a block of so many bytes has room.
+    /// Ensures room for a block of this size.
     pub(crate) fn reserve(&self, py: Python<'_>, client: &Client, bytes: usize) -> PyResult<()> {
         if bytes == 0 || self.made.has_room(bytes) {
             return Ok(());
@@ -73,7 +73,7 @@ impl Drop for Bounce {
         if arenas.is_empty() {
             return;
         }
-        // Nobody waits for this; without a thread they go with their session.
+        // No call waits for this; without a thread they go with their session.
         let work = move || arenas.iter().for_each(|arena| drop(arena.detach()));
         let _started = thread::Builder::new().name("kvrail-detach".into()).spawn(work);
     }

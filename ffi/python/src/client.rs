@@ -38,7 +38,7 @@ fn pages(name: &str) -> PyResult<Pages> {
     }
 }
 
-/// An arena that nobody waits for any more.
+/// Drops an arena whose caller has gone.
 fn forget(arena: Result<kvrail_client::Arena, ClientError>) {
     if let Ok(arena) = arena {
         // Whatever is wrong, the end of the session takes it away.

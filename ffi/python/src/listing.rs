@@ -61,7 +61,7 @@ impl Block {
 /// A wait that is too short to be interrupted.
 const SHORT: Duration = Duration::from_millis(250);
 
-/// Something that one call at a time takes away, asks the sidecar with, and brings back.
+/// A value that one call at a time takes away, uses for a request, and brings back.
 #[derive(Debug)]
 struct Turn<T>(Mutex<Option<T>>);
 
@@ -88,7 +88,7 @@ impl<T: Send + 'static> Turn<T> {
         Ok(answer)
     }
 
-    /// As `ask`, for a question that ends before somebody would interrupt it: no thread is started.
+    /// As `ask`, for a request that is short enough not to be interrupted: no thread is started.
     fn ask_shortly<A: Send>(
         &self,
         py: Python<'_>,
@@ -219,7 +219,7 @@ impl Events {
     #[pyo3(signature = (*, timeout=None))]
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Vec<Gone>, u64)> {
         self.birth.check()?;
-        let limit = timeout.map_or(Ok(Duration::MAX), |it| duration("timeout", it))?;
+        let limit = timeout.map_or(Ok(Duration::MAX), |seconds| duration("timeout", seconds))?;
         let (mut all, mut lost) = (Vec::new(), 0);
         loop {
             let question = move |events: &mut kvrail_client::Events| events.poll_within(limit);

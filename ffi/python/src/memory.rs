@@ -1,8 +1,8 @@
 //! Memory of arenas on its way to Python: buffers, DLPack, and names of ranges for requests.
 #![expect(unsafe_code, reason = "fills structures of C with addresses of mapped memory")]
-// UNSAFETY: every address given out lies in a mapping that an `Arc<dyn Pinned>` keeps, and whoever
-// gets the address gets such an `Arc`, or the Python object that holds one. No Rust reference to
-// the bytes is ever formed here: Python and the devices share them as C programs do.
+// UNSAFETY: every address given out lies in a mapping that an `Arc<dyn Pinned>` keeps, and the
+// receiver of the address gets such an `Arc`, or the Python object that holds one. No Rust
+// reference to the bytes is ever formed here: Python and the devices share them as C programs do.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -29,9 +29,9 @@ pub(crate) fn named(arena: &Arena, position: u64, length: u64) -> PyResult<Lease
 
 /// As `named`, without Python.
 pub(crate) fn lent(arena: &Arena, position: usize, length: usize) -> Result<Lease, ClientError> {
-    // SAFETY: only the client library looks at the bytes, to compute and verify checks and to copy
-    // the tails of blocks, and only while their request is in flight. Until it has ended they are
-    // not the program's, as the package's documentation says; a program that looks all the same
+    // SAFETY: only the client library reads the bytes, to compute and verify checks and to copy the
+    // tails of blocks, and only while their request is in flight. Until it has ended they are not
+    // the program's, as the package's documentation states; a program that reads them all the same
     // sees bytes in the middle of a move, as a C program would.
     let memory = unsafe { arena.pool().assume(position, length) };
     arena.adopt(memory?)
@@ -57,7 +57,7 @@ pub(crate) fn address_of(from: &Bound<'_, PyAny>) -> PyResult<usize> {
     found.ok_or_else(|| RequestError::new_err(format!("a {kind}; pass an address or a buffer")))
 }
 
-/// Memory of the program's own: what an object says of it, and what keeps it where it is.
+/// Memory of the program's own: an object's description of it, and the reference that keeps it.
 #[derive(Debug)]
 pub(crate) struct Outside {
     address: usize,
@@ -73,8 +73,8 @@ enum Keep {
 }
 
 impl Outside {
-    /// The memory behind a buffer, or behind a tensor that says where its bytes are. `None` when it
-    /// is neither, or the bytes of a row lie apart.
+    /// The memory behind a buffer, or behind a tensor with its own address. `None` when it is
+    /// neither, or the bytes of a row lie apart.
     pub(crate) fn of(from: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let Ok(exported) = PyUntypedBuffer::get(from) else { return Self::of_tensor(from) };
         let rows = Rows::of(&exported);
@@ -131,8 +131,8 @@ impl Outside {
     pub(crate) fn load(&self, row: usize, into: &mut [u8]) {
         assert!(row < self.rows.count && into.len() <= self.rows.bytes, "beyond the buffer");
         let from = ptr::with_exposed_provenance::<u8>(self.address(row));
-        // SAFETY: in bounds of what the object exports, as just seen; it is kept, and so stays
-        // where it is. Who writes there meanwhile puts a mixture, as with any write of a file.
+        // SAFETY: within the bounds of the object's export, as just seen; it is kept, and so stays
+        // where it is. A concurrent write there puts a mixture, as with any write of a file.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
@@ -155,8 +155,8 @@ pub(crate) fn duplicate(file: &Bound<'_, PyAny>) -> PyResult<OwnedFd> {
     if number < 0 {
         return Err(PyOSError::new_err(format!("descriptor {number} is not open")));
     }
-    // SAFETY: not negative, and borrowed for the length of this call: if it is not open, the
-    // kernel says so.
+    // SAFETY: not negative, and borrowed for the length of this call: the kernel rejects a closed
+    // one.
     Ok(unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?)
 }
 
@@ -267,7 +267,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     drop(unsafe { Box::from_raw(managed.context.cast::<Kept>()) });
 }
 
-/// A capsule that nobody consumed still has its name: then its tensor is deleted with it.
+/// A capsule that was never consumed still has its name: then its tensor is deleted with it.
 ///
 /// # Safety
 /// The interpreter calls it with a capsule made here.
@@ -317,9 +317,9 @@ pub(crate) fn capsule<'py>(
             (Box::into_raw(Box::new(managed)).cast::<c_void>(), WITH_VERSION)
         }
     };
-    // SAFETY: the name is static, the pointer ours; the destructor frees what nobody consumed.
+    // SAFETY: the name is static, the pointer ours; the destructor frees unconsumed tensors.
     let made = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)) };
     // SAFETY: a new reference or null with an exception set. (Without memory for a capsule the
-    // tensor leaks: nobody is left to free it for.)
+    // tensor leaks: there is no owner to free it for.)
     unsafe { Bound::from_owned_ptr_or_err(py, made) }
 }

@@ -33,7 +33,7 @@ impl Numbers {
         }
     }
 
-    /// How many requests it is for, if it says.
+    /// The number of requests it is for, if it has one.
     pub(crate) fn count(&self) -> Option<usize> {
         match self {
             Self::One(_) => None,

@@ -1,4 +1,4 @@
-//! What a request may ask for beyond place and length: Python's keyword arguments.
+//! Options of a request beyond place and length: Python's keyword arguments.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// CRC-64/NVME that the bytes must have.
     verify: Option<Numbers>,
     deadline: Option<Duration>,
-    /// How long the call may wait; for ever if nothing is said.
+    /// How long the call may wait; by default for ever.
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u64,
 }
@@ -62,7 +62,7 @@ impl Options {
         request
     }
 
-    /// How many requests it is for, if it says.
+    /// The number of requests they are for, if they have one.
     pub(crate) fn count(&self) -> Option<usize> {
         self.verify.as_ref().and_then(Numbers::count)
     }
@@ -78,7 +78,7 @@ fn known(key: &str) -> PyResult<()> {
     Err(PyTypeError::new_err(text))
 }
 
-/// Who goes first when a device is busy.
+/// Order of requests at a busy device.
 pub(crate) fn class(value: &Bound<'_, PyAny>) -> PyResult<Class> {
     let name: String = value.extract()?;
     match &*name {
@@ -96,7 +96,7 @@ pub(crate) fn seconds(what: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration
     duration(what, value.extract()?)
 }
 
-/// A time of so many seconds.
+/// A time in seconds.
 pub(crate) fn duration(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         let text = format!("{what} is {seconds}; it must be seconds from 0 on, or None");

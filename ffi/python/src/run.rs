@@ -22,7 +22,7 @@ use crate::wait::{deadline, pause};
 const PAUSE: Duration = Duration::from_micros(100);
 /// Keys of a lookup between two looks for signals.
 const LOOKUP_KEYS: usize = 8192;
-/// Longest wait for the answers to them before they are asked for again.
+/// Longest wait for the answers before they are requested again.
 const LOOKUP_SLICE_MAX: Duration = Duration::from_secs(2);
 
 /// A call that could not go on.
@@ -48,13 +48,13 @@ pub(crate) fn run(py: Python<'_>, session: &Session, mut group: Group) -> PyResu
     Ok(group)
 }
 
-/// Opens a namespace anew after somebody cleared it.
+/// Opens a namespace again after another client cleared it.
 pub(crate) fn refresh(py: Python<'_>, space: &Namespace) -> PyResult<()> {
     let space = space.clone();
     ask(py, move || space.refresh(), drop)?.map_err(from_client)
 }
 
-/// Opens a group's namespace anew, so that its puts that found the namespace cleared are taken.
+/// Opens a group's namespace again, so that its puts that found the namespace cleared are taken.
 pub(crate) fn renew(py: Python<'_>, group: &mut Group) -> PyResult<()> {
     let opened = refresh(py, group.space());
     group.renew(opened.is_ok());
@@ -127,7 +127,7 @@ fn too_late(group: &Group) -> PyErr {
     ))
 }
 
-/// What a lookup asks for, and what it does with what it finds.
+/// Keys of a lookup, and the use of found blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     extent: LookupExtent,
@@ -177,7 +177,7 @@ pub(crate) fn lookup(
     outcome
 }
 
-/// As `lookup`, through this queue. A namespace that was cleared is opened anew, once.
+/// As `lookup`, through this queue. A namespace that was cleared is opened again, once.
 fn lookup_with(
     py: Python<'_>,
     (queue, session): (&mut Queue, &Session),
@@ -257,7 +257,7 @@ fn find(
     Ok(all)
 }
 
-/// Asks in slices, so that Ctrl-C ends the wait: the question may be asked again.
+/// Waits in slices, so that Ctrl-C ends the wait: the request may be repeated.
 fn patiently<T: Send>(
     py: Python<'_>,
     session: &Session,

@@ -40,10 +40,18 @@ impl Engine {
         self.queue.wait(LONG).unwrap().expect("one is in flight")
     }
 
+    /// Puts a block, again while the store is only busy.
     fn put(&mut self, number: u64, chain: Chain) -> Completed {
-        let lease = self.arena.lease(BYTES).unwrap();
-        let put = BlockRequest::put(&self.space, key(number), lease);
-        self.end(put.depth(3).chain(chain))
+        let mut answer = None;
+        eventually("the store is not busy", || {
+            let lease = self.arena.lease(BYTES).unwrap();
+            let put = BlockRequest::put(&self.space, key(number), lease);
+            let done = self.end(put.depth(3).chain(chain));
+            let busy = done.note == BlockNote::Declined(Decline::Busy);
+            answer = Some(done);
+            !busy
+        });
+        answer.expect("put once at least")
     }
 
     fn get(&mut self, number: u64) -> Status {

@@ -1,4 +1,4 @@
-//! Checksums are this library's work: the sidecar is not asked for them.
+//! Checksums are this library's work: requests to the sidecar have none.
 
 use kvrail_memory::store;
 use kvrail_ring::Status;

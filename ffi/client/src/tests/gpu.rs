@@ -1,4 +1,4 @@
-//! GPU memory: what is said to the sidecar, what is refused before, how requests name a block.
+//! GPU memory: messages to the sidecar, refusals before them, and blocks in requests.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ fn hear(socket: &Channel) -> Packet<ClientMessage> {
     }
 }
 
-/// Attaches, with this answer; what was said and what became of it.
+/// Attaches, with this answer; returns the message and the result.
 fn attach(
     client: &Client,
     socket: &Channel,
@@ -164,7 +164,7 @@ fn requests_name_block_and_byte_also_over_stripes() {
     assert_eq!(rig.queue.wait_for(2, &mut done, LONG).unwrap(), 2);
     assert!(done.iter().all(|end| end.status == Status::Ok && end.lease.is_none()));
     assert_eq!(done.iter().map(|end| end.bytes).sum::<u64>(), 4096 + 1024);
-    // A lease after it has the place of nobody's block.
+    // A lease after it has a place outside of all blocks.
     rig.queue.submit(Request::read(&volume, 0, rig.lease(512))).unwrap();
     assert_eq!(rig.sidecar.take()[0].1.layout_block, 0);
 }

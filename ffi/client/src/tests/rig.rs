@@ -107,7 +107,7 @@ fn tails(client: &Client, depth: u32) -> (Vec<Lease>, Option<Arena>) {
 }
 
 impl Rig {
-    /// With a store in the volume's place, and an arena of so many bytes.
+    /// With a store in the volume's place, and an arena of this size.
     pub(super) fn with_store(members: u16, depth: u32, arena_bytes: usize) -> Self {
         let mut welcome = welcome(geometry(members, 1 << 20), members, 0);
         let (block_bytes_max, segment_bytes) = (128 << 20, 256 << 20);
