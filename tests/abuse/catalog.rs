@@ -3,11 +3,11 @@
 /// The user id that an abuser runs under. As root, every abuser differs from the quiet client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum User {
-    /// A user who may attach.
+    /// A user that may attach.
     Guest,
     /// As `Guest`, with a user id of its own, because it harms other processes of its user.
     Apart,
-    /// A user who may not attach.
+    /// A user that may not attach.
     Stranger,
 }
 

@@ -18,9 +18,9 @@ const LIMITS: [Limit; 3] = [
     Limit {
         what: "things that speak",
         words: &["told", "said", "tell", "tells", "says", "say", "telling", "saying"],
-        most: 5.3,
+        most: 4.6,
     },
-    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 2.9 },
+    Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 2.3 },
     Limit {
         what: "measures in words",
         words: &["so many", "as much", "so long", "so much"],
