@@ -24,7 +24,7 @@ const LIMITS: [Limit; 3] = [
     Limit {
         what: "measures in words",
         words: &["so many", "as much", "so long", "so much"],
-        most: 1.8,
+        most: 1.7,
     },
 ];
 
