@@ -21,7 +21,7 @@ pub(crate) fn write_records(sidecar: &Sidecar) {
         let key = BlockKey::of(format!("{}/{number}", client.session().0).as_bytes());
         eventually("a durable put is taken", || {
             let lease = arena.lease(BYTES).unwrap();
-            queue.submit_block(BlockRequest::put(&space, key, lease).durable()).unwrap();
+            queue.submit(BlockRequest::put(&space, key, lease).durable()).unwrap();
             let put = queue.wait(LONG).unwrap().expect("one is in flight");
             assert!(matches!(put.status, Status::Ok | Status::Declined), "{put:?}");
             put.status == Status::Ok
