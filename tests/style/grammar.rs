@@ -18,7 +18,7 @@ const LIMITS: [Limit; 3] = [
     Limit {
         what: "things that speak",
         words: &["told", "said", "tell", "tells", "says", "say", "telling", "saying"],
-        most: 4.6,
+        most: 3.8,
     },
     Limit { what: "persons for things", words: &["who", "whoever", "nobody", "whom"], most: 2.3 },
     Limit {

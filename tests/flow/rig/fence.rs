@@ -8,8 +8,8 @@ use super::{LONG, Sidecar, VOLUME, eventually};
 const PUTS: u64 = 16;
 const BYTES: usize = 512;
 
-/// Waits until the records of all earlier puts are written, in pools without a name: a member writes
-/// its open page when a durable put waits for it.
+/// Waits until the records of all earlier puts are written, in pools without a name: a member
+/// writes its open page when a durable put waits for it.
 pub(crate) fn write_records(sidecar: &Sidecar) {
     let client = sidecar.attach();
     let identity = Identity::new([("rig", "fence")]).unwrap();
