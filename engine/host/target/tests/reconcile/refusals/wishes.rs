@@ -77,7 +77,7 @@ pub(super) const WISHES: &[Edit] = &[
     (
         "hosts = [\"nqn.2026-01.org.example:b\"]\n",
         "",
-        &["target.subsystem.1.hosts = []", "allow_any_host is off", "nobody"],
+        &["target.subsystem.1.hosts = []", "allow_any_host is off", "no host could connect"],
     ),
     (
         "hosts = [\"nqn.2026-01.org.example:b\"]\n",
