@@ -156,7 +156,7 @@ fn a_copied_member_is_refused() {
     let copy = directory.path().join("copy");
     fs::copy(&members[0], &copy).unwrap();
     let set = [members[0].clone(), copy];
-    assert_says(&refusal(open_any(&set)), &["member 0, and so does", "inspect"]);
+    assert_says(&refusal(open_any(&set)), &["member number 0, and so has", "inspect"]);
 }
 
 #[test]
