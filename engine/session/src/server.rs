@@ -430,7 +430,7 @@ impl Server {
         };
         if let Some(store) = self.volumes.iter().find(too_new) {
             let message = format!(
-                "the client ({}) speaks protocol {theirs} and cannot tell which drive of store {} \
+                "the client ({}) speaks protocol {theirs} and cannot name the drive of store {} \
                  has a key since one was retired; install the client of the sidecar's release ({})",
                 own_words(&hello.library),
                 store.name,

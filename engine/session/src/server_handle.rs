@@ -85,12 +85,12 @@ impl ServerHandle {
         self.0.bell.ring();
     }
 
-    /// Requests a status report. `tell` runs on the server's thread, so it must be quick; it is
+    /// Requests a status report. `callback` runs on the server's thread, so it must be quick; it is
     /// dropped uncalled when the server does not turn and the queue is full.
-    pub fn ask(&self, tell: impl FnOnce(StatusReport) + Send + 'static) {
+    pub fn ask(&self, callback: impl FnOnce(StatusReport) + Send + 'static) {
         let mut askers = lock(&self.0.askers);
         if askers.len() < ASKERS_MAX {
-            askers.push(StatusCallback(Box::new(tell)));
+            askers.push(StatusCallback(Box::new(callback)));
         }
         drop(askers);
         self.0.bell.ring();
@@ -126,6 +126,6 @@ impl HandleReceiver {
             return;
         }
         let report = report();
-        askers.into_iter().for_each(|StatusCallback(tell)| tell(report.clone()));
+        askers.into_iter().for_each(|StatusCallback(callback)| callback(report.clone()));
     }
 }

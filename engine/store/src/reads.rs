@@ -6,11 +6,18 @@ use crate::entry::{Entry, Kind};
 use crate::key::Key;
 use crate::request::{Answer, Extent, Fault, Get, ReadId, Reading, Status};
 
-/// Whether a get makes its block worth keeping.
+/// Whether a get counts, and makes its block worth keeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
     Hit,
     Nothing,
+}
+
+impl Count {
+    /// By how much counters of gets rise.
+    fn one(self) -> u64 {
+        u64::from(self == Self::Hit)
+    }
 }
 
 /// Finds the block of a get, and holds its segment.
@@ -19,17 +26,17 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
     let hash = core.index.hash(number, get.key.lo());
     let found = core.index.find(hash, get.key, number);
-    let Some((position, entry)) = found else { return Err(absent(core, None).into()) };
+    let Some((position, entry)) = found else { return Err(absent(core, None, count).into()) };
     let Some(segment) = core.readable(entry) else {
         let entry = *entry;
-        return Err(absent(core, Some(entry)).into());
+        return Err(absent(core, Some(entry), count).into());
     };
     let entry = *entry;
     let (length, check, place) = (entry.length(), entry.check(), entry.place());
     let (at, exact) = match get.extent {
         Extent::Whole { capacity } if capacity < length => {
-            core.stats.misses += 1;
-            core.stats.misses_other_length += 1;
+            core.stats.misses += count.one();
+            core.stats.misses_other_length += count.one();
             return Err(Answer { status: Status::TooSmall, length, check });
         }
         Extent::Whole { .. } => (0, length),
@@ -38,7 +45,7 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     if count == Count::Hit && at == 0 {
         core.use_block(position, &entry, segment);
     }
-    core.stats.hits += 1;
+    core.stats.hits += count.one();
     core.segments.read_begins(segment);
     let offset = Geometry::place_at(place) + u64::from(at);
     let answer = Answer { status: Status::Ok, length, check };
@@ -47,8 +54,8 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
 
 /// Nothing that counts was found.
 #[cold]
-fn absent(core: &mut Core, found: Option<Entry>) -> Status {
-    core.stats.misses += 1;
+fn absent(core: &mut Core, found: Option<Entry>, count: Count) -> Status {
+    core.stats.misses += count.one();
     let unknown = match found {
         None => core.recovery.knowledge == Knowledge::Partial,
         Some(entry) => core.is_unsettled(&entry),
@@ -58,7 +65,7 @@ fn absent(core: &mut Core, found: Option<Entry>) -> Status {
         (false, Some(_)) => (&mut core.stats.misses_pending, Status::Miss),
         (false, None) => (&mut core.stats.misses_absent, Status::Miss),
     };
-    *reason += 1;
+    *reason += count.one();
     status
 }
 

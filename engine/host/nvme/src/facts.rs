@@ -145,15 +145,15 @@ impl From<&RawController> for ControllerFacts {
             volatile_write_cache: raw.vwc & 1 == 1,
             atomic_blocks: u32::from(raw.awun.get()) + 1,
             atomic_blocks_power_fail: u32::from(raw.awupf.get()) + 1,
-            warning_celsius: said(raw.wctemp.get()),
-            critical_celsius: said(raw.cctemp.get()),
+            warning_celsius: celsius(raw.wctemp.get()),
+            critical_celsius: celsius(raw.cctemp.get()),
             discard: oncs & 1 << 2 != 0,
             verify: oncs & 1 << 7 != 0,
         }
     }
 }
 
-fn said(kelvin: u16) -> Option<i32> {
+fn celsius(kelvin: u16) -> Option<i32> {
     (kelvin != 0).then(|| i32::from(kelvin) - FREEZING_KELVIN)
 }
 
@@ -332,14 +332,14 @@ mod tests {
             (64, &2_000_000_u128.to_le_bytes()),
             (80, &2_100_000_u128.to_le_bytes()),
         ]);
-        let said = Endurance::of(&RawEndurance::read_from_bytes(&raw).unwrap()).unwrap();
-        assert_eq!(said.left_bytes(), 12_016 * 10_u128.pow(12));
-        assert_eq!(said.media_written_bytes, Some(2_100 * 10_u128.pow(12)));
-        assert_eq!(said.drive_writes_a_day(7_680_000_000_000), 1000);
-        assert_eq!(said.drive_writes_a_day(15_360_000_000_000), 500);
-        assert_eq!(said.drive_writes_a_day(0), u32::MAX);
+        let endurance = Endurance::of(&RawEndurance::read_from_bytes(&raw).unwrap()).unwrap();
+        assert_eq!(endurance.left_bytes(), 12_016 * 10_u128.pow(12));
+        assert_eq!(endurance.media_written_bytes, Some(2_100 * 10_u128.pow(12)));
+        assert_eq!(endurance.drive_writes_a_day(7_680_000_000_000), 1000);
+        assert_eq!(endurance.drive_writes_a_day(15_360_000_000_000), 500);
+        assert_eq!(endurance.drive_writes_a_day(0), u32::MAX);
         assert_eq!(Endurance::of(&RawEndurance::new_zeroed()), None);
-        let mut worn = said;
+        let mut worn = endurance;
         worn.written_bytes = u128::MAX;
         assert_eq!(worn.left_bytes(), 0);
     }
@@ -353,8 +353,8 @@ mod tests {
             let _ = ControllerFacts::from(&RawController::read_from_bytes(&raw).unwrap());
             let _ = NamespaceFacts::try_from(&RawNamespace::read_from_bytes(&raw).unwrap());
             let _ = Health::from(&RawHealth::read_from_bytes(&raw[..512]).unwrap());
-            let said = Endurance::of(&RawEndurance::read_from_bytes(&raw[..512]).unwrap());
-            let _ = said.map(|endurance| (endurance.left_bytes(), endurance.drive_writes_a_day(1)));
+            let endurance = Endurance::of(&RawEndurance::read_from_bytes(&raw[..512]).unwrap());
+            let _ = endurance.map(|known| (known.left_bytes(), known.drive_writes_a_day(1)));
         }
     }
 }

@@ -99,10 +99,10 @@ fn another_identity_is_refused_with_the_field_that_differs() {
     let sidecar = start(&media());
     let mut rude = Rude::attach(&sidecar);
     let (_, uid, _) = opened(&mut rude, "a");
-    let (status, said) =
+    let (status, message) =
         denied(answer(&mut rude, open_ask("a", r#"{"layers":33,"model":"llama"}"#)));
     assert_eq!(status, Status::Invalid);
-    assert!(said.contains("layers is 32 in the store and 33 here"), "{said}");
+    assert!(message.contains("layers is 32 in the store and 33 here"), "{message}");
     // The same document, written otherwise.
     let same = open_ask("a", "{ \"model\": \"llama\",\n \"layers\": 32 }");
     assert!(
@@ -176,15 +176,15 @@ fn asks_that_make_no_sense_are_refused_each_with_its_limit() {
         (ControlRequest::ListNamespaces { volume: 9 }, Status::Invalid, "volume 9 is no store"),
     ];
     for (ask, status, words) in cases {
-        let (found, said) = denied(answer(&mut rude, ask));
-        assert!(found == status && said.contains(words), "{found}: {said}");
+        let (found, message) = denied(answer(&mut rude, ask));
+        assert!(found == status && message.contains(words), "{found}: {message}");
     }
     for at in 0..SPACES {
         opened(&mut rude, &at.to_string());
     }
-    let (status, said) = denied(answer(&mut rude, open_ask("more", IDENTITY)));
+    let (status, message) = denied(answer(&mut rude, open_ask("more", IDENTITY)));
     assert_eq!(status, Status::Quota);
-    assert!(said.contains("room for 4 namespaces") && said.contains("remove"), "{said}");
+    assert!(message.contains("room for 4 namespaces") && message.contains("remove"), "{message}");
     still_serves(&sidecar);
 }
 
@@ -201,9 +201,9 @@ fn an_asker_that_dies_takes_nothing_with_it() {
             patient.send(open_ask("b", IDENTITY), &[]).unwrap();
         }
     }
-    let (status, said) = denied(patient.hear_answer());
+    let (status, message) = denied(patient.hear_answer());
     assert_eq!(status, Status::DeviceDegraded);
-    assert!(said.contains("store shelf: poller 1 (stalled"), "{said}");
+    assert!(message.contains("store shelf: poller 1 (stalled"), "{message}");
     // A raw volume's clients never notice.
     let client = Client::attach(sidecar.socket()).unwrap();
     client.create_arena(1 << 20, Pages::Base).unwrap();
@@ -223,9 +223,9 @@ fn one_client_cannot_queue_up_without_end() {
     for _ in 0..33 {
         rude.send(ControlRequest::ListNamespaces { volume: 1 }, &[]).unwrap();
     }
-    let (status, said) = denied(rude.hear_answer());
+    let (status, message) = denied(rude.hear_answer());
     assert_eq!(status, Status::Quota);
-    assert!(said.contains("32 requests"), "{said}");
+    assert!(message.contains("32 requests"), "{message}");
     sidecar.switches.stall[1].off();
     for _ in 0..32 {
         let _answered = rude.hear_answer();
@@ -241,18 +241,18 @@ fn an_arena_with_tails_stays_while_its_queue_lives() {
         ControlRequest::CreateArena { bytes: 8 * 4096, pages: kvrail_protocol::Pages::Base };
     let ControlReply::Arena { region, .. } = answer(&mut rude, arena) else { panic!("no arena") };
     let open = |depth, tails| ControlRequest::OpenQueue { depth, tails: Some(tails) };
-    let (status, said) = denied(answer(&mut rude, open(16, region)));
+    let (status, message) = denied(answer(&mut rude, open(16, region)));
     assert_eq!(status, Status::Invalid);
-    assert!(said.contains("needs 65536") && said.contains("32768 bytes"), "{said}");
-    let (_, said) = denied(answer(&mut rude, open(8, region + 1)));
-    assert!(said.contains("no attached arena"), "{said}");
+    assert!(message.contains("needs 65536") && message.contains("32768 bytes"), "{message}");
+    let (_, message) = denied(answer(&mut rude, open(8, region + 1)));
+    assert!(message.contains("no attached arena"), "{message}");
     let ControlReply::Queue { queue, .. } = answer(&mut rude, open(8, region)) else {
         panic!("no queue")
     };
     let detach = || ControlRequest::DetachArena { region };
-    let (status, said) = denied(answer(&mut rude, detach()));
+    let (status, message) = denied(answer(&mut rude, detach()));
     assert_eq!(status, Status::Invalid);
-    assert!(said.contains("holds the tails of queue 0"), "{said}");
+    assert!(message.contains("holds the tails of queue 0"), "{message}");
     assert_eq!(
         answer(&mut rude, ControlRequest::CloseQueue { queue }),
         ControlReply::QueueClosed { queue }
@@ -291,9 +291,9 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
     let sidecar = tenanted(&media, &rights);
     let mut rude = Rude::attach(&sidecar);
     let mut refused = |ask: ControlRequest, words: &str| {
-        let (status, said) = denied(answer(&mut rude, ask));
-        assert_eq!(status, Status::Denied, "{said}");
-        assert!(said.contains(words) && said.contains("volume.tenant"), "{words}: {said}");
+        let (status, message) = denied(answer(&mut rude, ask));
+        assert_eq!(status, Status::Denied, "{message}");
+        assert!(message.contains(words) && message.contains("volume.tenant"), "{words}: {message}");
     };
     let (clear, remove) =
         (clear_ask, |name: &str| ControlRequest::RemoveNamespace { volume: 1, name: name.into() });
@@ -339,8 +339,8 @@ fn tenants_do_what_they_may_and_hear_what_they_may_not() {
 fn who_may_only_read_makes_nothing() {
     let sidecar = tenanted(&media(), &[("*", Right::Read)]);
     let mut rude = Rude::attach(&sidecar);
-    let (status, said) = denied(answer(&mut rude, open_ask("a", IDENTITY)));
-    assert_eq!(status, Status::Miss, "{said}");
+    let (status, message) = denied(answer(&mut rude, open_ask("a", IDENTITY)));
+    assert_eq!(status, Status::Miss, "{message}");
     assert_eq!(shard(&sidecar, 0, |shard| shard.uid_of("a")), None);
 }
 
@@ -357,12 +357,12 @@ fn a_tenant_makes_so_many_namespaces_and_removes_what_it_made() {
     let remove = |name: &str| ControlRequest::RemoveNamespace { volume: 1, name: name.into() };
     opened(&mut rude, "few 0");
     opened(&mut rude, "few 1");
-    let (status, said) = denied(answer(&mut rude, open_ask("few 2", IDENTITY)));
+    let (status, message) = denied(answer(&mut rude, open_ask("few 2", IDENTITY)));
     assert_eq!(status, Status::Quota);
-    assert!(said.contains("2 is the most (volume.tenant.namespaces_max)"), "{said}");
+    assert!(message.contains("2 is the most (volume.tenant.namespaces_max)"), "{message}");
     opened(&mut rude, "few 1"); // what is there is opened all the same
-    let (status, said) = denied(answer(&mut rude, remove("few 0")));
-    assert_eq!(status, Status::Denied, "another program made it, and it has blocks: {said}");
+    let (status, message) = denied(answer(&mut rude, remove("few 0")));
+    assert_eq!(status, Status::Denied, "another program made it, and it has blocks: {message}");
     assert_eq!(answer(&mut rude, remove("few 1")), ControlReply::NamespaceRemoved);
     let (status, _) = denied(answer(&mut rude, remove("few 1")));
     assert_eq!(status, Status::Miss);
@@ -374,8 +374,8 @@ fn presence_tables_are_for_who_has_a_namespace_open() {
     let sidecar = tenanted(&media(), &[("mine", Right::Write)]);
     let mut rude = Rude::attach(&sidecar);
     let show = || ControlRequest::ShowPresence { volume: 1 };
-    let (status, said) = denied(answer(&mut rude, show()));
-    assert!(status == Status::Denied && said.contains("open one first"), "{said}");
+    let (status, message) = denied(answer(&mut rude, show()));
+    assert!(status == Status::Denied && message.contains("open one first"), "{message}");
     opened(&mut rude, "mine");
     assert!(matches!(answer(&mut rude, show()), ControlReply::Presence { .. }));
 }

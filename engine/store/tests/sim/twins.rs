@@ -1,6 +1,6 @@
 //! Keys that differ in nothing but the 24 bits that an entry of the index has no room for.
 
-use kvrail_store::{Extent, Get, Got, Status};
+use kvrail_store::{Extent, Get, Got, Outcome, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -40,6 +40,30 @@ fn a_key_says_nothing_of_another_one() {
     world.reopen();
     world.verify();
     assert_eq!(world.store.entries(), 2);
+}
+
+/// The sidecar's own looks at blocks leave the hit ratio alone.
+#[test]
+fn inspections_count_as_no_gets() {
+    let mut world = World::new(1, small(8, 512));
+    assert_eq!(world.put_length(0, 7, false, 1000, 1), None);
+    world.run_until("put", World::is_idle);
+    let counts = |world: &World| {
+        let stats = world.store.stats();
+        (stats.hits, stats.misses, stats.misses_absent, stats.misses_other_length)
+    };
+    let before = counts(&world);
+    check_of(&mut world, 0, 7);
+    let get = |key, capacity| Get {
+        space: world.id(0),
+        key: World::key(key),
+        extent: Extent::Whole { capacity },
+    };
+    let (there, absent) = (get(7, 4096), get(8, 4096));
+    let Got::Read(reading) = world.store.inspect(&there) else { panic!("the block is there") };
+    world.store.read_ended(reading.id, Outcome::Done);
+    assert!(matches!(world.store.inspect(&absent), Got::Done(_)));
+    assert_eq!(counts(&world), before);
 }
 
 /// Ten keys of each of eight kinds, with some displaced entries.

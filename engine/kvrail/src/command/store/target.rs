@@ -125,12 +125,12 @@ impl Session {
 /// # Errors
 /// `Failure` with status 2 when it was not, or differs.
 pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), Failure> {
-    let refuse = |said: String| {
-        let failure = Failure::new(Exit::Usage, format!("{what}: {said}"));
+    let refuse = |reason: String| {
+        let failure = Failure::new(Exit::Usage, format!("{what}: {reason}"));
         Err(failure.with_remedy(format!("repeat the name: --yes {name}")))
     };
-    let said = match yes {
-        Some(said) => said.to_owned(),
+    let given = match yes {
+        Some(given) => given.to_owned(),
         None if std::io::stdin().is_terminal() => {
             eprint!("{what}. Repeat the name to go on: ");
             // A prompt that cannot be shown is still answered or not.
@@ -142,7 +142,11 @@ pub(super) fn confirm(name: &str, yes: Option<&str>, what: &str) -> Result<(), F
         }
         None => return refuse("not confirmed".into()),
     };
-    if said == name { Ok(()) } else { refuse(format!("the name given is {said:?}, not {name:?}")) }
+    if given == name {
+        Ok(())
+    } else {
+        refuse(format!("the name given is {given:?}, not {name:?}"))
+    }
 }
 
 /// How long ago a second since 1970 was.
