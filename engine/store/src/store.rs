@@ -295,7 +295,7 @@ impl Store {
         self.find(get, Count::Hit)
     }
 
-    /// As `get`, for readers of all blocks: the block keeps its worth, and no counter of gets moves.
+    /// As `get`, for readers of all blocks: the block keeps its worth, no counter of gets moves.
     pub fn inspect(&mut self, get: &Get) -> Got {
         self.find(get, Count::Nothing)
     }
