@@ -225,6 +225,23 @@ def test_loads_go_before_stores_and_behind_the_callers_stream(client, space):
         ]
 
 
+def test_a_put_that_is_cut_short_reads_its_pages_no_more(client, space):
+    cache = Tensors(2, 4096)
+    wanted = [cache.block(page) for page in range(PAGES)]
+    with paged.Cache(client, space, cache.tensors, staging_bytes=4 * 8192) as its:
+        put, other = its.submit_put(keys(PAGES), range(PAGES)), its.submit_put([b"other"], [3])
+        cut = its.cut_short({put})
+        cache.clear()
+        assert 0 < cut < PAGES
+        results = {it.ticket: it.results for it in its.wait(2)}
+        assert results[put].counts == {"OK": PAGES - cut, "DECLINED": cut}
+        assert results[put].prefix == PAGES - cut and results[put].went_well
+        assert "page was needed" in results[put].reason(PAGES - 1)
+        assert its.cut_short({put, other}) == 0, "what has ended is left alone"
+        stored = [space.get(key) for key in keys(PAGES)[: PAGES - cut]]
+        assert stored == wanted[: PAGES - cut] and results[other].all_ok
+
+
 def test_wrong_arguments_are_refused_with_the_reason(client, space):
     cache = Tensors(2, 4096)
     with paged.Cache(client, space, cache.tensors) as its:

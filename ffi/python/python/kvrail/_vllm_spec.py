@@ -76,7 +76,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         self._named = dict(config.extra_config.get("identity", {}))
         self._engine = _identity.vllm_engine(config, self._named)
         self._manager: _Manager | None = None
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
 
     def get_manager(self) -> OffloadingManager:
         if self._manager is None:
@@ -89,7 +89,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         if self._worker is None:
             link = self._link(0 if self.replicated_layout else self.config.parallel.rank)
             staging = int(self.extra_config.get("staging_bytes", paged.STAGING_BYTES))
-            self._worker = _Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
+            self._worker = Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
         return self._worker
 
     def _link(self, rank: int) -> Link:
@@ -222,7 +222,7 @@ class _Job:
     begun: float = field(default_factory=time.monotonic)
 
 
-class _Worker(OffloadingWorker):
+class Worker(OffloadingWorker):
     """A worker's half: the groups' pages, each a cache of `kvrail.paged`."""
 
     def __init__(self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int) -> None:
@@ -232,6 +232,7 @@ class _Worker(OffloadingWorker):
         self._jobs: dict[int, _Job] = {}
         self._finished: list[TransferResult] = []
         self._failed: set[int] = set()
+        self._left_out = 0
         self.reports_pages = False
         """A failed load is reported by its pages (:meth:`take_failed_pages`), and is no failed
         job: vLLM's own connector stops the engine at one."""
@@ -269,7 +270,21 @@ class _Worker(OffloadingWorker):
         return finished
 
     def wait(self, job_ids: set[int]) -> None:
-        while not job_ids.isdisjoint(self._jobs):
+        """vLLM waits for a load to have filled its pages, and for a store to have read them: also
+        before a request that finds them in the GPU's cache. The blocks of a store that are still
+        in their pages are left out then, for the drive may take seconds for them. A request that
+        has these pages offers them again."""
+        waited = [self._jobs[number] for number in job_ids if number in self._jobs]
+        for group, cache in enumerate(self._caches):
+            stores = {
+                ticket
+                for job in waited
+                if not job.is_load
+                for of, ticket in job.parts
+                if of == group
+            }
+            self._left_out += cache.cut_short(stores) if stores else 0
+        while any(job.is_load and job.number in self._jobs for job in waited):
             self._take(0.1)
 
     def take_failed_pages(self) -> set[int]:
@@ -278,9 +293,11 @@ class _Worker(OffloadingWorker):
         return failed
 
     def status(self) -> dict[str, Any]:
-        """Whether it is attached, and where blocks are checked."""
+        """Whether it is attached, where blocks are checked, and how many were not stored because
+        their pages were needed."""
         checks = [cache.check for cache in self._caches]
-        return self._link.status() | {"route": "staged through pinned memory", "check": checks}
+        moved = {"route": "staged through pinned memory", "check": checks}
+        return self._link.status() | moved | {"left_out": self._left_out}
 
     def shutdown(self) -> None:
         deadline = time.monotonic() + DRAIN_S

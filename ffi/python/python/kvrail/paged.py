@@ -21,7 +21,7 @@ stream.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
@@ -302,6 +302,23 @@ class Cache:
             self._advance(left)
         ended, self._ended = self._ended, []
         return ended
+
+    def cut_short(self, tickets: Collection[int]) -> int:
+        """Lets the pages of these puts go: returns when nothing reads them any more. Blocks that
+        were still in their pages end as DECLINED; their number. No drive is waited for."""
+        cut = 0
+        for job in [job for job in self._waiting["put"] if job.ticket in tickets]:
+            self._waiting["put"].remove(job)
+            for at in range(job.begun, len(job.keys)):
+                job.end(at, "DECLINED", "its page was needed before there was memory for the block")
+            cut += len(job.keys) - job.begun
+            job.begun = len(job.keys)
+        self._advance(0.0)
+        while any(wave.way is Way.OUT and wave.job.ticket in tickets for wave in self._on_gpu):
+            if self._failure is not None:
+                break
+            self._advance(_SLICE_S)
+        return cut
 
     def close(self, timeout: float = 5.0) -> None:
         """Waits until nothing is in flight, and frees the pinned memory."""

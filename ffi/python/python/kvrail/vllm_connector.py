@@ -15,6 +15,7 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from kvrail import _identity
+from kvrail._vllm_spec import Worker
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -30,9 +31,14 @@ class KvrailOffloadingConnector(OffloadingConnector):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)
         assert self.connector_worker is not None
-        if hasattr(self.connector_worker.worker, "tells_pages"):
-            self.connector_worker.worker.tells_pages = True
+        if (worker := self._pages_worker()) is not None:
+            worker.reports_pages = True
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        worker: Any = getattr(self.connector_worker, "worker", None)
-        return worker.take_failed_pages() if hasattr(worker, "take_failed_pages") else set()
+        worker = self._pages_worker()
+        return set() if worker is None else worker.take_failed_pages()
+
+    def _pages_worker(self) -> Worker | None:
+        """The worker of `KvrailOffloadingSpec`; none in the scheduler's half."""
+        worker = self.connector_worker.worker if self.connector_worker is not None else None
+        return worker if isinstance(worker, Worker) else None

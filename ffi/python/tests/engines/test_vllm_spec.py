@@ -296,7 +296,7 @@ def test_errors_are_raised_at_the_start(host, tmp_path):
         KvrailOffloadingSpec(config(host, socket=str(tmp_path / "none"))).get_manager()
 
 
-def test_vllm_finds_the_spec_and_the_connector(host):
+def test_vllm_finds_the_spec_and_the_connector(engine, host):
     factory = pytest.importorskip("vllm.v1.kv_offload.factory")
     spec = factory.OffloadingSpecFactory.create_spec(config(host))
     assert isinstance(spec, KvrailOffloadingSpec)
@@ -306,12 +306,36 @@ def test_vllm_finds_the_spec_and_the_connector(host):
     assert connector.get_block_ids_with_load_errors() == set()
 
     class Half:
-        worker = type("Worker", (), {"reports_pages": False, "take_failed_pages": lambda _: {7}})()
+        worker = engine().worker
 
         def register_kv_caches(self, caches: dict) -> None:
             self.caches = caches
 
     connector.connector_worker = Half()
     connector.register_kv_caches({})
-    assert connector.connector_worker.worker.reports_pages
+    assert Half.worker.reports_pages
+    Half.worker._failed = {7}
     assert connector.get_block_ids_with_load_errors() == {7}
+
+
+def test_pages_of_a_store_are_let_go_without_a_wait_for_the_drive(engine):
+    """vLLM waits for stores whose pages a request gets, also if it gets them as they are."""
+    its, keys = engine(staging_bytes=4 * PAGE), keys_of(1, 40)
+    out = its.manager.prepare_store(keys, its.request())
+    source = GPULoadStoreSpec(range(40), group_sizes=(0, 40), block_indices=(0, 0))
+    first, second = its.job(), its.job()
+    assert its.worker.submit_store(first, source, out.store_spec)
+    its.worker.wait({first})
+    left_out = its.worker.status()["left_out"]
+    assert 0 < left_out < 40
+    its.tensors[2][:] = 0
+    assert its.done(first).success, "what is not stored is no failure"
+    assert [its.look([key]) for key in keys] == [{LookupResult.HIT}] * (40 - left_out) + [
+        {LookupResult.MISS}
+    ] * left_out, "the front of the chain is stored"
+    again = its.manager.prepare_store(keys, its.request())
+    assert again.keys_to_store == keys[40 - left_out :], "the next request offers the rest"
+    source = GPULoadStoreSpec(range(40 - left_out, 40), (0, left_out), (0, 0))
+    assert its.worker.submit_store(second, source, again.store_spec)
+    assert its.done(second).success
+    assert its.look(keys) == {LookupResult.HIT}
