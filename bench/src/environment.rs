@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use kvrail_memory::{Mount, Root};
 
-use crate::cpu::{Load, MachineMeter, usable_cores};
+use crate::cpu::{MachineLoad, MachineMeter, usable_cores};
 
 /// How CPU time is counted where the machine's is not to be had, or not ours alone.
 const OWN_CLOCKS: &str = "clocks of the benchmark's processes and the kernel threads that work for \
@@ -56,7 +56,7 @@ pub struct Environment {
     pub cpu_account: String,
     /// The load of others meanwhile.
     #[serde(default)]
-    pub load: Load,
+    pub load: MachineLoad,
     /// Rounds, the arms in turn and the order reversed in every other.
     pub rounds: u32,
     /// Timed seconds of a round.
@@ -134,7 +134,7 @@ impl Environment {
 impl Environment {
     /// The same with what others did meanwhile.
     #[must_use]
-    pub fn under(self, load: Load) -> Self {
+    pub fn under(self, load: MachineLoad) -> Self {
         let cpu_account = if load.is_busy() { OWN_CLOCKS.to_owned() } else { self.cpu_account };
         Self { load, cpu_account, ..self }
     }

@@ -29,19 +29,19 @@ const FOLDERS: u64 = 256;
 #[derive(Debug)]
 pub struct FilesTarget {
     places: Vec<PathBuf>,
-    area: Mutex<Arc<Area>>,
+    area: Mutex<Arc<BlockArea>>,
 }
 
 /// Blocks of one length.
 #[derive(Debug, Default)]
-struct Area {
+struct BlockArea {
     roots: Vec<TempDir>,
     block_bytes: u32,
     /// The CRC of each block that was put.
     checks: Box<[AtomicU64]>,
 }
 
-impl Area {
+impl BlockArea {
     fn new(places: &[PathBuf], block_bytes: u32, blocks: u64) -> Result<Self> {
         let roots: Vec<_> = places.iter().map(|place| root(place)).collect::<Result<_>>()?;
         let checks = (0..blocks).map(|_| AtomicU64::new(0)).collect();
@@ -116,12 +116,12 @@ impl FilesTarget {
         Self { places, area: Mutex::default() }
     }
 
-    fn area(&self) -> Arc<Area> {
+    fn area(&self) -> Arc<BlockArea> {
         Arc::clone(&self.area.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The earlier area's files go with the last that holds it.
-    fn replace(&self, area: Area) {
+    fn replace(&self, area: BlockArea) {
         *self.area.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(area);
     }
 }
@@ -150,13 +150,17 @@ impl KeyedTarget for Arc<FilesTarget> {
     }
 
     fn begin(&self, block_bytes: u32, span_bytes: u64) -> Result<()> {
-        self.replace(Area::default());
-        self.replace(Area::new(&self.places, block_bytes, span_bytes / u64::from(block_bytes))?);
+        self.replace(BlockArea::default());
+        self.replace(BlockArea::new(
+            &self.places,
+            block_bytes,
+            span_bytes / u64::from(block_bytes),
+        )?);
         Ok(())
     }
 
     fn remove(&self) -> Result<()> {
-        self.replace(Area::default());
+        self.replace(BlockArea::default());
         Ok(())
     }
 }
@@ -183,7 +187,7 @@ impl Target for Arc<FilesTarget> {
 /// One client thread's way to the files.
 #[derive(Debug)]
 struct FilesPort {
-    area: Arc<Area>,
+    area: Arc<BlockArea>,
     memory: Memory,
     ended: Vec<Done>,
 }

@@ -148,17 +148,17 @@ fn milliseconds(seconds: f64) -> u64 {
 /// The parts of fio's JSON that are used.
 #[derive(Debug, Deserialize)]
 struct Output {
-    jobs: Vec<Job>,
+    jobs: Vec<FioJob>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Job {
+struct FioJob {
     error: i64,
     #[serde(default)]
     total_err: u64,
-    read: Option<Direction>,
-    write: Option<Direction>,
-    mixed: Option<Direction>,
+    read: Option<FioDirection>,
+    write: Option<FioDirection>,
+    mixed: Option<FioDirection>,
     /// Milliseconds of all jobs together.
     job_runtime: f64,
     /// Percent of `job_runtime`.
@@ -167,7 +167,7 @@ struct Job {
 }
 
 #[derive(Debug, Deserialize)]
-struct Direction {
+struct FioDirection {
     io_bytes: f64,
     bw_bytes: f64,
     iops: f64,

@@ -204,7 +204,7 @@ pub enum Progress {
 
 /// How a trace of requests is played.
 #[derive(Clone, Debug, Serialize)]
-pub struct Serving {
+pub struct TraceOptions {
     /// Its file.
     pub trace: PathBuf,
     /// Bytes of each block.
@@ -319,7 +319,7 @@ impl BenchOptions {
     ///
     /// # Errors
     /// Names the option, the value and the limit.
-    pub fn serving(&self) -> Result<Serving> {
+    pub fn serving(&self) -> Result<TraceOptions> {
         self.check_speed()?;
         let trace = self.trace.clone().context("--trace names no file")?;
         ensure!(
@@ -335,7 +335,7 @@ impl BenchOptions {
             one("--depth", &self.depth, SERVED_DEPTH, 1, crate::plan::DEPTH_MAX)?,
             one("--clients", &self.clients, SERVED_CLIENTS, 1, crate::plan::CLIENTS_MAX)?,
         ];
-        Ok(Serving { trace, block_bytes, depth, clients, requests: self.requests })
+        Ok(TraceOptions { trace, block_bytes, depth, clients, requests: self.requests })
     }
 
     /// Checks the options against each other; the cases that they ask for.

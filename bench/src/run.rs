@@ -42,7 +42,7 @@ const METHOD: &str = "timed runs compare the headers of the first and last secto
 const STORE_SHARE: u64 = 4;
 
 /// The arms on the harness's ground, with cases.
-struct Storage<'a> {
+struct StorageRun<'a> {
     options: &'a BenchOptions,
     arms: Arms,
     clients: Clients,
@@ -104,7 +104,7 @@ fn on(
     let clients = clients(options, &ground);
     let map = VersionMap::new(pattern_bytes, unit_bytes);
     let load = Load::Closed;
-    let mut storage = Storage { options, arms, clients, map, held, cases, load };
+    let mut storage = StorageRun { options, arms, clients, map, held, cases, load };
     storage.drop_cases()?;
     storage.sweep(&mut runner, Sweep::Fill)?;
     runner.run(&mut storage, options.rounds)?;
@@ -158,7 +158,7 @@ fn clients(options: &BenchOptions, ground: &Ground) -> Clients {
     }
 }
 
-impl Suite for Storage<'_> {
+impl Suite for StorageRun<'_> {
     fn cases(&self) -> Vec<CaseInfo> {
         self.cases.iter().map(Case::info).collect()
     }
@@ -261,7 +261,7 @@ fn map_of<'a>(arm: &Driven, volume: &'a mut VersionMap, held: &'a mut Held) -> &
     held.of_mut(arm.kind).map_or(volume, Blocks::map)
 }
 
-impl Storage<'_> {
+impl StorageRun<'_> {
     /// The data that the arms of a case move.
     fn kinds(&self, case: &Case) -> Vec<Kind> {
         let taking = self.arms.driven.iter().filter(|arm| takes(arm, case, &self.held));

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use kvrail_bench::LEGEND;
-use kvrail_bench::cpu::Load;
+use kvrail_bench::cpu::MachineLoad;
 use kvrail_bench::report::{Report, table};
 use kvrail_units::Size;
 
@@ -23,8 +23,13 @@ fn stored(text: &str) -> Report {
     report
 }
 
-fn busy() -> Load {
-    Load { average: 15.2, others_percent: 61.0, steal_percent: 4.0, ..Load::default() }
+fn busy() -> MachineLoad {
+    MachineLoad {
+        average: 15.2,
+        others_percent: 61.0,
+        steal_percent: 4.0,
+        ..MachineLoad::default()
+    }
 }
 
 #[test]

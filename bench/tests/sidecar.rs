@@ -23,7 +23,7 @@ use kvrail_bench::versions::VersionMap;
 use kvrail_bench::{BenchOptions, Ground, Harness, run};
 use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOptions, open_path};
 use kvrail_poller::{
-    Budget, InFlightBytes, Mailbox, PollerHandle, Route, Seat, Setup, StoreSetup, start,
+    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
 };
 use kvrail_protocol::{SpinHints, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex};
@@ -102,7 +102,7 @@ fn pollers(
     routes: &[Route],
     bell: &Arc<Doorbell>,
 ) -> Vec<PollerHandle> {
-    let seat = |index| Seat { index: PollerIndex(index), cpu: None };
+    let seat = |index| CpuBinding { index: PollerIndex(index), cpu: None };
     let mailbox = || Arc::new(Mailbox::new(Arc::clone(bell)).unwrap());
     let mut handles = Vec::new();
     let file = |path: String| {

@@ -29,20 +29,20 @@ const REGION: u64 = 3 << 30;
 
 /// Which way the bytes of a load go.
 #[derive(Clone, Copy)]
-enum Way {
+enum LoadWay {
     Read,
     Write,
 }
 
 /// A closed loop of blocks of one size.
 #[derive(Clone, Copy)]
-struct Load {
-    way: Way,
+struct ClosedLoop {
+    way: LoadWay,
     bytes: usize,
     depth: usize,
 }
 
-const LARGE: Load = Load { way: Way::Read, bytes: 4 * MIB, depth: 128 };
+const LARGE: ClosedLoop = ClosedLoop { way: LoadWay::Read, bytes: 4 * MIB, depth: 128 };
 
 /// One row's values, one for each round.
 type Rows = BTreeMap<(usize, String, &'static str), Vec<f64>>;
@@ -82,10 +82,10 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-type Figures = Vec<(String, &'static str, f64)>;
+type Measured = Vec<(String, &'static str, f64)>;
 
 /// A 4 KiB reader alone, a reader of 4 MiB blocks alone, and both.
-fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
+fn mixed(socket: &str, time: Duration) -> Result<Measured, Failure> {
     let mut quiet = Quiet::open(socket)?;
     let mut figures = quiet.read("4 KiB alone", time)?;
     let alone = large(socket, LARGE, &Until::after(time))?;
@@ -104,11 +104,11 @@ fn mixed(socket: &str, time: Duration) -> Result<Figures, Failure> {
 }
 
 /// One client by itself at each size, both ways.
-fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
-    let mut figures = Figures::new();
-    for (way, verb) in [(Way::Read, "read"), (Way::Write, "write")] {
+fn single(socket: &str, time: Duration) -> Result<Measured, Failure> {
+    let mut figures = Measured::new();
+    for (way, verb) in [(LoadWay::Read, "read"), (LoadWay::Write, "write")] {
         for (kib, depth) in [(256, 8), (1024, 8), (4096, 1), (32 << 10, 1)] {
-            let load = Load { way, bytes: kib << 10, depth };
+            let load = ClosedLoop { way, bytes: kib << 10, depth };
             let rate = large(socket, load, &Until::after(time))?;
             figures.push((format!("{verb} {kib} KiB depth {depth}"), "GB/s", rate));
         }
@@ -117,7 +117,7 @@ fn single(socket: &str, time: Duration) -> Result<Figures, Failure> {
 }
 
 /// A 4 KiB reader alone, and while another client attaches and detaches ordinary pages.
-fn attach(socket: &str, time: Duration) -> Result<Figures, Failure> {
+fn attach(socket: &str, time: Duration) -> Result<Measured, Failure> {
     let mut quiet = Quiet::open(socket)?;
     let mut figures = quiet.read("4 KiB alone", time)?;
     let (stop, memory) = (Until::told(), ordinary_pages()?);
@@ -227,7 +227,7 @@ impl Quiet {
     }
 
     /// One read after the other.
-    fn read(&mut self, what: &str, time: Duration) -> Result<Figures, Failure> {
+    fn read(&mut self, what: &str, time: Duration) -> Result<Measured, Failure> {
         let mut samples = Vec::with_capacity(1 << 20);
         let (start, places) = (Instant::now(), self.volume.capacity() / SMALL as u64);
         let mut place = 0;
@@ -249,7 +249,7 @@ impl Quiet {
 }
 
 /// A closed loop; returns GB/s.
-fn large(socket: &str, load: Load, until: &Until) -> Result<f64, Failure> {
+fn large(socket: &str, load: ClosedLoop, until: &Until) -> Result<f64, Failure> {
     let client = Client::attach(socket)?;
     let volume = client.volume(VOLUME)?;
     let arena = client.create_arena(load.bytes * load.depth, Pages::Auto)?;
@@ -275,15 +275,15 @@ fn large(socket: &str, load: Load, until: &Until) -> Result<f64, Failure> {
 fn post(
     queue: &mut Queue,
     volume: &Volume,
-    load: Load,
+    load: ClosedLoop,
     (idle, place, places): (&mut Vec<Lease>, &mut u64, u64),
 ) {
     for lease in idle.drain(..) {
         *place = (*place + 7919) % places;
         let offset = *place * load.bytes as u64;
         let request = match load.way {
-            Way::Read => Request::read(volume, offset, lease),
-            Way::Write => Request::write(volume, offset, lease),
+            LoadWay::Read => Request::read(volume, offset, lease),
+            LoadWay::Write => Request::write(volume, offset, lease),
         };
         queue.stage(request).expect("room");
     }

@@ -8,7 +8,7 @@ use kvrail_client::{
     BlockKey, BlockRequest, Client, Identity, Lease, Namespace, Pages, Queue, Status,
 };
 
-use super::{Failure, Figures, LONG, Until};
+use super::{Failure, LONG, Measured, Until};
 
 const STORE: &str = "store";
 /// Blocks that gets may ask for are the youngest of this share of the store.
@@ -26,8 +26,8 @@ struct Party<'a> {
 }
 
 /// Gets alone, puts alone, and both: blocks of two lengths, one get and eight gets at a time.
-pub(super) fn puts(socket: &str, time: Duration) -> Result<Figures, Failure> {
-    let mut figures = Figures::new();
+pub(super) fn puts(socket: &str, time: Duration) -> Result<Measured, Failure> {
+    let mut figures = Measured::new();
     for bytes in [1 << 20, 64 << 10] {
         let put = AtomicU64::new(0);
         let (reader, writer) =
@@ -113,7 +113,7 @@ impl<'a> Party<'a> {
     }
 
     /// A closed loop of gets among the youngest blocks.
-    fn get(&self, what: &str, depth: usize, time: Duration) -> Result<Figures, Failure> {
+    fn get(&self, what: &str, depth: usize, time: Duration) -> Result<Measured, Failure> {
         let (mut queue, mut idle) = self.leases(depth)?;
         let (mut samples, mut inside) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
         let (start, young, mut bytes, mut missed) = (Instant::now(), self.young(), 0, 0_u32);

@@ -12,7 +12,7 @@ pub(crate) enum Arm {
     /// Client, lane, poller, null device, and back.
     Null,
     /// The same to a store on a null device.
-    Store(Keyed),
+    Store(KeyedCall),
     /// The same to a device in this ring mode.
     Device(ModeName),
     /// A bare ring in this mode, in the client itself.
@@ -21,7 +21,7 @@ pub(crate) enum Arm {
 
 /// Operations of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keyed {
+pub(crate) enum KeyedCall {
     /// Blocks that are there, verified.
     Get,
     /// New blocks.
@@ -40,7 +40,7 @@ pub(crate) enum Part {
 /// The arms that a machine without polled queues can count.
 pub(crate) fn usual() -> Vec<Arm> {
     let interrupt = ModeName::Interrupt;
-    let stores = [Keyed::Get, Keyed::Put].map(Arm::Store);
+    let stores = [KeyedCall::Get, KeyedCall::Put].map(Arm::Store);
     [&[Arm::Null][..], &stores, &[Arm::Device(interrupt), Arm::Raw(interrupt)]].concat()
 }
 
@@ -58,8 +58,8 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
-            Self::Store(Keyed::Get) => f.write_str("get"),
-            Self::Store(Keyed::Put) => f.write_str("put"),
+            Self::Store(KeyedCall::Get) => f.write_str("get"),
+            Self::Store(KeyedCall::Put) => f.write_str("put"),
             Self::Device(mode) => mode.fmt(f),
             Self::Raw(mode) => write!(f, "raw:{mode}"),
         }
@@ -74,8 +74,8 @@ impl FromStr for Arm {
         match text.strip_prefix("raw:") {
             Some(name) => mode(name).map(Self::Raw),
             None if text == "null" => Ok(Self::Null),
-            None if text == "get" => Ok(Self::Store(Keyed::Get)),
-            None if text == "put" => Ok(Self::Store(Keyed::Put)),
+            None if text == "get" => Ok(Self::Store(KeyedCall::Get)),
+            None if text == "put" => Ok(Self::Store(KeyedCall::Put)),
             None => mode(text).map(Self::Device),
         }
     }

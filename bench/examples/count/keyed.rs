@@ -11,7 +11,7 @@ use kvrail_client::{
     Status,
 };
 
-use crate::arms::Keyed;
+use crate::arms::KeyedCall;
 use crate::subject::{BATCH, Baton, READ_BYTES, ROUNDS};
 
 struct Cache {
@@ -30,7 +30,7 @@ fn key(number: u64) -> BlockKey {
     )
 }
 
-pub(crate) fn client(socket: &Path, baton: &Baton, keyed: Keyed) -> Result<()> {
+pub(crate) fn client(socket: &Path, baton: &Baton, keyed: KeyedCall) -> Result<()> {
     let client = Client::attach(socket)?;
     let space = client.store("counted")?.namespace("counted", &Identity::new([("a", "b")])?)?;
     let arena = client.create_arena((BATCH * READ_BYTES) as usize, Pages::Base)?;
@@ -40,7 +40,7 @@ pub(crate) fn client(socket: &Path, baton: &Baton, keyed: Keyed) -> Result<()> {
     let mut cache =
         Cache { queue, space, leases, done: Vec::with_capacity(BATCH as usize), next: 0 };
     // Puts of the blocks that gets read; not counted.
-    stage(&mut cache, Keyed::Put)?;
+    stage(&mut cache, KeyedCall::Put)?;
     while cache.done.len() < BATCH as usize {
         thread::sleep(Duration::from_millis(1));
         cache.queue.poll(&mut cache.done);
@@ -65,12 +65,12 @@ fn take(cache: &mut Cache) -> Result<()> {
     Ok(())
 }
 
-fn stage(cache: &mut Cache, keyed: Keyed) -> Result<()> {
+fn stage(cache: &mut Cache, keyed: KeyedCall) -> Result<()> {
     for number in 0..u64::from(BATCH) {
         let lease = cache.leases.pop().context("a lease for each request")?;
         let request = match keyed {
-            Keyed::Get => BlockRequest::get(&cache.space, key(number), lease),
-            Keyed::Put => {
+            KeyedCall::Get => BlockRequest::get(&cache.space, key(number), lease),
+            KeyedCall::Put => {
                 cache.next += 1;
                 BlockRequest::put(&cache.space, key(cache.next - 1), lease)
             }
@@ -83,7 +83,7 @@ fn stage(cache: &mut Cache, keyed: Keyed) -> Result<()> {
 }
 
 #[inline(never)]
-fn counted_client_ask(cache: &mut Cache, keyed: Keyed) -> Result<()> {
+fn counted_client_ask(cache: &mut Cache, keyed: KeyedCall) -> Result<()> {
     stage(cache, keyed)
 }
 

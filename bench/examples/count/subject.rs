@@ -14,7 +14,7 @@ use kvrail_bench::raw::RawTarget;
 use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 use kvrail_device::{Device, DirectIo, Driver, ModeName};
 
-use crate::arms::{Arm, Keyed};
+use crate::arms::{Arm, KeyedCall};
 use crate::keyed;
 use crate::sidecar::{self, Content, HandPoller};
 
@@ -57,7 +57,7 @@ impl Baton {
 }
 
 /// Through a lane to the device of a poller, as a sidecar drives it; for a store what is asked.
-struct Lane(Option<Keyed>);
+struct Lane(Option<KeyedCall>);
 
 impl Driver for Lane {
     type End = Result<()>;
@@ -104,7 +104,7 @@ fn counted_poller<D: Device>(poller: &mut HandPoller<D>) {
     poller.tick();
 }
 
-struct Reader {
+struct CountReader {
     queue: Queue,
     volume: Volume,
     leases: Vec<Lease>,
@@ -119,7 +119,7 @@ fn client(socket: &Path, baton: &Baton) -> Result<()> {
     let leases = (0..BATCH).map(lease).collect::<Result<Vec<_>, _>>()?;
     let queue = client.open_queue(BATCH as usize)?;
     let done = Vec::with_capacity(BATCH as usize);
-    let mut reader = Reader { queue, volume, leases, done };
+    let mut reader = CountReader { queue, volume, leases, done };
     for _ in 0..ROUNDS {
         counted_client_submit(&mut reader)?;
         baton.turn()?;
@@ -134,7 +134,7 @@ fn client(socket: &Path, baton: &Baton) -> Result<()> {
 }
 
 #[inline(never)]
-fn counted_client_submit(reader: &mut Reader) -> Result<()> {
+fn counted_client_submit(reader: &mut CountReader) -> Result<()> {
     for offset in (0..BATCH).map(|number| u64::from(number * READ_BYTES)) {
         let lease = reader.leases.pop().context("a lease for each request")?;
         let staged = reader.queue.stage(Request::read(&reader.volume, offset, lease));
@@ -145,7 +145,7 @@ fn counted_client_submit(reader: &mut Reader) -> Result<()> {
 }
 
 #[inline(never)]
-fn counted_client_poll(reader: &mut Reader) {
+fn counted_client_poll(reader: &mut CountReader) {
     reader.queue.poll(&mut reader.done);
 }
 

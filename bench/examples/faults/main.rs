@@ -40,7 +40,7 @@ impl Drop for Disturbance {
 }
 
 /// One case: where is read, beside what, and what that took.
-struct Arm<'a> {
+struct FaultArm<'a> {
     name: &'a str,
     reader: Reader,
     command: &'a str,
@@ -59,7 +59,7 @@ fn main() -> Result<(), Failure> {
             return Err("each case has a name, a socket and a command".into());
         };
         let reader = Reader::attach(Path::new(socket), number)?;
-        arms.push(Arm { name, reader, command, rounds: Vec::new() });
+        arms.push(FaultArm { name, reader, command, rounds: Vec::new() });
     }
     for round in 0..rounds {
         // To and fro: what drifts hits all.

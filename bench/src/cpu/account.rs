@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::cpu::machine::{MachineMeter, Mark};
+use crate::cpu::machine::{MachineMeter, MachineTimes};
 use crate::cpu::process::CpuMeter;
 
 /// CPU seconds of a run.
@@ -37,7 +37,7 @@ pub struct Meters {
 #[derive(Debug)]
 pub struct Account<'a> {
     meters: &'a Meters,
-    mark: Mark,
+    mark: MachineTimes,
     processes: f64,
     busy: Option<f64>,
 }
@@ -48,8 +48,8 @@ impl<'a> Account<'a> {
     #[must_use]
     pub fn open(meters: &'a Meters) -> Self {
         let mark = match meters.machine {
-            Some(_) => Mark::of_neighbours(meters.processes.pids()),
-            None => Mark::default(),
+            Some(_) => MachineTimes::of_neighbours(meters.processes.pids()),
+            None => MachineTimes::default(),
         };
         Self { meters, mark, processes: 0.0, busy: None }
     }
@@ -72,7 +72,8 @@ impl<'a> Account<'a> {
         let processes = self.meters.processes.seconds()? - self.processes;
         let busy = self.meters.machine.as_ref().and_then(MachineMeter::busy_seconds);
         let whole = self.busy.zip(busy).map(|(before, after)| {
-            let others = Mark::of_neighbours(self.meters.processes.pids()).since(&self.mark);
+            let others =
+                MachineTimes::of_neighbours(self.meters.processes.pids()).since(&self.mark);
             (after - before - others).max(processes)
         });
         Ok(CpuSeconds { processes, whole })

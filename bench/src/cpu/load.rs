@@ -6,7 +6,7 @@ use anyhow::Result;
 use kvrail_device::{Clock, MonotonicClock};
 use serde::{Deserialize, Serialize};
 
-use crate::cpu::machine::{Kind, STAT_STEP_NS, seconds_of_all};
+use crate::cpu::machine::{ProcessKind, STAT_STEP_NS, seconds_of_all};
 use crate::cpu::process::CpuMeter;
 
 /// From this share of all cores' time on, figures are not comparable. A quiet machine's daemons
@@ -15,7 +15,7 @@ const BUSY_PERCENT: f64 = 5.0;
 
 /// The load of other processes on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct MachineLoad {
     /// Load average of the minute before the benchmark began.
     pub average: f64,
     /// Percent of the ten seconds before in which some task waited for a CPU, where the kernel
@@ -27,7 +27,7 @@ pub struct Load {
     pub steal_percent: f64,
 }
 
-impl Load {
+impl MachineLoad {
     /// Whether figures of this run may not be compared with others.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -49,11 +49,11 @@ impl Load {
     }
 }
 
-/// Measures a `Load`, from its making on.
+/// Measures a `MachineLoad`, from its making on.
 #[derive(Debug)]
 pub struct LoadMeter {
     ours: CpuMeter,
-    begin: Load,
+    begin: MachineLoad,
     before: Option<Mark>,
 }
 
@@ -73,10 +73,10 @@ impl LoadMeter {
     /// Begins. `ours` are the processes that are not others.
     #[must_use]
     pub fn begin(ours: CpuMeter) -> Self {
-        let begin = Load {
+        let begin = MachineLoad {
             average: first_number(&read("/proc/loadavg")).unwrap_or(0.0),
             waiting_percent: waiting_percent(&read("/proc/pressure/cpu")),
-            ..Load::default()
+            ..MachineLoad::default()
         };
         let mut meter = Self { ours, begin, before: None };
         meter.before = meter.mark().ok().flatten();
@@ -87,12 +87,12 @@ impl LoadMeter {
     ///
     /// # Errors
     /// When one of our processes has ended.
-    pub fn load(&self) -> Result<Load> {
+    pub fn load(&self) -> Result<MachineLoad> {
         let Some((before, now)) = self.before.zip(self.mark()?) else { return Ok(self.begin) };
         let all = (now.at_ns - before.at_ns) as f64 / 1e9 * f64::from(now.cores);
         let percent = |seconds: f64| (seconds / all * 100.0).clamp(0.0, 100.0);
         let others = |of: &Mark| of.working - of.ours - of.kernel;
-        Ok(Load {
+        Ok(MachineLoad {
             others_percent: percent(others(&now) - others(&before)),
             steal_percent: percent(now.stolen - before.stolen),
             ..self.begin
@@ -105,7 +105,7 @@ impl LoadMeter {
             return Ok(None);
         };
         let ours = self.ours.seconds()? + children_seconds(&read("/proc/self/stat"));
-        let kernel = seconds_of_all(Kind::KernelThread, &[]).values().sum();
+        let kernel = seconds_of_all(ProcessKind::KernelThread, &[]).values().sum();
         Ok(Some(Mark { at_ns, working, stolen, cores, ours, kernel }))
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::{
-        Load, LoadMeter, children_seconds, first_number, waiting_percent, working_and_stolen,
+        LoadMeter, MachineLoad, children_seconds, first_number, waiting_percent, working_and_stolen,
     };
     use crate::cpu::CpuMeter;
 
@@ -171,10 +171,10 @@ mod tests {
 
     #[test]
     fn others_and_steal_together_make_it_busy() {
-        let load = |others_percent, steal_percent| Load {
+        let load = |others_percent, steal_percent| MachineLoad {
             others_percent,
             steal_percent,
-            ..Load::default()
+            ..MachineLoad::default()
         };
         assert!(!load(1.0, 0.5).is_busy() && load(40.0, 0.0).is_busy());
         assert!(load(0.0, 9.0).is_busy() && load(3.0, 3.0).is_busy());

@@ -30,24 +30,24 @@ pub struct MachineMeter {
 
 /// CPU seconds of processes that do not belong to the benchmark, by process id.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mark {
+pub(super) struct MachineTimes {
     neighbours: BTreeMap<i32, f64>,
 }
 
 /// Kinds of process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProcessKind {
     /// Somebody's program.
     Program,
     /// A thread of the kernel's own.
     KernelThread,
 }
 
-impl Mark {
+impl MachineTimes {
     /// Looks at every process but these and the kernel's own threads: what those do is done for
     /// us, and counted as ours.
     pub(super) fn of_neighbours(ours: &[i32]) -> Self {
-        Self { neighbours: seconds_of_all(Kind::Program, ours) }
+        Self { neighbours: seconds_of_all(ProcessKind::Program, ours) }
     }
 
     /// Seconds that neighbours used since an earlier mark. Of those that came since, all; of those
@@ -59,7 +59,7 @@ impl Mark {
 }
 
 /// CPU seconds of every process of this kind but this one and `ours`, by process id.
-pub(super) fn seconds_of_all(kind: Kind, ours: &[i32]) -> BTreeMap<i32, f64> {
+pub(super) fn seconds_of_all(kind: ProcessKind, ours: &[i32]) -> BTreeMap<i32, f64> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -70,13 +70,13 @@ pub(super) fn seconds_of_all(kind: Kind, ours: &[i32]) -> BTreeMap<i32, f64> {
 
 /// By the flags that the kernel shows to everybody; the link to its program only its owner may
 /// read.
-fn kind_of(pid: i32) -> Option<Kind> {
+fn kind_of(pid: i32) -> Option<ProcessKind> {
     /// `PF_KTHREAD` of the kernel's `sched.h`.
     const KERNEL_THREAD: u32 = 0x0020_0000;
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Names may hold blanks and brackets: the numbers begin behind the last bracket.
     let flags = text.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse::<u32>().ok()?;
-    Some(if flags & KERNEL_THREAD == 0 { Kind::Program } else { Kind::KernelThread })
+    Some(if flags & KERNEL_THREAD == 0 { ProcessKind::Program } else { ProcessKind::KernelThread })
 }
 
 fn cpu_seconds(pid: i32) -> Option<f64> {
@@ -171,7 +171,8 @@ fn statistics_idle_ns(text: &str) -> Option<(u64, u32)> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Kind, MachineMeter, Mark, kind_of, seconds_of_all, statistics_idle_ns, timers_idle_ns,
+        MachineMeter, MachineTimes, ProcessKind, kind_of, seconds_of_all, statistics_idle_ns,
+        timers_idle_ns,
     };
 
     #[test]
@@ -209,18 +210,18 @@ mod tests {
     #[test]
     fn neighbours_are_others() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let mark = Mark::of_neighbours(&[1]);
+        let mark = MachineTimes::of_neighbours(&[1]);
         assert!(!mark.neighbours.contains_key(&own) && !mark.neighbours.contains_key(&1));
-        assert!(Mark::default().since(&mark).abs() < f64::EPSILON);
+        assert!(MachineTimes::default().since(&mark).abs() < f64::EPSILON);
     }
 
     /// Also of processes whose program only another user may look at.
     #[test]
     fn programs_and_kernel_threads_are_told_apart_by_what_everybody_may_read() {
-        assert_eq!(kind_of(1), Some(Kind::Program));
+        assert_eq!(kind_of(1), Some(ProcessKind::Program));
         let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!(kind_of(own), Some(Kind::Program));
-        let threads = seconds_of_all(Kind::KernelThread, &[]);
+        assert_eq!(kind_of(own), Some(ProcessKind::Program));
+        let threads = seconds_of_all(ProcessKind::KernelThread, &[]);
         assert!(!threads.contains_key(&1) && !threads.contains_key(&own));
         // In a container there are none to be seen.
         let first = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();

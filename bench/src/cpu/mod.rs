@@ -14,6 +14,6 @@ mod process;
 
 pub use self::account::{Account, CpuSeconds, Meters};
 pub use self::cores::{pin, usable_cores};
-pub use self::load::{Load, LoadMeter};
+pub use self::load::{LoadMeter, MachineLoad};
 pub use self::machine::MachineMeter;
 pub use self::process::CpuMeter;

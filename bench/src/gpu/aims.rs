@@ -1,20 +1,20 @@
 //! The speed that kvrail aims for with GPU memory, against what was measured.
 
-use super::case::{COPIED, Case, LAYERS, ONE, PAGED, SMALL, TWO};
+use super::case::{COPIED, GpuCase, LAYERS, ONE, PAGED, SMALL, TWO};
 use crate::report::{Aim, Bound, Report};
 use crate::statistics::{Relation, Spread};
 
 /// The aims that this report covers.
 pub(super) fn aims(report: &Report) -> Vec<Aim> {
     use Bound::{AtLeast, AtMost};
-    let of = |case: Case, arms, figure: fn(&Relation) -> Option<Spread>| {
+    let of = |case: GpuCase, arms, figure: fn(&Relation) -> Option<Spread>| {
         let compared = report.compared(&case.info(), arms)?;
         figure(&compared.relation).map(|spread| spread.median)
     };
     let rate = |case, arms| of(case, arms, |ratio| ratio.throughput);
     let p50 = |case, arms| of(case, arms, |ratio| ratio.p50);
     let cpu = |arms| of(ONE, arms, |ratio| ratio.cpu.or(ratio.process_cpu));
-    let staged = |case: Case| {
+    let staged = |case: GpuCase| {
         let info = case.info();
         let run = report.runs.iter().find(|run| run.arm == "staged" && run.case == info);
         run.map(|run| run.bytes_per_second)

@@ -4,12 +4,12 @@ use clap::ValueEnum;
 use kvrail_cufile::File;
 use kvrail_gpu::FileIndex;
 
-use super::case::{Case, Field, Shape};
+use super::case::{BlockShape, Field, GpuCase};
 use super::pollers::Pollers;
 
 /// One way to move blocks. In the order of the first round; names and words are the report's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Arm {
+pub(super) enum GpuArm {
     /// kvrail, file to host memory; the ceiling, no byte goes to the GPU
     Host,
     /// kvrail, through staging slots
@@ -49,7 +49,7 @@ pub(super) enum Arm {
     MoverKernels,
 }
 
-impl Arm {
+impl GpuArm {
     pub(super) fn name(self) -> String {
         self.words().0
     }
@@ -76,9 +76,9 @@ impl Arm {
 
     /// Whether it has a part in a case. Kernels only where there is something to scatter, and
     /// what has no device only where bytes, not requests, are the load.
-    pub(super) fn is_in(self, case: Case) -> bool {
+    pub(super) fn is_in(self, case: GpuCase) -> bool {
         let large = case.block_bytes >= 1 << 20;
-        let scattered = case.shape != Shape::Contiguous;
+        let scattered = case.shape != BlockShape::Contiguous;
         match (case.field, self) {
             (Field::Copies, Self::Plain | Self::Mover | Self::MoverKernels) => true,
             (Field::Copies, _) | (Field::Volume, Self::Mover | Self::MoverKernels) => false,
@@ -93,7 +93,7 @@ impl Arm {
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     /// The pollers of kvrail's arms, each pair for itself.
-    pub(super) pollers: Vec<(Arm, Pollers)>,
+    pub(super) pollers: Vec<(GpuArm, Pollers)>,
     /// The volume's files for batches of cuFile; none where it cannot be used.
     pub(super) batched: Vec<FileIndex>,
     /// The same for its blocking calls; none with the stand-in.
@@ -102,9 +102,9 @@ pub(super) struct Sets {
 
 impl Sets {
     /// The pollers of an arm.
-    pub(super) fn of(&mut self, arm: Arm) -> Option<&mut Pollers> {
+    pub(super) fn of(&mut self, arm: GpuArm) -> Option<&mut Pollers> {
         // The ceiling is the same way to other memory.
-        let arm = if arm == Arm::Host { Arm::Staged } else { arm };
+        let arm = if arm == GpuArm::Host { GpuArm::Staged } else { arm };
         self.pollers.iter_mut().find(|(known, _)| *known == arm).map(|(_, pollers)| pollers)
     }
 }

@@ -7,7 +7,7 @@ use kvrail_device::DirectIo;
 use kvrail_gpu::{Gpu, GpuRegion, OwnMemory};
 use rustix::io::pread;
 
-use super::case::{Case, KV_BLOCKS};
+use super::case::{GpuCase, KV_BLOCKS};
 use super::volume::Volume;
 use crate::drive::Tally;
 use crate::pattern::Pattern;
@@ -15,15 +15,15 @@ use crate::port::Direction;
 
 /// A cache of KV blocks.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct GpuCache {
     memories: Vec<Box<dyn OwnMemory>>,
     pub(super) region: Arc<GpuRegion>,
-    case: Case,
+    case: GpuCase,
 }
 
-impl Cache {
+impl GpuCache {
     /// Each memory with bytes of its own, which no place of the volume has.
-    pub(super) fn new(gpu: &dyn Gpu, case: Case, pattern: &Pattern) -> Result<Self> {
+    pub(super) fn new(gpu: &dyn Gpu, case: GpuCase, pattern: &Pattern) -> Result<Self> {
         let mut memories = Vec::new();
         for (number, bytes) in (1_u64..).zip(case.memories()) {
             let mut content = vec![0; usize::try_from(bytes)?];

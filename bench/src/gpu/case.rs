@@ -15,7 +15,7 @@ const FRAGMENTS: u16 = 64;
 
 /// How a block lies in GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum BlockShape {
     /// In one piece.
     Contiguous,
     /// In 64 fragments of one tensor, at one distance.
@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Layers,
 }
 
-impl Shape {
+impl BlockShape {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Contiguous => "contiguous",
@@ -52,42 +52,45 @@ pub(super) enum Field {
 
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Case {
+pub(super) struct GpuCase {
     pub(super) direction: Direction,
     pub(super) block_bytes: u32,
-    pub(super) shape: Shape,
+    pub(super) shape: BlockShape,
     pub(super) depth: u32,
     pub(super) field: Field,
 }
 
 /// All cases.
-pub(super) const CASES: [Case; 9] = [
+pub(super) const CASES: [GpuCase; 9] = [
     SMALL,
     ONE,
     TWO,
     PAGED,
     LAYERS,
-    volume(Direction::Write, 1 << 20, Shape::Contiguous),
-    volume(Direction::Write, 2 << 20, Shape::Layers),
+    volume(Direction::Write, 1 << 20, BlockShape::Contiguous),
+    volume(Direction::Write, 2 << 20, BlockShape::Layers),
     COPIED,
-    Case { shape: Shape::Layers, ..COPIED },
+    GpuCase { shape: BlockShape::Layers, ..COPIED },
 ];
 
 /// The cases of the aims.
-pub(super) const SMALL: Case =
-    Case { depth: 1, ..volume(Direction::Read, 4 << 10, Shape::Contiguous) };
-pub(super) const ONE: Case = volume(Direction::Read, 1 << 20, Shape::Contiguous);
-pub(super) const TWO: Case = volume(Direction::Read, 2 << 20, Shape::Contiguous);
-pub(super) const PAGED: Case = volume(Direction::Read, 2 << 20, Shape::Paged);
-pub(super) const LAYERS: Case = volume(Direction::Read, 2 << 20, Shape::Layers);
-pub(super) const COPIED: Case =
-    Case { depth: 1, field: Field::Copies, ..volume(Direction::Write, 2 << 20, Shape::Paged) };
+pub(super) const SMALL: GpuCase =
+    GpuCase { depth: 1, ..volume(Direction::Read, 4 << 10, BlockShape::Contiguous) };
+pub(super) const ONE: GpuCase = volume(Direction::Read, 1 << 20, BlockShape::Contiguous);
+pub(super) const TWO: GpuCase = volume(Direction::Read, 2 << 20, BlockShape::Contiguous);
+pub(super) const PAGED: GpuCase = volume(Direction::Read, 2 << 20, BlockShape::Paged);
+pub(super) const LAYERS: GpuCase = volume(Direction::Read, 2 << 20, BlockShape::Layers);
+pub(super) const COPIED: GpuCase = GpuCase {
+    depth: 1,
+    field: Field::Copies,
+    ..volume(Direction::Write, 2 << 20, BlockShape::Paged)
+};
 
-const fn volume(direction: Direction, block_bytes: u32, shape: Shape) -> Case {
-    Case { direction, block_bytes, shape, depth: 16, field: Field::Volume }
+const fn volume(direction: Direction, block_bytes: u32, shape: BlockShape) -> GpuCase {
+    GpuCase { direction, block_bytes, shape, depth: 16, field: Field::Volume }
 }
 
-impl Case {
+impl GpuCase {
     pub(super) const fn op(&self) -> Op {
         match self.direction {
             Direction::Read => Op::Read,
@@ -119,8 +122,10 @@ impl Case {
     pub(super) fn memories(&self) -> Vec<u64> {
         let whole = u64::from(self.block_bytes) * u64::from(KV_BLOCKS);
         match self.shape {
-            Shape::Contiguous | Shape::Paged => vec![whole],
-            Shape::Layers => vec![whole / u64::from(FRAGMENTS / 2); usize::from(FRAGMENTS / 2)],
+            BlockShape::Contiguous | BlockShape::Paged => vec![whole],
+            BlockShape::Layers => {
+                vec![whole / u64::from(FRAGMENTS / 2); usize::from(FRAGMENTS / 2)]
+            }
         }
     }
 
@@ -130,8 +135,8 @@ impl Case {
         let whole = bytes * u64::from(KV_BLOCKS);
         let fragment = |index: u16| {
             let (memory, at) = match self.shape {
-                Shape::Contiguous | Shape::Paged => (0, index),
-                Shape::Layers => (index / 2, index % 2),
+                BlockShape::Contiguous | BlockShape::Paged => (0, index),
+                BlockShape::Layers => (index / 2, index % 2),
             };
             Fragment { memory, base: u64::from(at) * whole, stride: bytes, bytes }
         };

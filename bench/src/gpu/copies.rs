@@ -7,7 +7,7 @@ use anyhow::Result;
 use kvrail_gpu::cuda::Cuda;
 use kvrail_gpu::{Gpu, GpuRegion, Move, Progress, Staging, StagingOptions, Way as CopyWay};
 
-use super::case::{Case, KV_BLOCKS};
+use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use crate::port::Direction;
 
@@ -15,14 +15,14 @@ use crate::port::Direction;
 /// part in a hundred then.
 const TRAIN: u32 = 128;
 
-fn way(case: Case) -> CopyWay {
+fn way(case: GpuCase) -> CopyWay {
     match case.direction {
         Direction::Read => CopyWay::Scatter,
         Direction::Write => CopyWay::Gather,
     }
 }
 
-fn staging(case: Case) -> Result<Arc<Staging>> {
+fn staging(case: GpuCase) -> Result<Arc<Staging>> {
     let options = StagingOptions { slot_bytes: case.block_bytes, slots: 16 };
     Ok(Arc::new(Staging::new(options)?))
 }
@@ -31,7 +31,7 @@ fn staging(case: Case) -> Result<Arc<Staging>> {
 pub(super) fn plain(
     cuda: &Cuda,
     region: &GpuRegion,
-    case: Case,
+    case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
     let copier = cuda.copier(&staging(case)?)?;
@@ -57,7 +57,7 @@ pub(super) fn plain(
 pub(super) fn mover(
     gpu: &dyn Gpu,
     region: &GpuRegion,
-    case: Case,
+    case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
     let mut mover = gpu.mover(&staging(case)?, 1)?;

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use kvrail_cufile::{Buffer, CuFile, Direction as Way, File};
 use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
-use super::cache::Cache;
-use super::case::{Case, KV_BLOCKS};
+use super::cache::GpuCache;
+use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use super::volume::Volume;
 use crate::port::Direction;
@@ -92,8 +92,8 @@ impl<'a> Hand<'a> {
 
 /// The state that all handles share.
 struct Job<'a> {
-    cache: &'a Cache,
-    case: Case,
+    cache: &'a GpuCache,
+    case: GpuCase,
     way: DirectWay,
     volume: &'a Volume,
     files: &'a [FileIndex],
@@ -103,8 +103,8 @@ struct Job<'a> {
 pub(super) fn batches(
     gpu: &dyn DirectGpu,
     (volume, files): (&Volume, &[FileIndex]),
-    cache: &Cache,
-    case: Case,
+    cache: &GpuCache,
+    case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
     let way = match case.direction {
@@ -142,8 +142,8 @@ pub(super) fn batches(
 pub(super) fn calls(
     library: &Arc<CuFile>,
     (volume, files): (&Volume, &[File]),
-    cache: &Cache,
-    case: Case,
+    cache: &GpuCache,
+    case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
     let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {

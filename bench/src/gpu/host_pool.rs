@@ -11,8 +11,8 @@ use kvrail_gpu::{Staging, StagingOptions, Way as CopyWay};
 use kvrail_memory::{Lease, LeasePool, Region};
 use rustix::io::{pread, pwrite};
 
-use super::cache::Cache;
-use super::case::{Case, KV_BLOCKS};
+use super::cache::GpuCache;
+use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use super::volume::Volume;
 use crate::port::Direction;
@@ -24,8 +24,8 @@ const THREADS: u32 = 16;
 pub(super) fn run(
     cuda: &Cuda,
     (volume, files): (&Volume, &[OwnedFd]),
-    cache: &Cache,
-    case: Case,
+    cache: &GpuCache,
+    case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
     let pool = |_| {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, Ring, Status};
 
-use super::case::{Case, KV_BLOCKS};
+use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use super::pollers::{GPU, HOST, Pollers};
 use crate::port::Direction;
@@ -15,14 +15,14 @@ const SPIN_NS: u64 = 100_000;
 
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum BlockMemory {
     Gpu,
     Host,
 }
 
 /// One request in flight, by place.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct GpuFlight {
     block: u32,
     volume_block: u64,
     since: Instant,
@@ -31,11 +31,11 @@ struct Flight {
 /// Keeps `depth` requests in flight until the time is over.
 pub(super) fn run(
     pollers: &mut Pollers,
-    case: Case,
-    memory: Memory,
+    case: GpuCase,
+    memory: BlockMemory,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
-    let mut flights: Vec<Option<Flight>> = vec![None; case.depth as usize];
+    let mut flights: Vec<Option<GpuFlight>> = vec![None; case.depth as usize];
     // As the threads of a pool: each place goes through blocks of its own, so that a slow member
     // of the volume does not gather all requests.
     let mut next: Vec<u64> = (0..u64::from(case.depth)).collect();
@@ -48,7 +48,7 @@ pub(super) fn run(
                 continue;
             }
             // Blocks of the cache and of the volume drift against each other.
-            let it = Flight {
+            let it = GpuFlight {
                 block: u32::try_from(next[place] % u64::from(KV_BLOCKS))?,
                 volume_block: case.volume_block(next[place], pollers.volume_bytes),
                 since: Instant::now(),
@@ -85,10 +85,10 @@ pub(super) fn run(
     }
 }
 
-fn request(case: Case, memory: Memory, place: usize, flight: &Flight) -> Request {
+fn request(case: GpuCase, memory: BlockMemory, place: usize, flight: &GpuFlight) -> Request {
     let (region, region_offset, layout_block): (RegionId, u64, u32) = match memory {
-        Memory::Gpu => (GPU, 0, flight.block),
-        Memory::Host => (HOST, place as u64 * u64::from(case.block_bytes), 0),
+        BlockMemory::Gpu => (GPU, 0, flight.block),
+        BlockMemory::Host => (HOST, place as u64 * u64::from(case.block_bytes), 0),
     };
     let opcode = match case.direction {
         Direction::Read => Opcode::Read,

@@ -16,8 +16,8 @@ use kvrail_gpu::{
 };
 use kvrail_memory::{AllowedCpu, HeapBlock, Pinned, Region, Topology};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle, QueueDoorbell, Route,
-    Seat, SessionSlot, Setup, TenantSlot,
+    Budget, Command, CpuBinding, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle,
+    QueueDoorbell, Route, SessionSlot, Setup, TenantSlot,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
@@ -153,11 +153,11 @@ impl Pollers {
             let bridges = devices()?.into_iter().zip(ports);
             bridges.map(|(device, port)| Bridge::new(device, vec![port])).collect()
         };
-        let seat = Seat { index: PollerIndex(0), cpu: core };
+        let seat = CpuBinding { index: PollerIndex(0), cpu: core };
         let setup = poller_setup(geometry);
         let device =
             kvrail_poller::start::<_, DeviceError>(seat, setup, Arc::clone(&mailbox), open)?;
-        let Client { lane, doorbell, sleep, hear } = add_lane(&mailbox)?;
+        let LaneClient { lane, doorbell, sleep, hear } = add_lane(&mailbox)?;
         let (host, _) = Region::create_best("kvrail-bench-host", HOST_BYTES)?;
         let (host, volume_bytes) = (Arc::new(host), geometry.capacity());
         let pollers =
@@ -247,14 +247,14 @@ fn answer(mailbox: &Mailbox) -> Notice {
 }
 
 /// The client's end of the lane.
-struct Client {
+struct LaneClient {
     lane: ClientLane,
     doorbell: Doorbell,
     sleep: ClientSleep,
     hear: OwnedFd,
 }
 
-fn add_lane(mailbox: &Mailbox) -> Result<Client> {
+fn add_lane(mailbox: &Mailbox) -> Result<LaneClient> {
     let bytes = Segment::bytes_needed(1, DEPTH)?;
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
     let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
@@ -267,5 +267,5 @@ fn add_lane(mailbox: &Mailbox) -> Result<Client> {
     let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
     mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
-    Ok(Client { lane: lanes.remove(0), doorbell: ours, sleep, hear })
+    Ok(LaneClient { lane: lanes.remove(0), doorbell: ours, sleep, hear })
 }

@@ -13,10 +13,10 @@ use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
 use kvrail_units::Size;
 
 use super::aims::aims;
-use super::arms::{Arm, Sets};
-use super::cache::Cache;
-use super::case::{CASES, Case, KV_BLOCKS, Shape};
-use super::kvrail::Memory;
+use super::arms::{GpuArm, Sets};
+use super::cache::GpuCache;
+use super::case::{BlockShape, CASES, GpuCase, KV_BLOCKS};
+use super::kvrail::BlockMemory;
 use super::meter::{Meter, Moved};
 use super::pollers::Pollers;
 use super::volume::Volume;
@@ -38,19 +38,19 @@ const METHOD: &str = "behind every run of an arm that moves blocks between the f
     same copies";
 
 /// Arms that are compared.
-const PAIRS: [(Arm, Arm); 12] = [
-    (Arm::Staged, Arm::Host),
-    (Arm::Auto, Arm::Staged),
-    (Arm::Staged, Arm::Batch),
-    (Arm::Staged, Arm::Calls),
-    (Arm::Staged, Arm::Buffered),
-    (Arm::Staged, Arm::Blocking),
-    (Arm::Staged, Arm::Kernels),
-    (Arm::Direct, Arm::Batch),
-    (Arm::Null, Arm::Plain),
-    (Arm::NullKernels, Arm::Plain),
-    (Arm::Mover, Arm::Plain),
-    (Arm::MoverKernels, Arm::Plain),
+const PAIRS: [(GpuArm, GpuArm); 12] = [
+    (GpuArm::Staged, GpuArm::Host),
+    (GpuArm::Auto, GpuArm::Staged),
+    (GpuArm::Staged, GpuArm::Batch),
+    (GpuArm::Staged, GpuArm::Calls),
+    (GpuArm::Staged, GpuArm::Buffered),
+    (GpuArm::Staged, GpuArm::Blocking),
+    (GpuArm::Staged, GpuArm::Kernels),
+    (GpuArm::Direct, GpuArm::Batch),
+    (GpuArm::Null, GpuArm::Plain),
+    (GpuArm::NullKernels, GpuArm::Plain),
+    (GpuArm::Mover, GpuArm::Plain),
+    (GpuArm::MoverKernels, GpuArm::Plain),
 ];
 
 /// The GPU.
@@ -114,13 +114,13 @@ impl Devices<'_> {
 }
 
 /// The cases that the options leave.
-fn cases(options: &BenchOptions) -> Result<Vec<Case>> {
+fn cases(options: &BenchOptions) -> Result<Vec<GpuCase>> {
     options.check_times()?;
-    let chosen = |case: &Case| {
+    let chosen = |case: &GpuCase| {
         (options.op.is_empty() || options.op.contains(&case.op()))
             && (options.block.is_empty() || options.block.contains(&case.block_bytes))
     };
-    let left: Vec<Case> = CASES.into_iter().filter(chosen).collect();
+    let left: Vec<GpuCase> = CASES.into_iter().filter(chosen).collect();
     let all = || CASES.map(|case| case.info().name).join(", ");
     ensure!(!left.is_empty(), "--op and --block leave none of the cases: {}", all());
     for case in &left {
@@ -146,15 +146,15 @@ fn start(devices: &Devices<'_>, volume: &Volume) -> Result<(Sets, Vec<String>)> 
     }
     if let Some((_, kernels)) = devices.cuda {
         let files = Pollers::on_files(kernels, volume, MechanismChoice::Staged)?;
-        sets.pollers.push((Arm::Kernels, files));
-        sets.pollers.push((Arm::NullKernels, Pollers::on_nothing(kernels, volume)?));
+        sets.pollers.push((GpuArm::Kernels, files));
+        sets.pollers.push((GpuArm::NullKernels, Pollers::on_nothing(kernels, volume)?));
     }
     for (arm, wanted) in
-        [(Arm::Staged, MechanismChoice::Staged), (Arm::Auto, MechanismChoice::Auto)]
+        [(GpuArm::Staged, MechanismChoice::Staged), (GpuArm::Auto, MechanismChoice::Auto)]
     {
         sets.pollers.push((arm, Pollers::on_files(gpu, volume, wanted)?));
     }
-    sets.pollers.push((Arm::Null, Pollers::on_nothing(gpu, volume)?));
+    sets.pollers.push((GpuArm::Null, Pollers::on_nothing(gpu, volume)?));
     Ok((sets, notes))
 }
 
@@ -172,7 +172,7 @@ fn open_direct(devices: &Devices<'_>, volume: &Volume, sets: &mut Sets) -> Resul
     };
     sets.batched = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
     sets.called = called;
-    sets.pollers.push((Arm::Direct, pollers));
+    sets.pollers.push((GpuArm::Direct, pollers));
     Ok(())
 }
 
@@ -183,24 +183,24 @@ struct GpuSuite<'a> {
     sets: Sets,
     meters: Meters,
     time: Duration,
-    cases: Vec<Case>,
+    cases: Vec<GpuCase>,
     /// GPU memory of the case that runs.
     caches: Option<Caches>,
 }
 
 struct Caches {
-    cache: Cache,
+    cache: GpuCache,
     /// With contiguous blocks, for plain copies, where those of the case are not.
-    contiguous: Option<Cache>,
+    contiguous: Option<GpuCache>,
 }
 
 impl Suite for GpuSuite<'_> {
     fn cases(&self) -> Vec<CaseInfo> {
-        self.cases.iter().map(Case::info).collect()
+        self.cases.iter().map(GpuCase::info).collect()
     }
 
     fn arms(&self) -> Vec<String> {
-        Arm::value_variants().iter().map(|arm| arm.name()).collect()
+        GpuArm::value_variants().iter().map(|arm| arm.name()).collect()
     }
 
     fn pairs(&self) -> Vec<(String, String)> {
@@ -209,10 +209,14 @@ impl Suite for GpuSuite<'_> {
 
     fn prepare(&mut self, case: usize, _: &Rounds) -> Result<Option<f64>> {
         let (gpu, pattern, case) = (self.devices.gpu, &self.volume.pattern, self.cases[case]);
-        let cache = Cache::new(gpu, case, pattern)?;
+        let cache = GpuCache::new(gpu, case, pattern)?;
         let contiguous = match case.shape {
-            Shape::Contiguous => None,
-            _ => Some(Cache::new(gpu, Case { shape: Shape::Contiguous, ..case }, pattern)?),
+            BlockShape::Contiguous => None,
+            _ => Some(GpuCache::new(
+                gpu,
+                GpuCase { shape: BlockShape::Contiguous, ..case },
+                pattern,
+            )?),
         };
         for (_, pollers) in &self.sets.pollers {
             pollers.attach(cache.region.clone())?;
@@ -222,7 +226,7 @@ impl Suite for GpuSuite<'_> {
     }
 
     fn run(&mut self, case: usize, arm: usize, _: u32) -> Result<Option<Outcome>> {
-        let (case, arm) = (self.cases[case], Arm::value_variants()[arm]);
+        let (case, arm) = (self.cases[case], GpuArm::value_variants()[arm]);
         let moved = if arm.is_in(case) { self.moved(case, arm)? } else { None };
         let Some(Moved { mut sample, last }) = moved else { return Ok(None) };
         if arm.is_verified() {
@@ -246,33 +250,33 @@ impl Suite for GpuSuite<'_> {
 
 impl GpuSuite<'_> {
     /// Runs an arm; nothing where this machine has no place for it.
-    fn moved(&mut self, case: Case, arm: Arm) -> Result<Option<Moved>> {
+    fn moved(&mut self, case: GpuCase, arm: GpuArm) -> Result<Option<Moved>> {
         let Self { devices, volume, sets, meters, time, caches, .. } = self;
         let Caches { cache, contiguous } = caches.as_ref().context("a case is prepared")?;
         let meter = Meter::new(meters, *time);
         if let Some(pollers) = sets.of(arm) {
-            let memory = if arm == Arm::Host { Memory::Host } else { Memory::Gpu };
+            let memory = if arm == GpuArm::Host { BlockMemory::Host } else { BlockMemory::Gpu };
             return kvrail::run(pollers, case, memory, meter).map(Some);
         }
         let moved = match (arm, devices.cuda) {
-            (Arm::Mover, _) => copies::mover(devices.gpu, &cache.region, case, meter),
-            (Arm::Batch, _) if !sets.batched.is_empty() => {
+            (GpuArm::Mover, _) => copies::mover(devices.gpu, &cache.region, case, meter),
+            (GpuArm::Batch, _) if !sets.batched.is_empty() => {
                 let gpu = devices.gpu.direct().context("cuFile is open")?;
                 cufile::batches(gpu, (volume, &sets.batched), cache, case, meter)
             }
-            (Arm::Calls, Some((cuda, _))) if !sets.called.is_empty() => {
+            (GpuArm::Calls, Some((cuda, _))) if !sets.called.is_empty() => {
                 let library = cuda.cufile().context("cuFile is open")?;
                 cufile::calls(library, (volume, &sets.called), cache, case, meter)
             }
-            (Arm::MoverKernels, Some((_, kernels))) => {
+            (GpuArm::MoverKernels, Some((_, kernels))) => {
                 copies::mover(kernels, &cache.region, case, meter)
             }
-            (Arm::Plain, Some((cuda, _))) => {
+            (GpuArm::Plain, Some((cuda, _))) => {
                 let region = &contiguous.as_ref().unwrap_or(cache).region;
                 copies::plain(cuda, region, case, meter)
             }
-            (Arm::Buffered | Arm::Blocking, Some((cuda, _))) => {
-                let buffered = arm == Arm::Buffered;
+            (GpuArm::Buffered | GpuArm::Blocking, Some((cuda, _))) => {
+                let buffered = arm == GpuArm::Buffered;
                 let io = if buffered { DirectIo::Off } else { DirectIo::Required };
                 host_pool::run(cuda, (volume, &volume.open(io)?), cache, case, meter)
             }
@@ -282,7 +286,7 @@ impl GpuSuite<'_> {
     }
 
     fn environment(&self, options: &BenchOptions) -> Environment {
-        let mode = |arm: &Arm| {
+        let mode = |arm: &GpuArm| {
             let pollers = self.sets.pollers.iter().find(|(known, _)| known == arm);
             let how = pollers.map(|(_, pollers)| pollers.words());
             let ((arm, mode), reason) = (arm.words(), how.unwrap_or("called directly".to_owned()));
@@ -292,7 +296,7 @@ impl GpuSuite<'_> {
             volume_bytes: self.volume.bytes(),
             pattern_bytes: self.volume.bytes(),
             io: "direct".to_owned(),
-            modes: Arm::value_variants().iter().map(mode).collect(),
+            modes: GpuArm::value_variants().iter().map(mode).collect(),
             rounds: options.rounds,
             seconds: options.seconds,
             ..Environment::probe(&self.volume.members)
@@ -306,7 +310,7 @@ mod tests {
 
     use kvrail_gpu::{DirectPath, EmulatedGpu};
 
-    use super::{Cache, Case, Devices, Direction, Volume, measure};
+    use super::{Devices, Direction, GpuCache, GpuCase, Volume, measure};
     use crate::drive::Tally;
     use crate::gpu::case::SMALL;
     use crate::options::BenchOptions;
@@ -376,8 +380,8 @@ mod tests {
         let mut volume = Volume::new(&options).unwrap();
         volume.restore().unwrap();
         for direction in [Direction::Read, Direction::Write] {
-            let case = Case { direction, ..SMALL };
-            let cache = Cache::new(&gpu, case, &volume.pattern).unwrap();
+            let case = GpuCase { direction, ..SMALL };
+            let cache = GpuCache::new(&gpu, case, &volume.pattern).unwrap();
             let mut tally = Tally::default();
             cache.verify(&mut volume, &[None, Some(3)], &mut tally).unwrap();
             assert_eq!((tally.verified_bytes, tally.verify_failures > 0), (4096, true));

@@ -9,7 +9,7 @@ use kvrail_ring::{Extent, Geometry};
 use rustix::fs::{Advice, fadvise};
 use uuid::Uuid;
 
-use super::case::Case;
+use super::case::GpuCase;
 use crate::drive::{Sweep, sweep};
 use crate::harness::{FileHarness, Ground, Harness};
 use crate::options::BenchOptions;
@@ -49,7 +49,7 @@ impl Volume {
     }
 
     /// Where a block lies: which file, and the first byte in it.
-    pub(super) fn locate(&self, case: Case, number: u64) -> Result<(usize, u64)> {
+    pub(super) fn locate(&self, case: GpuCase, number: u64) -> Result<(usize, u64)> {
         let bytes = u64::from(case.block_bytes);
         let extent = self.geometry.locate(number * bytes, bytes)?;
         let Extent { member, device_offset } = extent;

@@ -43,7 +43,7 @@ impl Completion {
 }
 
 /// The client's ends.
-struct Ends {
+struct ClientEnds {
     requests: Producer<Request>,
     completions: Consumer<Completion>,
 }
@@ -96,7 +96,7 @@ pub(super) fn burst(cores: [u32; 2], time: Duration) -> Result<f64> {
 
 fn with_echo<T: Send>(
     cores: [u32; 2],
-    work: impl FnOnce(&mut Ends, &AtomicBool) -> Result<T> + Send,
+    work: impl FnOnce(&mut ClientEnds, &AtomicBool) -> Result<T> + Send,
 ) -> Result<T> {
     let (requests, taken) = RingBuffer::new(BURST_DEPTH as usize);
     let (posted, completions) = RingBuffer::new(BURST_DEPTH as usize);
@@ -104,7 +104,7 @@ fn with_echo<T: Send>(
         echo(taken, posted, stop);
         Ok(())
     };
-    answered(cores, echo, |stop| work(&mut Ends { requests, completions }, stop), || Ok(()))
+    answered(cores, echo, |stop| work(&mut ClientEnds { requests, completions }, stop), || Ok(()))
 }
 
 fn echo(mut requests: Consumer<Request>, mut completions: Producer<Completion>, stop: &AtomicBool) {

@@ -14,7 +14,7 @@ use kvrail_memory::{PinLimit, Pinned, Region};
 use kvrail_ring::Geometry;
 use rustix::io::Errno;
 
-use super::wire::{Request, Wire};
+use super::wire::{Wire, WireRequest};
 use crate::port::{Direction, Done, Fault, HAND_OVER_AT, Operation, Port, Shape, Wait};
 
 /// Looks at a completion queue that a kernel thread fills, between two looks at whether that
@@ -205,7 +205,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
         let slot = index / self.pieces_max;
         let Piece { member, device_offset, at, bytes, moved } = self.pieces[index as usize];
         let (base, entry) = self.memory.slot(slot);
-        let request = Request {
+        let request = WireRequest {
             direction: self.slots[slot as usize].direction,
             member,
             offset: device_offset + u64::from(moved),

@@ -14,7 +14,7 @@ const COMMAND_IO: u32 = 0xc048_4e80;
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct WireRequest {
     pub(super) direction: Direction,
     /// The member, which is also its place among the registered files.
     pub(super) member: u32,
@@ -39,7 +39,7 @@ pub(super) trait Wire: Sized {
     /// Largest request to the member, in bytes.
     fn request_bytes_max(member: &Self::Member) -> u32;
 
-    fn entry(member: &Self::Member, request: Request) -> Self::Entry;
+    fn entry(member: &Self::Member, request: WireRequest) -> Self::Entry;
 
     /// Bytes moved, or the error, for a request of `asked` bytes.
     fn moved(result: i32, asked: u32) -> Result<u32, i32>;
@@ -63,8 +63,8 @@ impl Wire for Block {
         u32::MAX
     }
 
-    fn entry(_: &OwnedFd, request: Request) -> squeue::Entry {
-        let Request { direction, member, offset, address, bytes, entry } = request;
+    fn entry(_: &OwnedFd, request: WireRequest) -> squeue::Entry {
+        let WireRequest { direction, member, offset, address, bytes, entry } = request;
         let fd = types::Fixed(member);
         match (direction, entry) {
             (Direction::Read, Some(entry)) => {
@@ -114,8 +114,8 @@ impl Wire for Nvme {
         member.0.request_bytes_max.min(member.0.paged_bytes_max)
     }
 
-    fn entry(member: &Commanded, request: Request) -> squeue::Entry128 {
-        let Request { direction, offset, address, bytes, entry, .. } = request;
+    fn entry(member: &Commanded, request: WireRequest) -> squeue::Entry128 {
+        let WireRequest { direction, offset, address, bytes, entry, .. } = request;
         let block = u64::from(member.0.block_bytes);
         let mut command = [0; 80]; // struct nvme_uring_cmd
         command[0] = match direction {

@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 
 /// The state that all clients of a run share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blocks<'a> {
+pub(super) struct TraceBlocks<'a> {
     pub(super) space: &'a Namespace,
     pub(super) pattern: Pattern,
     pub(super) bytes: u32,
@@ -31,7 +31,7 @@ pub(super) struct Blocks<'a> {
     pub(super) depth: u32,
 }
 
-impl Blocks<'_> {
+impl TraceBlocks<'_> {
     /// The key of a block: uniform, and the same in every request.
     fn key(number: u32) -> BlockKey {
         BlockKey::of(&number.to_le_bytes())
@@ -45,7 +45,7 @@ impl Blocks<'_> {
 
 /// Which way the blocks of a request go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum BlockWay {
     Get,
     Put(Chain),
 }
@@ -59,7 +59,7 @@ struct Flight {
 
 /// A client with queue and memory of its own.
 pub(super) struct Player<'a> {
-    blocks: Blocks<'a>,
+    blocks: TraceBlocks<'a>,
     queue: Queue,
     arena: Arena,
     free: Vec<Lease>,
@@ -69,7 +69,7 @@ pub(super) struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    pub(super) fn new(client: &Client, blocks: Blocks<'a>) -> Result<Self> {
+    pub(super) fn new(client: &Client, blocks: TraceBlocks<'a>) -> Result<Self> {
         let (bytes, depth) = (blocks.bytes as usize, blocks.depth as usize);
         let room = bytes.next_multiple_of(ALIGNMENT) * depth;
         let arena = client.create_arena(room, Pages::Auto)?;
@@ -99,14 +99,14 @@ impl<'a> Player<'a> {
     /// Bytes a second that puts of these blocks move, and gets of them after it.
     pub(super) fn rate(&mut self, numbers: &[u32]) -> Result<f64> {
         let begun_ns = MonotonicClock.now_ns();
-        self.travel(Way::Put(Chain::Extends), numbers, 0)?;
-        self.travel(Way::Get, numbers, 0)?;
+        self.travel(BlockWay::Put(Chain::Extends), numbers, 0)?;
+        self.travel(BlockWay::Get, numbers, 0)?;
         let seconds = (MonotonicClock.now_ns() - begun_ns).max(1) as f64 / 1e9;
         Ok(2.0 * numbers.len() as f64 * f64::from(self.blocks.bytes) / seconds)
     }
 
     /// Gets or puts the blocks of a chain from this depth on. How many from there on went well.
-    fn travel(&mut self, way: Way, numbers: &[u32], first: usize) -> Result<usize> {
+    fn travel(&mut self, way: BlockWay, numbers: &[u32], first: usize) -> Result<usize> {
         let depth = self.blocks.depth as usize;
         let mut flights: Vec<Option<Flight>> = vec![None; depth];
         let (mut next, mut open, mut well) = (first, 0, vec![false; numbers.len()]);
@@ -135,12 +135,12 @@ impl<'a> Player<'a> {
     }
 
     /// Hands over the block at a depth of its chain; when.
-    fn begin(&mut self, way: Way, (number, depth): (u32, usize), slot: usize) -> Result<u64> {
+    fn begin(&mut self, way: BlockWay, (number, depth): (u32, usize), slot: usize) -> Result<u64> {
         let mut lease = self.free.pop().expect("as many as may be in flight");
-        let (space, key) = (self.blocks.space, Blocks::key(number));
+        let (space, key) = (self.blocks.space, TraceBlocks::key(number));
         let request = match way {
-            Way::Get => BlockRequest::get(space, key, lease),
-            Way::Put(chain) => {
+            BlockWay::Get => BlockRequest::get(space, key, lease),
+            BlockWay::Put(chain) => {
                 let from_ns = worked_ns();
                 self.blocks.pattern.fill(&mut lease, self.blocks.offset(number), VERSION);
                 self.counts.pattern_ns += worked_ns() - from_ns;
@@ -156,26 +156,26 @@ impl<'a> Player<'a> {
     }
 
     /// Takes a block back. Whether it went well; only a get that is a whole and right block does.
-    fn end(&mut self, way: Way, number: u32, begun_ns: u64, end: Completed) -> Result<bool> {
+    fn end(&mut self, way: BlockWay, number: u32, begun_ns: u64, end: Completed) -> Result<bool> {
         let took_ns = MonotonicClock.now_ns().saturating_sub(begun_ns);
         let Some(lease) = end.lease else {
             bail!("a request ended {} and its memory did not come back", end.status);
         };
         let well = match (way, end.status) {
-            (Way::Put(_), status) => {
+            (BlockWay::Put(_), status) => {
                 self.counts.times.put.saturating_record(took_ns);
                 self.counts.put(status, end.note);
                 status == Status::Ok
             }
-            (Way::Get, Status::Ok) => {
+            (BlockWay::Get, Status::Ok) => {
                 self.counts.times.get.saturating_record(took_ns);
                 self.check(number, end.bytes, &lease)
             }
-            (Way::Get, Status::Miss) if end.note != BlockNote::Wrong => {
+            (BlockWay::Get, Status::Miss) if end.note != BlockNote::Wrong => {
                 self.counts.found.gone += 1;
                 false
             }
-            (Way::Get, status) => {
+            (BlockWay::Get, status) => {
                 let why = if end.note == BlockNote::None { "" } else { end.note.words() };
                 self.counts.error(status, &format!("get {why}"));
                 false
@@ -188,7 +188,7 @@ impl<'a> Player<'a> {
     /// Compares every byte.
     fn check(&mut self, number: u32, bytes: u64, lease: &Lease) -> bool {
         let from_ns = worked_ns();
-        let Blocks { pattern, bytes: wanted, .. } = self.blocks;
+        let TraceBlocks { pattern, bytes: wanted, .. } = self.blocks;
         let whole = bytes == u64::from(wanted);
         let (wrong, first) = pattern.verify(lease, self.blocks.offset(number), VERSION);
         let wrong = if whole { wrong } else { wrong.max(1) };
@@ -205,19 +205,19 @@ impl Keyed for Player<'_> {
     type Error = anyhow::Error;
 
     fn get(&mut self, numbers: &[u32]) -> Result<usize> {
-        let keys: Vec<_> = numbers.iter().map(|number| Blocks::key(*number)).collect();
+        let keys: Vec<_> = numbers.iter().map(|number| TraceBlocks::key(*number)).collect();
         let begun_ns = MonotonicClock.now_ns();
         let found = self.queue.lookup(self.blocks.space, &keys, &Lookup::default())?;
         let looked_ns = MonotonicClock.now_ns();
         self.counts.times.lookup.saturating_record(looked_ns - begun_ns);
-        let hits = self.travel(Way::Get, &numbers[..found.prefix], 0)?;
+        let hits = self.travel(BlockWay::Get, &numbers[..found.prefix], 0)?;
         let loaded_ns = MonotonicClock.now_ns();
         self.counts.times.request.saturating_record(loaded_ns.saturating_sub(self.planned_ns));
         Ok(hits)
     }
 
     fn put(&mut self, numbers: &[u32], there: usize, chain: Chain) -> Result<()> {
-        self.travel(Way::Put(chain), numbers, there).map(|_| ())
+        self.travel(BlockWay::Put(chain), numbers, there).map(|_| ())
     }
 }
 

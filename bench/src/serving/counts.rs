@@ -13,7 +13,7 @@ const WORDS_MAX: usize = 16;
 /// Of one client, or of all.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) found: Found,
+    pub(super) found: RequestCounts,
     pub(super) put: Put,
     pub(super) failed: Failed,
     pub(super) times: Times,
@@ -23,7 +23,7 @@ pub(super) struct Counts {
 
 /// Results of requests.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct RequestCounts {
     pub(super) requests: u64,
     /// Blocks that they had.
     pub(super) asked: u64,

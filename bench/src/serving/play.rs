@@ -11,14 +11,14 @@ use kvrail_device::{Clock, MonotonicClock};
 use kvrail_replay::{Placement, Plan, Policy, Share, Stream, Trace, replay};
 use kvrail_units::Size;
 
-use super::client::{Blocks, Player, fits};
+use super::client::{Player, TraceBlocks, fits};
 use super::counts::Counts;
-use super::report::{Played, Served};
+use super::report::{Played, PlayedTrace};
 use crate::cpu::{Account, CpuMeter, LoadMeter, MachineMeter, Meters};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, Sidecar};
-use crate::options::{BenchOptions, Serving};
+use crate::options::{BenchOptions, TraceOptions};
 use crate::pattern::Pattern;
 use crate::port::KeyedTarget;
 use crate::progress::{Shown, warn_when_busy};
@@ -31,14 +31,14 @@ const RATED_SHARE: u64 = 64;
 const LEAD_NS: u64 = 10_000_000;
 
 /// Requests in the order of their times, and the next one.
-struct Schedule<'a> {
+struct RequestSchedule<'a> {
     requests: Vec<(u64, &'a [u32])>,
     next: AtomicUsize,
     speed: f64,
     start_ns: u64,
 }
 
-impl<'a> Schedule<'a> {
+impl<'a> RequestSchedule<'a> {
     /// The next request at its time, which may be over; none after the last.
     fn take(&self) -> Option<(u64, &'a [u32])> {
         let &(at_ns, numbers) = self.requests.get(self.next.fetch_add(1, Ordering::Relaxed))?;
@@ -56,7 +56,7 @@ impl<'a> Schedule<'a> {
 ///
 /// # Errors
 /// A trace that cannot be read, and whatever stands in the way of a store or ends its session.
-pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Served> {
+pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<PlayedTrace> {
     let serving = options.serving().map_err(BenchError::Options)?;
     let trace = Trace::load(&serving.trace, &mut |_| {});
     let trace = trace.map_err(|why| BenchError::Options(why.into()))?;
@@ -74,14 +74,19 @@ pub(crate) fn play(options: &BenchOptions, harness: &mut dyn Harness) -> Result<
     Ok(served)
 }
 
-fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) -> Result<Served> {
+fn on(
+    options: &BenchOptions,
+    serving: &TraceOptions,
+    trace: &Trace,
+    ground: Ground,
+) -> Result<PlayedTrace> {
     let environment = Environment::probe(&ground.members);
     let shown = Shown::new(options.progress);
     let Sidecar { client, pids, store, .. } = ground.sidecar.context("there is no sidecar")?;
     let store = store.context("the sidecar has no store; name one with --store-volume")?;
     fits(serving.block_bytes, store.block_bytes_max())?;
     let meters = Meters { processes: CpuMeter::new(&pids)?, machine: MachineMeter::find() };
-    let blocks = Blocks {
+    let blocks = TraceBlocks {
         space: store.namespace(),
         pattern: Pattern::new(ground.uuid),
         bytes: serving.block_bytes,
@@ -107,7 +112,8 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
     let mut account = Account::open(&meters);
     account.begin()?;
     let start_ns = MonotonicClock.now_ns() + LEAD_NS;
-    let schedule = Schedule { requests, next: AtomicUsize::new(0), speed: options.speed, start_ns };
+    let schedule =
+        RequestSchedule { requests, next: AtomicUsize::new(0), speed: options.speed, start_ns };
     let played = all(players, &schedule, &shown);
     let seconds = MonotonicClock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
     let cpu = account.close()?;
@@ -124,12 +130,12 @@ fn on(options: &BenchOptions, serving: &Serving, trace: &Trace, ground: Ground) 
         expected_seconds: expected.seconds(),
         replay_hit_ratio: replayed(trace, options, serving, store.members())?,
     };
-    Ok(Served::new(played, environment, counts, (seconds, cpu)))
+    Ok(PlayedTrace::new(played, environment, counts, (seconds, cpu)))
 }
 
 /// Bytes a second that one client gets and puts, with blocks that the trace does not have. They
 /// are so few that they take no room from it.
-fn rate(client: &Client, blocks: Blocks<'_>, store_bytes: u64) -> Result<f64> {
+fn rate(client: &Client, blocks: TraceBlocks<'_>, store_bytes: u64) -> Result<f64> {
     let most = store_bytes / RATED_SHARE / u64::from(blocks.bytes);
     let count = u32::try_from(most).unwrap_or(u32::MAX).clamp(1, 4 * blocks.depth);
     let numbers: Vec<u32> = (0..count).map(|at| u32::MAX - at).collect();
@@ -151,7 +157,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn of(trace: &Trace, speed: f64, bytes_per_second: f64, blocks: Blocks<'_>) -> Self {
+    fn of(trace: &Trace, speed: f64, bytes_per_second: f64, blocks: TraceBlocks<'_>) -> Self {
         let bytes = trace.asked() * u64::from(blocks.bytes);
         let span_s = trace.span_ns() as f64 / 1e9 / speed;
         Self { span_s, moving_s: bytes as f64 / bytes_per_second, bytes, bytes_per_second }
@@ -179,7 +185,7 @@ impl Expected {
 fn replayed(
     trace: &Trace,
     options: &BenchOptions,
-    serving: &Serving,
+    serving: &TraceOptions,
     (members, member_bytes): (u16, u64),
 ) -> Result<Option<f64>> {
     let (block_bytes, count) = (serving.block_bytes, u64::from(members));
@@ -195,7 +201,7 @@ fn replayed(
 }
 
 /// Plays with all clients, and adds up what they counted.
-fn all(players: Vec<Player<'_>>, schedule: &Schedule<'_>, shown: &Shown) -> Result<Counts> {
+fn all(players: Vec<Player<'_>>, schedule: &RequestSchedule<'_>, shown: &Shown) -> Result<Counts> {
     let one = |mut player: Player<'_>| {
         while let Some((planned_ns, numbers)) = schedule.take() {
             player.play(numbers, planned_ns)?;

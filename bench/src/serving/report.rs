@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::counts::Counts;
 use crate::cpu::CpuSeconds;
 use crate::environment::Environment;
-use crate::options::Serving;
+use crate::options::TraceOptions;
 use crate::report::{empty, machine};
 use crate::show::show_ns;
 use crate::statistics::Latency;
@@ -21,7 +21,7 @@ const SCHEMA: u32 = 1;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Played {
     #[serde(flatten)]
-    pub(super) serving: Serving,
+    pub(super) serving: TraceOptions,
     pub(super) speed: f64,
     pub(super) store_bytes: u64,
     /// How long it was to take.
@@ -32,7 +32,7 @@ pub(super) struct Played {
 
 /// A trace that was played.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Served {
+pub(crate) struct PlayedTrace {
     schema: u32,
     environment: Environment,
     #[serde(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct Served {
     latency_ns: BTreeMap<&'static str, Latency>,
 }
 
-impl Served {
+impl PlayedTrace {
     pub(super) fn new(
         played: Played,
         environment: Environment,
@@ -119,10 +119,10 @@ impl Served {
 }
 
 /// The report for people.
-pub(crate) fn table(served: &Served) -> String {
+pub(crate) fn table(served: &PlayedTrace) -> String {
     let mut text = machine(&served.environment);
     let mut line = |words: String| writeln!(text, "{words}").expect("strings take everything");
-    let Served { played: Played { serving, speed, store_bytes, .. }, seconds, .. } = served;
+    let PlayedTrace { played: Played { serving, speed, store_bytes, .. }, seconds, .. } = served;
     line(format!(
         "{}, {} times as fast as recorded: {} clients, blocks of {}, {} of them in flight each; a \
          store of {}",

@@ -38,12 +38,12 @@ pub struct StoreTarget {
     /// All that puts wrote so far.
     put_bytes: AtomicU64,
     /// Blocks of one length at a time: others would be moved when the ring comes round to them.
-    area: Mutex<Arc<Area>>,
+    area: Mutex<Arc<StoreArea>>,
 }
 
 /// Blocks of one length.
 #[derive(Debug, Default)]
-struct Area {
+struct StoreArea {
     block_bytes: u32,
     /// The value of `put_bytes` before the first of them.
     begun: u64,
@@ -51,7 +51,7 @@ struct Area {
     puts: Box<[AtomicU64]>,
 }
 
-impl Area {
+impl StoreArea {
     fn index(&self, offset: u64) -> usize {
         usize::try_from(offset / u64::from(self.block_bytes)).expect("a block of the area")
     }
@@ -89,7 +89,7 @@ impl StoreTarget {
         (geometry.members, geometry.member_bytes)
     }
 
-    fn area(&self) -> Arc<Area> {
+    fn area(&self) -> Arc<StoreArea> {
         Arc::clone(&self.area.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -135,7 +135,7 @@ impl KeyedTarget for Arc<StoreTarget> {
         let blocks = span_bytes / u64::from(block_bytes);
         let puts = (0..blocks).map(|_| AtomicU64::new(0)).collect();
         let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
-        *area = Arc::new(Area { block_bytes, begun: self.put_bytes(), puts });
+        *area = Arc::new(StoreArea { block_bytes, begun: self.put_bytes(), puts });
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Target for Arc<StoreTarget> {
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
         ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
         let slots = SlotQueue::open(&self.client, shape, (ALIGNMENT, 1), self.wait)?;
-        let running = vec![Running::default(); shape.slots as usize];
+        let running = vec![StoreOperation::default(); shape.slots as usize];
         let keys = Vec::with_capacity(LOOKUP_KEYS as usize);
         let mut port = StorePort { target: self, area, slots, running, keys };
         let worked = work(&mut port);
@@ -169,7 +169,7 @@ impl Target for Arc<StoreTarget> {
 
 /// The operation of a slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Running {
+struct StoreOperation {
     index: usize,
     /// Of a put what is kept when it ended well; of a get, of the block it asks for.
     put: u64,
@@ -180,9 +180,9 @@ struct Running {
 #[derive(Debug)]
 struct StorePort<'a> {
     target: &'a Arc<StoreTarget>,
-    area: Arc<Area>,
+    area: Arc<StoreArea>,
     slots: SlotQueue,
-    running: Vec<Running>,
+    running: Vec<StoreOperation>,
     keys: Vec<BlockKey>,
 }
 
@@ -197,7 +197,7 @@ impl StorePort<'_> {
 }
 
 /// Whether a block that was put then can be gone.
-fn can_be_gone(put: u64, area: &Area, target: &Arc<StoreTarget>) -> bool {
+fn can_be_gone(put: u64, area: &StoreArea, target: &Arc<StoreTarget>) -> bool {
     let (now, percent) = (target.put_bytes(), target.bytes() / 100);
     let round = now - area.begun > percent * KEPT_PERCENT;
     put == 0 || round && now - put > percent * ROUND_PERCENT
@@ -206,8 +206,8 @@ fn can_be_gone(put: u64, area: &Area, target: &Arc<StoreTarget>) -> bool {
 /// How an end reads to the drivers.
 fn outcome(
     ended: &Ended,
-    run: Running,
-    area: &Area,
+    run: StoreOperation,
+    area: &StoreArea,
     target: &Arc<StoreTarget>,
 ) -> Result<(), Fault> {
     match (ended.status, run.writes) {
@@ -246,7 +246,7 @@ impl Port for StorePort<'_> {
         } else {
             self.put_at(index)
         };
-        self.running[slot as usize] = Running { index, put, writes };
+        self.running[slot as usize] = StoreOperation { index, put, writes };
         let (space, key, lease) = (&self.target.space, self.key(index, put), self.slots.take(slot));
         let request = match direction {
             Direction::Read => BlockRequest::get(space, key, lease).class(self.slots.reads),

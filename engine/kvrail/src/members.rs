@@ -85,7 +85,7 @@ impl Located {
     /// The message to the operator, if the name does not identify today's device.
     pub(crate) fn note(&self) -> Option<String> {
         if let Some(namespace) = &self.namespace {
-            let found = Found(namespace);
+            let found = NamespaceSummary(namespace);
             return Some(format!("{} is {} today: {found}", self.named, self.path.display()));
         }
         let node = std::fs::canonicalize(&self.path).ok().filter(|node| *node != self.path)?;
@@ -95,9 +95,9 @@ impl Located {
 }
 
 /// A namespace in a few words.
-struct Found<'a>(&'a Namespace);
+struct NamespaceSummary<'a>(&'a Namespace);
 
-impl fmt::Display for Found<'_> {
+impl fmt::Display for NamespaceSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nsid = self.0.nsid;
         for controller in self.0.controllers.iter().take(1) {

@@ -22,7 +22,7 @@ use kvrail_store::Hold;
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::StoreRequest;
 use crate::back_ends::suspects::Report;
-use crate::front_end::Seat;
+use crate::front_end::LaneContext;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::store_call::Permit;
@@ -84,7 +84,7 @@ impl Admission {
         &mut self,
         request: &RequestSnapshot,
         side: SideSlot<'_>,
-        seat: Seat,
+        seat: LaneContext,
         back_ends: &mut BackEnds,
         regions: &mut Regions,
     ) -> Result<Admitted, Status> {

@@ -13,7 +13,7 @@ use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
-use crate::front_end::{FrontEnd, Seat};
+use crate::front_end::{FrontEnd, LaneContext};
 use crate::inflight::Inflight;
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::Mailbox;
@@ -119,7 +119,7 @@ impl<D: Device> Executor<D> {
     pub(crate) fn begin(
         &mut self,
         request: &RequestSnapshot,
-        seat: Seat,
+        seat: LaneContext,
         (extent, memory): (DeviceExtent, BufferRef),
     ) {
         debug_assert_eq!(memory.kind(), MemoryKind::Host, "the common pass accepts no other");
@@ -139,7 +139,7 @@ impl<D: Device> Executor<D> {
     pub(crate) fn begin_any(
         &mut self,
         request: &RequestSnapshot,
-        seat: Seat,
+        seat: LaneContext,
         (extent, memory): (DeviceExtent, BufferRef),
     ) {
         let from = (seat.session, seat.lane);

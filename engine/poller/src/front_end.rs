@@ -21,7 +21,7 @@ const LANE_QUANTUM: u32 = 64;
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LaneContext {
     pub(crate) session: SessionSlot,
     /// Index in the lane table.
     pub(crate) lane: u16,
@@ -141,7 +141,7 @@ impl FrontEnd {
         position: usize,
         mut admit: impl FnMut(
             (&RequestSnapshot, SideSlot<'_>),
-            (Seat, &mut Completion),
+            (LaneContext, &mut Completion),
             &mut Regions,
         ) -> Begun,
     ) -> Option<Fetched> {
@@ -158,7 +158,7 @@ impl FrontEnd {
         let Self { regions, stats, .. } = self;
         let counters = &stats.sessions[usize::from(session.0)];
         let before = lane.server().outstanding();
-        let seat = Seat { session, lane: index, tails: lane.tails() };
+        let seat = LaneContext { session, lane: index, tails: lane.tails() };
         let (mut kept, mut continued) = (Completion::default(), 0);
         let (count, outcome) = lane.server().serve(max, |request, side| {
             match admit((&request, side), (seat, &mut kept), regions) {

@@ -7,7 +7,7 @@ use kvrail_ring::{Completion, Opcode, RequestSnapshot, SideSlot, Status};
 use crate::admission::{Admission, Admitted, check_get};
 use crate::back_ends::BackEnds;
 use crate::executor::Executor;
-use crate::front_end::{Begun, Seat};
+use crate::front_end::{Begun, LaneContext};
 use crate::regions::{Pass, Regions};
 
 /// What a request passes on its way to its device or its store.
@@ -24,7 +24,7 @@ impl<D: Device> Intake<'_, D> {
     pub(crate) fn begin(
         &mut self,
         (request, side): (&RequestSnapshot, SideSlot<'_>),
-        (seat, kept): (Seat, &mut Completion),
+        (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
     ) -> Begun {
         let (session, pass) = (seat.session, Pass::Common);
@@ -46,7 +46,7 @@ impl<D: Device> Intake<'_, D> {
     fn begin_get(
         &mut self,
         request: &RequestSnapshot,
-        (seat, kept): (Seat, &mut Completion),
+        (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
     ) -> Begun {
         let Self { admission, back_ends, executor } = self;
@@ -66,7 +66,7 @@ impl<D: Device> Intake<'_, D> {
     fn begin_any_get(
         &mut self,
         request: &RequestSnapshot,
-        (seat, kept): (Seat, &mut Completion),
+        (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
     ) -> Begun {
         let Self { back_ends, executor, .. } = self;
@@ -84,7 +84,7 @@ impl<D: Device> Intake<'_, D> {
     fn begin_any(
         &mut self,
         (request, side): (&RequestSnapshot, SideSlot<'_>),
-        (seat, kept): (Seat, &mut Completion),
+        (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
     ) -> Begun {
         let Self { admission, back_ends, executor } = self;

@@ -7,7 +7,7 @@ use crate::limits::{LANES_MAX, SESSIONS_MAX, SessionSlot};
 use crate::mailbox::LaneSeat;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LaneState {
     /// Requests are taken.
     Serving,
     /// None are taken any more; it goes back when the last is completed.
@@ -19,7 +19,7 @@ enum State {
 pub(crate) struct Lane {
     session: SessionSlot,
     seat: Box<LaneSeat>,
-    state: State,
+    state: LaneState,
     /// Requests are there, but the session has its share in flight; no reason to stay awake.
     throttled: bool,
 }
@@ -62,7 +62,7 @@ impl Lanes {
         seat: Box<LaneSeat>,
     ) -> Result<(), Box<LaneSeat>> {
         let Some(index) = self.table.iter().position(Option::is_none) else { return Err(seat) };
-        let lane = Lane { session, seat, state: State::Serving, throttled: false };
+        let lane = Lane { session, seat, state: LaneState::Serving, throttled: false };
         self.table[index] = Some(lane);
         self.order.push(u16::try_from(index).expect("LANES_MAX fits"));
         Ok(())
@@ -178,20 +178,20 @@ impl Lane {
     #[inline(always)]
     pub(crate) fn is_ready(&mut self) -> Result<bool, LaneFault> {
         match self.state {
-            State::Serving => self.seat.lane.is_ready(),
-            State::Closing => Ok(false),
+            LaneState::Serving => self.seat.lane.is_ready(),
+            LaneState::Closing => Ok(false),
         }
     }
 
     /// Takes nothing more from it.
     pub(crate) fn close(&mut self) {
-        self.state = State::Closing;
+        self.state = LaneState::Closing;
     }
 
     /// Whether it goes back when the last request is completed, and that was the last.
     #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.state == State::Closing && self.seat.lane.outstanding() == 0
+        self.state == LaneState::Closing && self.seat.lane.outstanding() == 0
     }
 
     #[inline(always)]

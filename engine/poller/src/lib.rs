@@ -57,5 +57,5 @@ pub use stats::{
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
-pub use thread::{Seat, StartError, start};
+pub use thread::{CpuBinding, StartError, start};
 pub use trace::{Spent, TraceEvent, TraceRing, Traced, Tracer, Work};

@@ -20,7 +20,7 @@ pub(crate) enum DetachOutcome {
 
 /// The states of a region, in their order. The attach queue takes it from the first to the second.
 #[derive(Debug)]
-enum State {
+enum RegionState {
     /// Some devices have it.
     Attaching,
     /// Requests may name it.
@@ -56,7 +56,7 @@ struct Region {
     session: SessionSlot,
     buffer: BufferIndex,
     memory: Memory,
-    state: State,
+    state: RegionState,
 }
 
 /// What each request needs of a region: small, and beside each other.
@@ -111,13 +111,13 @@ impl Regions {
             Memory::Remote(_) => 0,
         };
         self.hot[index(id)] = HotRegion { key: CLOSED, bytes, in_flight: 0, buffer };
-        *entry = Some(Region { id, session, buffer, memory, state: State::Attaching });
+        *entry = Some(Region { id, session, buffer, memory, state: RegionState::Attaching });
     }
 
     /// Every device has it: requests may use it.
     pub(crate) fn open(&mut self, id: RegionId) {
         let region = self.known(id);
-        region.state = State::Live;
+        region.state = RegionState::Live;
         let key = key(region.session, id);
         self.hot[index(id)].key = key;
     }
@@ -166,9 +166,9 @@ impl Regions {
         // One that failed here may be detached by a client that knew it before.
         let region = self.table[index(id)].as_mut().filter(|region| region.id == id);
         if let Some(region) = region
-            && matches!(region.state, State::Live)
+            && matches!(region.state, RegionState::Live)
         {
-            region.state = State::Leaving;
+            region.state = RegionState::Leaving;
             self.hot[index(id)].key = CLOSED;
         }
     }
@@ -187,7 +187,8 @@ impl Regions {
     /// A region whose last request has left and that no device has still to deregister.
     pub(crate) fn next_leaving(&self) -> Option<RegionId> {
         let idle = |region: &&Region| {
-            matches!(region.state, State::Leaving) && self.hot[index(region.id)].in_flight == 0
+            matches!(region.state, RegionState::Leaving)
+                && self.hot[index(region.id)].in_flight == 0
         };
         self.table.iter().flatten().find(idle).map(|region| region.id)
     }
@@ -202,14 +203,14 @@ impl Regions {
         let in_flight = self.hot[index(id)].in_flight;
         assert!(in_flight == 0, "invariant 2: a region is deregistered with requests in flight");
         let region = self.known(id);
-        region.state = State::Deregistering { devices_left, outcome };
+        region.state = RegionState::Deregistering { devices_left, outcome };
         region.buffer
     }
 
     /// One device has deregistered it.
     pub(crate) fn deregistered(&mut self, buffer: BufferIndex) {
         let region = self.table.iter_mut().flatten().find(|region| region.buffer == buffer);
-        let Some(State::Deregistering { devices_left, .. }) =
+        let Some(RegionState::Deregistering { devices_left, .. }) =
             region.map(|region| &mut region.state)
         else {
             panic!("invariant 2: a device deregistered a region that it had to keep");
@@ -219,12 +220,13 @@ impl Regions {
 
     /// Takes out a region that no device has any more; its memory is dropped.
     pub(crate) fn take_gone(&mut self) -> Option<(SessionSlot, RegionId, DetachOutcome)> {
-        let gone =
-            |region: &Region| matches!(region.state, State::Deregistering { devices_left: 0, .. });
+        let gone = |region: &Region| {
+            matches!(region.state, RegionState::Deregistering { devices_left: 0, .. })
+        };
         let mut table = self.table.iter_mut();
         let entry = table.find(|entry| entry.as_ref().is_some_and(gone))?;
         match entry.take()? {
-            Region { id, session, state: State::Deregistering { outcome, .. }, .. } => {
+            Region { id, session, state: RegionState::Deregistering { outcome, .. }, .. } => {
                 Some((session, id, outcome))
             }
             _ => None,

@@ -60,7 +60,7 @@ impl Drop for RingerThread {
 }
 
 /// What is to be done.
-enum Next {
+enum RingStep {
     Ring(Arc<QueueDoorbell>),
     /// Nothing for so long, or until somebody calls.
     Pause(Option<Duration>),
@@ -83,8 +83,8 @@ impl Rounds {
         self.waiting.extend(calls);
         self.forget_closed();
         match self.next(MonotonicClock.now_ns()) {
-            Next::Ring(bell) => self.ring(bell),
-            Next::Pause(pause) => ringer.wait(pause),
+            RingStep::Ring(bell) => self.ring(bell),
+            RingStep::Pause(pause) => ringer.wait(pause),
         }
         true
     }
@@ -101,7 +101,7 @@ impl Rounds {
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Next {
+    fn next(&mut self, now_ns: u64) -> RingStep {
         let cheap = self.waiting.iter().position(|bell| !bell.waking().is_dear());
         let dear = || {
             let spent = |at: &usize| self.waiting[*at].waking().spent_ns();
@@ -110,14 +110,14 @@ impl Rounds {
         let at = match cheap {
             Some(at) => at,
             None => match dear() {
-                None => return Next::Pause(None),
+                None => return RingStep::Pause(None),
                 Some(_) if now_ns < self.dear_from_ns => {
-                    return Next::Pause(Some(Duration::from_nanos(self.dear_from_ns - now_ns)));
+                    return RingStep::Pause(Some(Duration::from_nanos(self.dear_from_ns - now_ns)));
                 }
                 Some(at) => at,
             },
         };
-        Next::Ring(self.waiting.remove(at).expect("just seen"))
+        RingStep::Ring(self.waiting.remove(at).expect("just seen"))
     }
 
     fn ring(&mut self, bell: Arc<QueueDoorbell>) {
@@ -149,7 +149,7 @@ mod tests {
 
     use kvrail_ring::Doorbell;
 
-    use super::{Next, PAUSE, RingerThread, Rounds};
+    use super::{PAUSE, RingStep, RingerThread, Rounds};
     use crate::bells::{QueueDoorbell, Waking, WokenBy};
 
     const DEAR_NS: u64 = 30_000_000;
@@ -171,7 +171,7 @@ mod tests {
         now_ns: u64,
         cost_ns: impl Fn(usize) -> u64,
     ) -> Option<usize> {
-        let Next::Ring(bell) = rounds.next(now_ns) else { return None };
+        let RingStep::Ring(bell) = rounds.next(now_ns) else { return None };
         let at = bells.iter().position(|other| Arc::ptr_eq(other, &bell)).unwrap();
         rounds.note(&bell, cost_ns(at), now_ns + cost_ns(at));
         Some(at)

@@ -14,7 +14,7 @@ use kvrail_device::{Description, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
 
 use budget::{Budget, InFlightBytes, Ledger};
-use fair::{Among, Chain, Nodes, Waiting, Wanted, Way};
+use fair::{Among, Chain, Nodes, QueuedRequest, Waiting, Way};
 use pace::{Left, Pace};
 use serial::Serial;
 pub(crate) use serial::{SERIAL, is_serial};
@@ -63,7 +63,7 @@ impl Share {
             }
         }
         let cost_ns = self.pace.cost_ns(length);
-        self.waiting.push(nodes, Wanted { id, session, class, way, length, cost_ns });
+        self.waiting.push(nodes, QueuedRequest { id, session, class, way, length, cost_ns });
     }
 
     /// Gives back what a batch was charged, and learns from it how fast the device is. Whether its

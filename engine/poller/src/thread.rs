@@ -59,7 +59,7 @@ pub enum StartError<E> {
 
 /// Who a poller is and where it runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
+pub struct CpuBinding {
     /// Which one.
     pub index: PollerIndex,
     /// The CPU to pin it to; `None` lets it float.
@@ -72,7 +72,7 @@ pub struct Seat {
 /// # Errors
 /// `StartError` names the device, the CPU or the resource; nothing is left running.
 pub fn start<D, E>(
-    seat: Seat,
+    seat: CpuBinding,
     setup: Setup,
     mailbox: Arc<Mailbox>,
     open: impl FnOnce() -> Result<Vec<D>, E> + Send + 'static,
@@ -105,7 +105,7 @@ where
 
 /// Everything a poller is made of but its devices.
 struct Startup<E> {
-    seat: Seat,
+    seat: CpuBinding,
     setup: Setup,
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
@@ -130,7 +130,7 @@ impl<E> Driver for Startup<E> {
     type End = ();
 
     fn drive<D: Device>(self, devices: Vec<D>) {
-        let Self { seat: Seat { index, .. }, setup, mailbox, stats, ready } = self;
+        let Self { seat: CpuBinding { index, .. }, setup, mailbox, stats, ready } = self;
         stats.thread.set(u64::from(gettid().as_raw_pid().unsigned_abs()));
         match Poller::new(setup, devices, MonotonicClock, mailbox, stats) {
             Ok(mut poller) => {
@@ -148,7 +148,7 @@ impl<E> Driver for Startup<E> {
     }
 }
 
-impl Seat {
+impl CpuBinding {
     /// Pins this thread, if the poller is to be pinned.
     fn take<E>(self) -> Result<(), StartError<E>> {
         let Some(cpu) = self.cpu else { return Ok(()) };

@@ -15,12 +15,12 @@ const BATCH: u64 = 32;
 const BLOCK: u32 = 4096;
 
 /// The summaries of all segments, and nothing else: blocks are never looked at.
-struct Medium {
+struct SummaryMedium {
     pages: std::collections::HashMap<u64, Box<[u8]>>,
     buffers: Vec<Vec<u8>>,
 }
 
-impl Pool for Medium {
+impl Pool for SummaryMedium {
     fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
         bytes.copy_from_slice(&self.buffers[usize::from(buffer)][at as usize..][..bytes.len()]);
     }
@@ -54,14 +54,14 @@ fn config(blocks: u64) -> Config {
 
 struct Bench {
     store: Store,
-    medium: Medium,
+    medium: SummaryMedium,
     now: Now,
     /// Time in the store's steps: what is left is the medium's copying.
     stepped: Duration,
 }
 
 impl Bench {
-    fn new(config: &Config, medium: Medium, start: Start) -> Self {
+    fn new(config: &Config, medium: SummaryMedium, start: Start) -> Self {
         let mut store = Store::new(config).expect("sizes that fit");
         let now = Now { ns: 1, unix: 1 };
         store.start(start, now);
@@ -142,7 +142,7 @@ fn main() {
     let buffers = (0..config.buffers).map(|_| vec![0; config.buffer_bytes as usize]);
     let images = (0..config.images).map(|_| vec![0; 8192]);
     let buffers = buffers.chain(images).collect();
-    let medium = Medium { pages: std::collections::HashMap::new(), buffers };
+    let medium = SummaryMedium { pages: std::collections::HashMap::new(), buffers };
     let mut bench = Bench::new(&config, medium, Start::Create(identity));
     println!("{}", bench.store.sizing());
     while bench.store.phase() != Phase::Serving {
@@ -164,7 +164,7 @@ fn main() {
 }
 
 /// Starts the store that is there several times; the median counts.
-fn recoveries(medium: Medium, config: &Config, puts: u64) {
+fn recoveries(medium: SummaryMedium, config: &Config, puts: u64) {
     let expect = Expect {
         volume: 1,
         member: 0,

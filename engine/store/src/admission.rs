@@ -29,19 +29,19 @@ const MEMORY: u64 = 1;
 /// Keys by 16 bits of their hashes, the oldest replaced first. One line of the cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Row {
+struct HashLine {
     keys: [u16; KEYS as usize],
     oldest: u16,
 }
 
 /// Keys that were put lately.
 #[derive(Debug)]
-struct Seen(Box<[Row]>);
+struct Seen(Box<[HashLine]>);
 
 impl Seen {
     fn new(blocks: u64) -> Self {
         let rows = usize::try_from(rows(blocks)).expect("tables fit into memory");
-        let row = Row { keys: [0; KEYS as usize], oldest: 0 };
+        let row = HashLine { keys: [0; KEYS as usize], oldest: 0 };
         Self(vec![row; rows].into_boxed_slice())
     }
 
@@ -66,7 +66,7 @@ fn rows(blocks: u64) -> u64 {
 
 /// Bytes of RAM of the memory of a store of `blocks` blocks.
 pub(crate) fn seen_bytes(blocks: u64) -> u64 {
-    rows(blocks) * size_of::<Row>() as u64
+    rows(blocks) * size_of::<HashLine>() as u64
 }
 
 /// Write tokens of one pool.

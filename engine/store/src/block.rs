@@ -7,7 +7,7 @@ use crate::placed::Placed;
 use crate::request::{Durability, Put, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum BlockStage {
     /// Parts are missing or being written.
     Writing,
     /// All parts are written; the record waits for a page.
@@ -29,7 +29,7 @@ pub(crate) struct Block {
     pub(crate) metadata: u16,
     pub(crate) hint: Hint,
     pub(crate) durability: Durability,
-    pub(crate) stage: Stage,
+    pub(crate) stage: BlockStage,
     pub(crate) placed: Option<Placed>,
     /// Bytes of parts that were taken, and that are written.
     pub(crate) begun: u32,
@@ -63,7 +63,7 @@ impl Block {
             metadata: u16::try_from(put.metadata.len()).expect("checked"),
             hint: put.hint,
             durability: put.durability,
-            stage: Stage::Writing,
+            stage: BlockStage::Writing,
             placed: None,
             begun: 0,
             done: 0,

@@ -96,7 +96,7 @@ pub(crate) enum Knowledge {
 
 /// Progress of recovery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryProgress {
     pub(crate) knowledge: Knowledge,
     /// Pools, as bits, of which a tombstone found no room in the index while recovery went on:
     /// nothing older may count there.
@@ -111,7 +111,7 @@ pub(crate) struct Recovery {
     pub(crate) unread_of: [u32; POOLS_MAX],
 }
 
-impl Recovery {
+impl RecoveryProgress {
     /// A segment of a pool needs no reading any more.
     pub(crate) fn seen(&mut self, pool: u8) {
         self.unread -= 1;
@@ -139,7 +139,7 @@ pub(crate) struct Core {
     ends: Holds,
     payers: Payers,
     witness: Box<dyn Witness>,
-    pub(crate) recovery: Recovery,
+    pub(crate) recovery: RecoveryProgress,
     standing: Standing,
     /// Of each pool: numbers of drops without a record.
     ledgers: Box<[Ledger; POOLS_MAX]>,
@@ -206,7 +206,7 @@ impl Core {
             ends: Holds::new(ends_of(blocks), 1, u32::MAX),
             payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
-            recovery: Recovery {
+            recovery: RecoveryProgress {
                 knowledge: Knowledge::Partial,
                 overflow: 0,
                 unread: 0,

@@ -17,7 +17,7 @@ pub enum Explained {
     /// No such namespace, or it was cleared since.
     UnknownSpace,
     /// Its block can be got.
-    There(Block),
+    There(ExplainedBlock),
     /// A put of it is in flight.
     Putting {
         /// Bytes of the block.
@@ -38,7 +38,7 @@ pub enum Explained {
 
 /// A block's entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct ExplainedBlock {
     /// Which segment of the ring it is in.
     pub segment: u32,
     /// The segment's epoch.
@@ -79,7 +79,9 @@ impl Explained {
                 let written = writes.written(entry.put());
                 Self::Putting { length: entry.length(), written }
             }
-            _ if core.readable(&entry).is_some() => Self::There(Block::of(core, holds, &entry)),
+            _ if core.readable(&entry).is_some() => {
+                Self::There(ExplainedBlock::of(core, holds, &entry))
+            }
             _ if core.is_unsettled(&entry) => Self::Warming,
             Kind::Dropped => Self::Dropped,
             Kind::Live | Kind::Suspect => Self::Distrusted,
@@ -87,7 +89,7 @@ impl Explained {
     }
 }
 
-impl Block {
+impl ExplainedBlock {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
         let pool = core.segments.pool(segment);

@@ -35,7 +35,7 @@ pub struct Evicted<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct QueuedEvent {
     uid: u64,
     key: Key,
     length: u32,
@@ -46,7 +46,7 @@ struct Row {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    rows: Box<[Row]>,
+    rows: Box<[QueuedEvent]>,
     metadata: Box<[u8]>,
     first: usize,
     count: usize,
@@ -54,11 +54,12 @@ pub(crate) struct Feed {
 }
 
 /// Bytes of RAM of the feed.
-pub(crate) const FEED_BYTES: u64 = (ROWS * (size_of::<Row>() + METADATA_BYTES_MAX)) as u64;
+pub(crate) const FEED_BYTES: u64 = (ROWS * (size_of::<QueuedEvent>() + METADATA_BYTES_MAX)) as u64;
 
 impl Feed {
     pub(crate) fn new() -> Self {
-        let row = Row { uid: 0, key: Key::default(), length: 0, why: Gone::Evicted, metadata: 0 };
+        let row =
+            QueuedEvent { uid: 0, key: Key::default(), length: 0, why: Gone::Evicted, metadata: 0 };
         Self {
             rows: vec![row; ROWS].into_boxed_slice(),
             metadata: vec![0; ROWS * METADATA_BYTES_MAX].into_boxed_slice(),
@@ -77,7 +78,7 @@ impl Feed {
         let slot = (self.first + self.count) % ROWS;
         self.count += 1;
         let Evicted { uid, key, length, why, metadata } = *gone;
-        self.rows[slot] = Row { uid, key, length, why, metadata: metadata.len() };
+        self.rows[slot] = QueuedEvent { uid, key, length, why, metadata: metadata.len() };
         let at = slot * METADATA_BYTES_MAX;
         self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
     }
@@ -99,7 +100,7 @@ impl Feed {
         self.count = self.count.checked_sub(1)?;
         let slot = self.first;
         self.first = (slot + 1) % ROWS;
-        let Row { uid, key, length, why, metadata } = self.rows[slot];
+        let QueuedEvent { uid, key, length, why, metadata } = self.rows[slot];
         let at = slot * METADATA_BYTES_MAX;
         let metadata = &self.metadata[at..at + metadata];
         Some(Evicted { uid, key, length, why, metadata })

@@ -23,7 +23,7 @@ pub(crate) struct Held {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct HoldRow {
     number: u16,
     owner: u16,
     lo: u64,
@@ -48,7 +48,7 @@ struct Owner {
 /// All holds of a shard.
 #[derive(Debug)]
 pub(crate) struct Holds {
-    slots: Slab<Hold>,
+    slots: Slab<HoldRow>,
     chains: Box<[u32]>,
     owners: Box<[Owner]>,
     owner_max: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Holds {
 }
 
 /// Bytes of RAM for each hold there may be.
-pub(crate) const HOLD_BYTES: u64 = size_of::<Option<Hold>>() as u64 + 4 + 4;
+pub(crate) const HOLD_BYTES: u64 = size_of::<Option<HoldRow>>() as u64 + 4 + 4;
 
 impl Holds {
     pub(crate) fn new(count: u32, owners: u16, owner_max: u32) -> Self {
@@ -77,7 +77,7 @@ impl Holds {
         usize::try_from((mixed * self.chains.len() as u64) >> 32).expect("below the length")
     }
 
-    fn find(&self, number: u16, lo: u64, is_it: impl Fn(&Hold) -> bool) -> Option<u32> {
+    fn find(&self, number: u16, lo: u64, is_it: impl Fn(&HoldRow) -> bool) -> Option<u32> {
         let mut at = self.chains[self.chain(number, lo)];
         while at != NONE {
             let hold = self.slots.get(at);
@@ -130,7 +130,7 @@ impl Holds {
         if list.count >= self.owner_max {
             return None;
         }
-        let hold = Hold {
+        let hold = HoldRow {
             number,
             owner,
             lo,
@@ -162,7 +162,7 @@ impl Holds {
     }
 
     /// Takes a hold out of its chain and its owner's list.
-    fn unlink(&mut self, at: u32) -> Hold {
+    fn unlink(&mut self, at: u32) -> HoldRow {
         let hold = self.slots.remove(at);
         let chain = self.chain(hold.number, hold.lo);
         if self.chains[chain] == at {
@@ -229,7 +229,7 @@ impl Holds {
         for _ in 0..CHECKED.min(self.slots.slots()) {
             self.hand = if self.hand + 1 < self.slots.slots() { self.hand + 1 } else { 0 };
             let over = self.slots.peek(self.hand).filter(|hold| hold.until.get() <= now);
-            if let Some(&Hold { number, lo, .. }) = over {
+            if let Some(&HoldRow { number, lo, .. }) = over {
                 self.remove(self.hand);
                 ended(number, lo);
             }

@@ -63,7 +63,7 @@ pub use config::{
     SPACES_MAX, Times, UNIT_BYTES,
 };
 pub use core::Now;
-pub use explain::{Block, Explained};
+pub use explain::{Explained, ExplainedBlock};
 pub use feed::{Evicted, Gone};
 #[cfg(fuzzing)]
 pub use format::fuzzing;

@@ -5,7 +5,7 @@ use crate::format::POOLS_MAX;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Row<T> {
+struct LineRow<T> {
     item: Option<T>,
     /// The next row of its queue, or of the free ones.
     next: u32,
@@ -14,7 +14,7 @@ struct Row<T> {
 /// Queues, first in, first out.
 #[derive(Debug)]
 pub(crate) struct Lines<T> {
-    rows: Box<[Row<T>]>,
+    rows: Box<[LineRow<T>]>,
     free: u32,
     /// First and last row of each queue.
     ends: [(u32, u32); POOLS_MAX],
@@ -24,7 +24,7 @@ pub(crate) struct Lines<T> {
 
 impl<T: Copy> Lines<T> {
     pub(crate) fn with_limit(limit: u32) -> Self {
-        let row = |at| Row { item: None, next: if at + 1 < limit { at + 1 } else { NONE } };
+        let row = |at| LineRow { item: None, next: if at + 1 < limit { at + 1 } else { NONE } };
         let free = if limit > 0 { 0 } else { NONE };
         let ends = [(NONE, NONE); POOLS_MAX];
         Self { rows: (0..limit).map(row).collect(), free, ends, used: 0 }
@@ -59,7 +59,7 @@ impl<T: Copy> Lines<T> {
         let at = self.free;
         let row = self.rows.get_mut(at as usize).expect("queues overflow");
         self.free = row.next;
-        *row = Row { item: Some(item), next: NONE };
+        *row = LineRow { item: Some(item), next: NONE };
         let (first, last) = self.ends[usize::from(pool)];
         if let Some(last) = self.rows.get_mut(last as usize) {
             last.next = at;

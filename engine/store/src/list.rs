@@ -54,7 +54,7 @@ pub struct Listed<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ListStage {
     Idle,
     Reading,
     /// In the buffer; not looked at.
@@ -67,7 +67,7 @@ enum Stage {
 /// One listing's next page.
 #[derive(Debug)]
 pub(crate) struct Lister {
-    stage: Stage,
+    stage: ListStage,
     uid: Option<u64>,
     segment: u32,
     cursor: Cursor,
@@ -79,7 +79,7 @@ pub(crate) struct Lister {
 impl Lister {
     pub(crate) fn new() -> Self {
         Self {
-            stage: Stage::Idle,
+            stage: ListStage::Idle,
             uid: None,
             segment: 0,
             cursor: Cursor::default(),
@@ -90,14 +90,14 @@ impl Lister {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.stage == Stage::Idle
+        self.stage == ListStage::Idle
     }
 
     /// Begins to look for the next page with records: of one namespace by its uid, or of all.
     pub(crate) fn begin(&mut self, core: &mut Core, log: &Log, uid: Option<u64>, from: Cursor) {
         (self.uid, self.cursor, self.readable) = (uid, from, true);
         self.page.clear();
-        self.stage = Stage::There;
+        self.stage = ListStage::There;
         for _ in 0..SKIPPED {
             let Some(segment) = core.segments.first_since(self.cursor.epoch) else {
                 self.next = None;
@@ -129,7 +129,7 @@ impl Lister {
         if index < closed {
             let Some(bytes) = core.page_image(row, index) else { return self.read(core) };
             self.page.bytes_mut().copy_from_slice(bytes);
-            self.stage = Stage::There;
+            self.stage = ListStage::There;
             self.decode(core);
             return true;
         }
@@ -146,28 +146,28 @@ impl Lister {
 
     fn read(&mut self, core: &mut Core) -> bool {
         core.list_task(core.geometry().page_at(self.segment, self.cursor.page), PAGE.into());
-        self.stage = Stage::Reading;
+        self.stage = ListStage::Reading;
         true
     }
 
     pub(crate) fn ended(&mut self, end: Outcome) {
-        self.stage = if end == Outcome::Done { Stage::Read } else { Stage::Unreadable };
+        self.stage = if end == Outcome::Done { ListStage::Read } else { ListStage::Unreadable };
     }
 
     /// Takes what was read out of its buffer.
     pub(crate) fn step(&mut self, core: &Core, pool: &impl Pool) {
         match self.stage {
-            Stage::Read => {
+            ListStage::Read => {
                 pool.load(core.list_buffer(), 0, self.page.bytes_mut());
                 self.decode(core);
             }
-            Stage::Unreadable => {
+            ListStage::Unreadable => {
                 self.page.clear();
                 self.readable = false;
             }
-            Stage::Idle | Stage::Reading | Stage::There => return,
+            ListStage::Idle | ListStage::Reading | ListStage::There => return,
         }
-        self.stage = Stage::There;
+        self.stage = ListStage::There;
     }
 
     fn decode(&mut self, core: &Core) {
@@ -179,10 +179,10 @@ impl Lister {
 
     /// The page, once.
     pub(crate) fn take<'a>(&'a mut self, core: &'a Core) -> Option<Listing<'a>> {
-        if self.stage != Stage::There {
+        if self.stage != ListStage::There {
             return None;
         }
-        self.stage = Stage::Idle;
+        self.stage = ListStage::Idle;
         Some(Listing { core, lister: self })
     }
 }

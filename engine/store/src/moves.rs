@@ -17,7 +17,7 @@ use crate::refusal::Try;
 use crate::task::{Outcome, Verb};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum MoveStage {
     Reading,
     Writing,
     /// The drive has refused the write: it waits for another try.
@@ -37,7 +37,7 @@ struct Move {
     placed: Placed,
     padded: u32,
     done: u32,
-    stage: Stage,
+    stage: MoveStage,
     /// The drive has refused the write of a piece that is not done.
     refused: bool,
 }
@@ -110,7 +110,7 @@ impl Moves {
             placed,
             padded: core.geometry().padded(entry.length()),
             done: 0,
-            stage: Stage::Reading,
+            stage: MoveStage::Reading,
             refused: false,
         });
         self.used += 1;
@@ -135,9 +135,9 @@ impl Moves {
     pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
         let slot = cell as usize;
         let copy = self.slots[slot].as_mut().expect("a move has a slot");
-        if copy.stage == Stage::Reading {
+        if copy.stage == MoveStage::Reading {
             if end == Outcome::Done {
-                copy.stage = Stage::Writing;
+                copy.stage = MoveStage::Writing;
                 return self.transfer(core, slot, Verb::Write);
             }
             core.stats.failures += 1;
@@ -146,7 +146,7 @@ impl Moves {
         }
         core.flush.wrote(core.now().ns);
         if let Outcome::Failed(code) = end {
-            copy.stage = Stage::Refused;
+            copy.stage = MoveStage::Refused;
             let before = std::mem::replace(&mut copy.refused, true);
             return core.refused(if before { Try::Later } else { Try::First }, code);
         }
@@ -155,10 +155,10 @@ impl Moves {
         }
         copy.done += core.config().cell_bytes().min(copy.padded - copy.done);
         if copy.done < copy.padded {
-            copy.stage = Stage::Reading;
+            copy.stage = MoveStage::Reading;
             return self.transfer(core, slot, Verb::Read);
         }
-        copy.stage = Stage::Recording { ticket: core.flush.ticket() };
+        copy.stage = MoveStage::Recording { ticket: core.flush.ticket() };
         self.copying -= 1;
     }
 
@@ -215,12 +215,12 @@ impl Moves {
         let again = core.refusal().is_due(core.now().ns);
         for slot in self.first..self.slots.len() {
             let Some(copy) = &mut self.slots[slot] else { continue };
-            if copy.stage == Stage::Refused && again {
-                copy.stage = Stage::Writing;
+            if copy.stage == MoveStage::Refused && again {
+                copy.stage = MoveStage::Writing;
                 self.transfer(core, slot, Verb::Write);
                 continue;
             }
-            let Stage::Recording { ticket } = copy.stage else { continue };
+            let MoveStage::Recording { ticket } = copy.stage else { continue };
             if core.flush.is_durable(ticket) {
                 self.record(core, log, slot);
             } else if full || self.copying == 0 {

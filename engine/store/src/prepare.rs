@@ -11,7 +11,7 @@ use crate::log::Log;
 use crate::task::{Origin, Verb};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PrepareStage {
     Idle,
     /// Finished writes become durable; the rings' floors were read before that.
     Flushing {
@@ -29,7 +29,7 @@ enum Stage {
 /// The stage of the one segment that is being made ready.
 #[derive(Debug)]
 pub(crate) struct Prepare {
-    stage: Stage,
+    stage: PrepareStage,
     /// The pool that got the last one.
     last: u8,
     /// The head that was written last: both copies are equal.
@@ -38,7 +38,7 @@ pub(crate) struct Prepare {
 
 impl Prepare {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Idle, last: 0, head: None }
+        Self { stage: PrepareStage::Idle, last: 0, head: None }
     }
 
     /// `may`: pools whose numbers of drops are recovered, so that new pages can continue them.
@@ -47,16 +47,16 @@ impl Prepare {
         if core.segments.is_worn_out() {
             core.set_worn_out();
         }
-        if self.stage == Stage::Idle
+        if self.stage == PrepareStage::Idle
             && !core.is_held_up()
             && let Some(pool) = core.segments.next_pool(self.last, may)
         {
             let (ticket, floors) = (core.flush.ticket(), core.floors());
             core.flush.want(ticket);
-            self.stage = Stage::Flushing { ticket, pool, floors };
+            self.stage = PrepareStage::Flushing { ticket, pool, floors };
             self.last = pool;
         }
-        if let Stage::Flushing { ticket, pool, floors } = self.stage
+        if let PrepareStage::Flushing { ticket, pool, floors } = self.stage
             && core.flush.is_durable(ticket)
             && core.has_image()
             && let Some((segment, before)) = core.segments.prepare(pool, core.now().unix)
@@ -75,31 +75,31 @@ impl Prepare {
         core.write_image(image, Verb::WriteDurable, at, PAGE_BYTES, |core, bytes| {
             head.encode(core.instance(), segment, bytes);
         });
-        self.stage = Stage::Head;
+        self.stage = PrepareStage::Head;
     }
 
     pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
-        assert!(self.stage == Stage::Head, "a head ends that was not written");
+        assert!(self.stage == PrepareStage::Head, "a head ends that was not written");
         if copy == 0 {
             return self.write(core, segment, 1);
         }
         if core.config().discard == Discard::Off {
             core.segments.prepared(segment);
-            self.stage = Stage::Idle;
+            self.stage = PrepareStage::Idle;
             return;
         }
         let (at, head) = (core.geometry().segment_at(segment), core.geometry().head_at(segment));
         let at = at + PAGE_BYTES as u64;
         core.plain_task(Origin::Discard, Verb::Discard, at, head - at);
-        self.stage = Stage::Discarding { segment };
+        self.stage = PrepareStage::Discarding { segment };
     }
 
     /// A discard that failed does no harm.
     pub(crate) fn discarded(&mut self, core: &mut Core) {
-        let Stage::Discarding { segment } = self.stage else {
+        let PrepareStage::Discarding { segment } = self.stage else {
             unreachable!("a discard ends that was not begun");
         };
         core.segments.prepared(segment);
-        self.stage = Stage::Idle;
+        self.stage = PrepareStage::Idle;
     }
 }

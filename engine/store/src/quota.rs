@@ -11,7 +11,7 @@ use crate::pools::{POOL_SEGMENTS_MIN, PoolLimits};
 
 /// One pool's account.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct PoolAccount {
     held: u32,
     limits: PoolLimits,
     /// Segments kept for it.
@@ -21,7 +21,7 @@ struct Row {
 /// All accounts.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    rows: [Row; POOLS_MAX],
+    rows: [PoolAccount; POOLS_MAX],
     /// Pools with a demand for space since the start.
     wanted: u16,
     wanted_count: u32,
@@ -37,14 +37,14 @@ pub(crate) struct Quota {
 
 impl Quota {
     pub(crate) fn new() -> Self {
-        let rows = [Row::default(); POOLS_MAX];
+        let rows = [PoolAccount::default(); POOLS_MAX];
         let (wanted, wanted_count, held, ruled, owed, version) = (0, 0, 0, 0, 0, 0);
         let mut new = Self { rows, wanted, wanted_count, held, ruled, owed, version };
         new.want(0);
         new
     }
 
-    fn row(&self, pool: u8) -> &Row {
+    fn row(&self, pool: u8) -> &PoolAccount {
         &self.rows[usize::from(pool)]
     }
 
@@ -160,7 +160,7 @@ impl Quota {
     fn furthest(
         &self,
         pool: u8,
-        kept: impl Fn(&Row) -> u32,
+        kept: impl Fn(&PoolAccount) -> u32,
         can_go: impl Fn(u8) -> bool,
     ) -> Option<u8> {
         let rows = (0_u8..).zip(&self.rows).filter(|(other, _)| *other != pool);

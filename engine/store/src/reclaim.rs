@@ -41,7 +41,7 @@ const SPARED_PARTS: u64 = 16;
 const POOL_PER_SAVED: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ReclaimStage {
     Idle,
     /// Sums what should move.
     Weigh,
@@ -54,7 +54,7 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chunk {
+enum ChunkState {
     None,
     Reading,
     There,
@@ -64,13 +64,13 @@ enum Chunk {
 /// The reclaim of one segment at a time.
 #[derive(Debug)]
 pub(crate) struct Reclaim {
-    stage: Stage,
+    stage: ReclaimStage,
     victim: u32,
     choice: Choice,
     /// The victim's pool, and the one that gets the segment.
     pool: u8,
     taker: u8,
-    chunk: Chunk,
+    chunk: ChunkState,
     /// First page of the chunk, and how many it has.
     first: u32,
     count: u32,
@@ -99,12 +99,12 @@ pub(crate) struct Reclaim {
 impl Reclaim {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            stage: Stage::Idle,
+            stage: ReclaimStage::Idle,
             victim: 0,
             choice: Choice::Coldest,
             pool: 0,
             taker: 0,
-            chunk: Chunk::None,
+            chunk: ChunkState::None,
             first: 0,
             count: 0,
             next_page: 0,
@@ -128,7 +128,7 @@ impl Reclaim {
     pub(crate) fn ended(&mut self, core: &mut Core, log: &mut Log, cell: u32, end: Outcome) {
         if cell == u32::from(SCAN) {
             let well = end == Outcome::Done;
-            self.chunk = if well { Chunk::There } else { Chunk::Unreadable };
+            self.chunk = if well { ChunkState::There } else { ChunkState::Unreadable };
         } else {
             self.moves.ended(core, log, cell, end);
         }
@@ -136,7 +136,7 @@ impl Reclaim {
 
     /// Whether a segment is being reclaimed.
     pub(crate) fn is_walking(&self) -> bool {
-        self.stage != Stage::Idle
+        self.stage != ReclaimStage::Idle
     }
 
     /// Does what can be done now; looks at `budget` records at most.
@@ -150,15 +150,16 @@ impl Reclaim {
     ) {
         self.moves.step(core, log);
         // No block is evicted for space that the drive does not take.
-        let evicts = matches!(self.stage, Stage::Idle | Stage::Weigh | Stage::Empty);
+        let evicts =
+            matches!(self.stage, ReclaimStage::Idle | ReclaimStage::Weigh | ReclaimStage::Empty);
         if core.is_held_up() && evicts {
             return;
         }
         match self.stage {
-            Stage::Idle => self.choose(core, holds),
-            Stage::Weigh | Stage::Empty => self.scan(core, log, holds, pool, budget),
-            Stage::Drain => self.drain(core, log),
-            Stage::Settle => {
+            ReclaimStage::Idle => self.choose(core, holds),
+            ReclaimStage::Weigh | ReclaimStage::Empty => self.scan(core, log, holds, pool, budget),
+            ReclaimStage::Drain => self.drain(core, log),
+            ReclaimStage::Settle => {
                 log.hurry();
                 if log.unwritten(core) > self.moves.last_serial().max(self.kept.serial()) {
                     self.settled(core);
@@ -173,7 +174,7 @@ impl Reclaim {
         if accounted || victims::is_oldest(core, self.victim) {
             self.release(core, self.victim);
         } else {
-            self.stage = Stage::Idle;
+            self.stage = ReclaimStage::Idle;
         }
     }
 
@@ -189,7 +190,7 @@ impl Reclaim {
         let stats = core.pool_stats(pool);
         stats.reclaimed += 1;
         stats.given += u64::from(given);
-        self.stage = Stage::Idle;
+        self.stage = ReclaimStage::Idle;
     }
 
     fn choose(&mut self, core: &mut Core, holds: &Holds) {
@@ -222,15 +223,15 @@ impl Reclaim {
                 self.weights = [0; RANKS];
                 core.admission.earn(core.now().ns);
                 self.age = core.admission.age_to_move(pool, core.worth.age_to_move(pool));
-                self.begin(Stage::Weigh);
+                self.begin(ReclaimStage::Weigh);
             }
         }
     }
 
-    fn begin(&mut self, stage: Stage) {
+    fn begin(&mut self, stage: ReclaimStage) {
         self.stage = stage;
         (self.first, self.count) = (0, 0);
-        (self.chunk, self.loaded) = (Chunk::None, false);
+        (self.chunk, self.loaded) = (ChunkState::None, false);
     }
 
     fn scan(
@@ -244,15 +245,15 @@ impl Reclaim {
         let mut left = budget;
         while left > 0 {
             match self.chunk {
-                Chunk::Reading => return,
-                Chunk::None => {
+                ChunkState::Reading => return,
+                ChunkState::None => {
                     if !self.read_chunk(core) {
                         return self.scanned(core);
                     }
                     return;
                 }
-                Chunk::Unreadable => self.next_page = self.count,
-                Chunk::There => {}
+                ChunkState::Unreadable => self.next_page = self.count,
+                ChunkState::There => {}
             }
             if self.loaded {
                 if !self.records(core, log, holds, &mut left) {
@@ -263,7 +264,7 @@ impl Reclaim {
             }
             if self.next_page >= self.count {
                 self.first += self.count;
-                self.chunk = Chunk::None;
+                self.chunk = ChunkState::None;
             } else {
                 self.load_page(core, pool);
                 left -= 1;
@@ -282,7 +283,7 @@ impl Reclaim {
         let at = core.geometry().page_at(self.victim, self.first + self.count - 1);
         let length = u64::from(self.count) * u64::from(PAGE);
         core.space_task(SCAN.into(), Verb::Read, at, length);
-        self.chunk = Chunk::Reading;
+        self.chunk = ChunkState::Reading;
         true
     }
 
@@ -303,7 +304,7 @@ impl Reclaim {
                 return true;
             };
             *left -= 1;
-            if self.stage == Stage::Empty && !self.kept.keep(core, log, &record) {
+            if self.stage == ReclaimStage::Empty && !self.kept.keep(core, log, &record) {
                 return false;
             }
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
@@ -311,7 +312,7 @@ impl Reclaim {
                 let over = record.hint.is_over(core.now().unix);
                 let rank = rank.filter(|rank| !over || *rank == HELD);
                 let padded = core.geometry().padded(entry.length());
-                if self.stage == Stage::Weigh {
+                if self.stage == ReclaimStage::Weigh {
                     if let Some(rank) = rank {
                         self.weights[usize::from(rank)] += u64::from(padded);
                     }
@@ -394,9 +395,9 @@ impl Reclaim {
 
     /// All pages were read.
     fn scanned(&mut self, core: &mut Core) {
-        if self.stage == Stage::Empty {
+        if self.stage == ReclaimStage::Empty {
             self.kept.account(core);
-            self.stage = Stage::Drain;
+            self.stage = ReclaimStage::Drain;
             return;
         }
         let segment = core.geometry().segment_bytes;
@@ -404,7 +405,7 @@ impl Reclaim {
         if held > segment / SPARED_SHARE && self.choice == Choice::Coldest {
             let until = core.now().ns + core.config().times.hold / SPARED_PARTS;
             core.segments.pass_over(self.victim, held, until);
-            self.stage = Stage::Idle;
+            self.stage = ReclaimStage::Idle;
             return;
         }
         self.held_room = if self.choice == Choice::LastOfAll { room } else { segment };
@@ -415,7 +416,7 @@ impl Reclaim {
             self.rest -= self.weights[usize::from(self.threshold)];
             self.threshold -= 1;
         }
-        self.begin(Stage::Empty);
+        self.begin(ReclaimStage::Empty);
     }
 
     /// The bytes that may move of the victim's pool because they were used.
@@ -442,6 +443,6 @@ impl Reclaim {
             return;
         }
         log.hurry();
-        self.stage = Stage::Settle;
+        self.stage = ReclaimStage::Settle;
     }
 }

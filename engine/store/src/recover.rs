@@ -28,7 +28,7 @@ const END_PAGES: u32 = 8;
 const READ_FIRST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transfer {
+enum PageRead {
     Reading,
     There,
     Unreadable,
@@ -36,7 +36,7 @@ enum Transfer {
 
 /// A run of pages of one segment, in a cell of the buffers.
 #[derive(Clone, Copy, Debug)]
-struct Chunk {
+struct PageRun {
     segment: u32,
     first: u32,
     count: u32,
@@ -58,7 +58,7 @@ enum Ending {
 pub(crate) struct Recovery {
     /// Cells of the buffers in the order in which they are looked at.
     queue: Fifo<u32>,
-    chunks: Box<[Option<(Chunk, Transfer)>]>,
+    chunks: Box<[Option<(PageRun, PageRead)>]>,
     pages_first: u32,
     page: Page,
     next_page: u32,
@@ -133,7 +133,7 @@ impl Recovery {
     pub(crate) fn ended(&mut self, cell: u32, end: Outcome) {
         let chunk = self.chunks[cell as usize].as_mut().expect("the cell is in use");
         let well = end == Outcome::Done;
-        chunk.1 = if well { Transfer::There } else { Transfer::Unreadable };
+        chunk.1 = if well { PageRead::There } else { PageRead::Unreadable };
     }
 
     /// Does what can be done now; looks at `budget` records at most.
@@ -187,8 +187,8 @@ impl Recovery {
     fn read(&mut self, core: &mut Core, cell: u32, segment: u32, first: u32, most: u32) {
         let most = most.min(core.config().cell_bytes() / PAGE);
         let count = most.min(core.geometry().pages_max() - first);
-        let chunk = Chunk { segment, first, count };
-        self.chunks[cell as usize] = Some((chunk, Transfer::Reading));
+        let chunk = PageRun { segment, first, count };
+        self.chunks[cell as usize] = Some((chunk, PageRead::Reading));
         let at = core.geometry().page_at(segment, first + count - 1);
         core.cell_task(cell, at, u64::from(count) * u64::from(PAGE));
     }
@@ -209,7 +209,7 @@ impl Recovery {
             return false;
         };
         let (chunk, transfer) = self.chunks[cell as usize].expect("queued ones are in use");
-        if transfer == Transfer::Reading {
+        if transfer == PageRead::Reading {
             return false;
         }
         match core.segments.state(chunk.segment) {
@@ -222,7 +222,7 @@ impl Recovery {
             }
         }
         let drops = &mut drops[usize::from(core.segments.pool(chunk.segment))];
-        if transfer == Transfer::Unreadable || !self.loaded && self.is_over(chunk) {
+        if transfer == PageRead::Unreadable || !self.loaded && self.is_over(chunk) {
             self.chunk_end(core, drops, cell, (chunk, transfer));
             return true;
         }
@@ -252,7 +252,7 @@ impl Recovery {
         drops: &mut Drops,
         pool: &impl Pool,
         cell: u32,
-        chunk: Chunk,
+        chunk: PageRun,
     ) -> Hole {
         let (buffer, first) = core.cell(cell);
         let at = (chunk.count - 1 - self.next_page) * PAGE;
@@ -377,7 +377,7 @@ impl Recovery {
     }
 
     /// Whether all pages of a chunk are seen that count. Where chunks end makes no difference.
-    fn is_over(&self, chunk: Chunk) -> bool {
+    fn is_over(&self, chunk: PageRun) -> bool {
         let seen = chunk.first + self.next_page;
         self.next_page == chunk.count || seen - self.pages >= END_PAGES
     }
@@ -388,10 +388,10 @@ impl Recovery {
         core: &mut Core,
         drops: &mut Drops,
         cell: u32,
-        (chunk, transfer): (Chunk, Transfer),
+        (chunk, transfer): (PageRun, PageRead),
     ) {
         let first = chunk.first + self.next_page;
-        let more = transfer == Transfer::There
+        let more = transfer == PageRead::There
             && self.next_page == chunk.count
             && first - self.pages < END_PAGES
             && first < core.geometry().pages_max();

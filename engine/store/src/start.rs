@@ -107,7 +107,7 @@ pub enum StartError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum StartStage {
     Idle,
     Supers,
     Spaces { copy: u32, slot: u32, at: u32 },
@@ -122,7 +122,7 @@ type What = (u32, u32);
 
 /// The read into a cell of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transfer {
+enum CellRead {
     None,
     Reading,
     There,
@@ -132,9 +132,9 @@ enum Transfer {
 /// How the start goes on.
 #[derive(Debug)]
 pub(crate) struct Starting {
-    stage: Stage,
+    stage: StartStage,
     start: Option<Start>,
-    cells: Box<[(Transfer, What)]>,
+    cells: Box<[(CellRead, What)]>,
     superblock: Option<Super>,
     floors: [u64; POOLS_MAX],
     /// Of each pool: the highest epoch of a head with its ledger.
@@ -146,9 +146,9 @@ pub(crate) struct Starting {
 impl Starting {
     pub(crate) fn new(cells: u32) -> Self {
         Self {
-            stage: Stage::Idle,
+            stage: StartStage::Idle,
             start: None,
-            cells: vec![(Transfer::None, (0, 0)); cells as usize].into_boxed_slice(),
+            cells: vec![(CellRead::None, (0, 0)); cells as usize].into_boxed_slice(),
             superblock: None,
             floors: [0; POOLS_MAX],
             ledgers_of: [0; POOLS_MAX],
@@ -158,14 +158,14 @@ impl Starting {
     }
 
     pub(crate) fn begin(&mut self, core: &mut Core, start: Start) {
-        assert!(self.stage == Stage::Idle, "a store starts once");
+        assert!(self.stage == StartStage::Idle, "a store starts once");
         self.start = Some(start);
         match start {
             Start::Open(_) => {
                 for copy in [0, 1] {
                     self.read(core, copy, (0, copy), SUPER_AT[copy as usize], PAGE_BYTES as u64);
                 }
-                self.stage = Stage::Supers;
+                self.stage = StartStage::Supers;
             }
             Start::Create(identity) => {
                 let superblock = Self::create(core, &identity);
@@ -214,22 +214,22 @@ impl Starting {
     }
 
     fn read(&mut self, core: &mut Core, cell: u32, what: What, offset: u64, length: u64) {
-        self.cells[cell as usize] = (Transfer::Reading, what);
+        self.cells[cell as usize] = (CellRead::Reading, what);
         core.cell_task(cell, offset, length);
     }
 
     pub(crate) fn ended(&mut self, cell: u32, end: Outcome) {
         let well = end == Outcome::Done;
-        self.cells[cell as usize].0 = if well { Transfer::There } else { Transfer::Unreadable };
+        self.cells[cell as usize].0 = if well { CellRead::There } else { CellRead::Unreadable };
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.stage == Stage::Done
+        self.stage == StartStage::Done
     }
 
     pub(crate) fn error(&self) -> Option<StartError> {
         match self.stage {
-            Stage::Failed(why) => Some(why),
+            StartStage::Failed(why) => Some(why),
             _ => None,
         }
     }
@@ -241,23 +241,23 @@ impl Starting {
         pool: &impl Pool,
     ) {
         match self.stage {
-            Stage::Supers => {
+            StartStage::Supers => {
                 let both = [self.cells[0].0, self.cells[1].0];
-                if !both.contains(&Transfer::Reading) {
+                if !both.contains(&CellRead::Reading) {
                     self.supers(core, pool);
                 }
             }
-            Stage::Spaces { copy, slot, at } => self.spaces(core, pool, copy, slot, at),
-            Stage::Heads { next } => self.heads(core, drops, pool, next),
-            Stage::Idle | Stage::Mark | Stage::Done | Stage::Failed(_) => {}
+            StartStage::Spaces { copy, slot, at } => self.spaces(core, pool, copy, slot, at),
+            StartStage::Heads { next } => self.heads(core, drops, pool, next),
+            StartStage::Idle | StartStage::Mark | StartStage::Done | StartStage::Failed(_) => {}
         }
     }
 
     fn supers(&mut self, core: &mut Core, pool: &impl Pool) {
         let mut copies = [[0; PAGE_BYTES]; 2];
         for (cell, copy) in (0_u32..).zip(&mut copies) {
-            let transfer = std::mem::replace(&mut self.cells[cell as usize].0, Transfer::None);
-            if transfer == Transfer::There {
+            let transfer = std::mem::replace(&mut self.cells[cell as usize].0, CellRead::None);
+            if transfer == CellRead::There {
                 let (buffer, at) = core.cell(cell);
                 pool.load(buffer, at, copy);
             }
@@ -267,9 +267,9 @@ impl Starting {
         match found.and_then(|found| Self::fits(core, &expect, found)) {
             Ok(superblock) => {
                 self.adopt(core, superblock);
-                self.stage = Stage::Spaces { copy: 0, slot: 0, at: 0 };
+                self.stage = StartStage::Spaces { copy: 0, slot: 0, at: 0 };
             }
-            Err(why) => self.stage = Stage::Failed(why),
+            Err(why) => self.stage = StartStage::Failed(why),
         }
     }
 
@@ -290,14 +290,14 @@ impl Starting {
         let most = core.config().buffer_bytes / SPACE;
         let count = most.min(core.geometry().spaces - slot);
         match self.cells[0].0 {
-            Transfer::Reading => return,
-            Transfer::None => {
+            CellRead::Reading => return,
+            CellRead::None => {
                 let length = u64::from(count) * SPACE_BYTES as u64;
                 let offset = core.geometry().space_at(slot, copy);
                 return self.read(core, 0, (slot, copy), offset, length);
             }
-            Transfer::Unreadable => {}
-            Transfer::There => {
+            CellRead::Unreadable => {}
+            CellRead::There => {
                 let end = count.min(at + SLOTS);
                 for it in at..end {
                     pool.load(0, it * SPACE, &mut self.page);
@@ -307,23 +307,23 @@ impl Starting {
                     }
                 }
                 if end < count {
-                    self.stage = Stage::Spaces { copy, slot, at: end };
+                    self.stage = StartStage::Spaces { copy, slot, at: end };
                     return;
                 }
             }
         }
-        self.cells[0].0 = Transfer::None;
+        self.cells[0].0 = CellRead::None;
         self.stage = if slot + count < core.geometry().spaces {
-            Stage::Spaces { copy, slot: slot + count, at: 0 }
+            StartStage::Spaces { copy, slot: slot + count, at: 0 }
         } else if copy == 0 {
-            Stage::Spaces { copy: 1, slot: 0, at: 0 }
+            StartStage::Spaces { copy: 1, slot: 0, at: 0 }
         } else {
             for slot in 0..core.spaces.count() {
                 if let Some((number, uid)) = core.spaces.number_slot(slot) {
                     core.open_uid(number, uid);
                 }
             }
-            Stage::Heads { next: 0 }
+            StartStage::Heads { next: 0 }
         };
     }
 
@@ -338,18 +338,18 @@ impl Starting {
         let mut busy = false;
         for cell in 0..u32::try_from(self.cells.len()).expect("made of a u32") {
             let (transfer, (segment, copy)) = self.cells[cell as usize];
-            if transfer == Transfer::Reading {
+            if transfer == CellRead::Reading {
                 busy = true;
                 continue;
             }
             let mut wanted = None;
-            if transfer != Transfer::None {
-                self.cells[cell as usize].0 = Transfer::None;
+            if transfer != CellRead::None {
+                self.cells[cell as usize].0 = CellRead::None;
                 let page = &mut self.page[..PAGE_BYTES];
                 let (buffer, at) = core.cell(cell);
                 pool.load(buffer, at, page);
                 let head = Head::decode(page, core.instance(), segment);
-                let head = head.filter(|_| transfer == Transfer::There);
+                let head = head.filter(|_| transfer == CellRead::There);
                 if head.is_none() && copy == 0 {
                     wanted = Some((segment, 1));
                 } else {
@@ -366,7 +366,7 @@ impl Starting {
                 busy = true;
             }
         }
-        self.stage = Stage::Heads { next };
+        self.stage = StartStage::Heads { next };
         if !busy {
             self.heads_end(core, drops);
         }
@@ -427,7 +427,7 @@ impl Starting {
         let superblock = self.superblock.as_mut().expect("read or made before");
         let most = pools_max(core.segments.count());
         let Some(names) = core.number_pools(&superblock.pools, most) else {
-            self.stage = Stage::Failed(StartError::Pools { most });
+            self.stage = StartStage::Failed(StartError::Pools { most });
             return;
         };
         superblock.pools = names;
@@ -440,7 +440,7 @@ impl Starting {
         superblock.uid_mark = core.spaces.mark();
         superblock.serial += 1;
         superblock.all_begun = superblock.begun;
-        self.stage = Stage::Mark;
+        self.stage = StartStage::Mark;
         self.write_super(core, 0);
     }
 
@@ -454,11 +454,11 @@ impl Starting {
 
     pub(crate) fn super_written(&mut self, core: &mut Core, copy: u32, outcome: Outcome) {
         if let Outcome::Failed(code) = outcome {
-            self.stage = Stage::Failed(StartError::Refused(code));
+            self.stage = StartStage::Failed(StartError::Refused(code));
         } else if copy == 0 {
             self.write_super(core, 1);
         } else {
-            self.stage = Stage::Done;
+            self.stage = StartStage::Done;
         }
     }
 }

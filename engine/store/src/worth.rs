@@ -115,7 +115,7 @@ struct Coldest {
 
 /// State of a pool.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pool {
+struct PoolState {
     /// Mean ticks between two uses of a block, with `GAP_BITS` behind the point, and how many uses
     /// that is from.
     gap: u64,
@@ -205,7 +205,7 @@ fn bucket(age: u64) -> usize {
 #[derive(Debug)]
 pub(crate) struct Worth {
     pub(crate) clock: Clock,
-    pools: [Pool; POOLS_MAX],
+    pools: [PoolState; POOLS_MAX],
     tallies: Box<[Tally; POOLS_MAX]>,
     /// The next segment of the survey under way.
     at: Option<u32>,
@@ -223,7 +223,7 @@ impl Worth {
     pub(crate) fn new(bytes: u64) -> Self {
         Self {
             clock: Clock::new(bytes),
-            pools: [Pool::default(); POOLS_MAX],
+            pools: [PoolState::default(); POOLS_MAX],
             tallies: Box::new([Tally::EMPTY; POOLS_MAX]),
             at: None,
             surveyed: 0,
@@ -231,7 +231,7 @@ impl Worth {
         }
     }
 
-    fn pool(&self, pool: u8) -> &Pool {
+    fn pool(&self, pool: u8) -> &PoolState {
         &self.pools[usize::from(pool)]
     }
 

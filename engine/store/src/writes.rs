@@ -6,7 +6,7 @@
 
 use kvrail_units::METADATA_BYTES_MAX;
 
-use crate::block::{Block, Part, Stage};
+use crate::block::{Block, BlockStage, Part};
 use crate::config::Geometry;
 use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
@@ -251,7 +251,7 @@ impl Writes {
     fn issue(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
         let part = *self.parts.get(slot);
         let block = self.blocks.get_mut(part.block);
-        if let Stage::Cancelled(why) = block.stage {
+        if let BlockStage::Cancelled(why) = block.stage {
             self.parts.remove(slot);
             block.parts -= 1;
             core.reply(part.user, part.owner, why);
@@ -293,14 +293,14 @@ impl Writes {
         if let Outcome::Failed(code) = outcome {
             core.stats.failures += 1;
             let placed = block.placed.expect("written parts are placed");
-            if block.stage == Stage::Writing {
+            if block.stage == BlockStage::Writing {
                 self.cancel(core, part.block, Status::Failed(code));
             }
             Self::probe(core, log, placed, &part);
         }
         let block = self.blocks.get_mut(part.block);
         block.done += part.bytes;
-        if let Stage::Cancelled(why) = block.stage {
+        if let BlockStage::Cancelled(why) = block.stage {
             core.reply(part.user, part.owner, why);
             return self.settle(log, part.block);
         }
@@ -309,7 +309,7 @@ impl Writes {
             return;
         }
         block.user = part.user;
-        block.stage = Stage::Unrecorded;
+        block.stage = BlockStage::Unrecorded;
         if !self.record(core, log, part.block) {
             self.unrecorded.push(part.block);
         }
@@ -332,7 +332,7 @@ impl Writes {
     /// Appends the record of a block that is written. `false`: no page can be closed now.
     fn record(&mut self, core: &mut Core, log: &mut Log, slot: u32) -> bool {
         let block = *self.blocks.get(slot);
-        if let Stage::Cancelled(why) = block.stage {
+        if let BlockStage::Cancelled(why) = block.stage {
             core.reply(block.user, block.owner, why);
             self.settle(log, slot);
             return true;
@@ -365,7 +365,7 @@ impl Writes {
         let stats = core.pool_stats(placed.pool());
         (stats.puts, stats.put_bytes) = (stats.puts + 1, stats.put_bytes + u64::from(block.length));
         if urgent {
-            self.blocks.get_mut(slot).stage = Stage::Waiting;
+            self.blocks.get_mut(slot).stage = BlockStage::Waiting;
             self.durables.push(serial, Durable::Block(slot));
         } else {
             self.blocks.remove(slot);
@@ -382,8 +382,11 @@ impl Writes {
     /// Gives a put up: its entry goes at once, its space when nothing is written there any more.
     fn cancel(&mut self, core: &mut Core, slot: u32, why: Status) {
         let block = self.blocks.get_mut(slot);
-        assert!(matches!(block.stage, Stage::Writing | Stage::Unrecorded), "cancelled once");
-        block.stage = Stage::Cancelled(why);
+        assert!(
+            matches!(block.stage, BlockStage::Writing | BlockStage::Unrecorded),
+            "cancelled once"
+        );
+        block.stage = BlockStage::Cancelled(why);
         self.incomplete[usize::from(block.owner)] -= u32::from(block.is_incomplete());
         core.stats.abandoned += 1;
         core.give_up_writing(block.number, block.key, slot);
@@ -540,7 +543,7 @@ impl Writes {
             self.hand = if self.hand + 1 < self.blocks.slots() { self.hand + 1 } else { 0 };
             let late = self.blocks.peek(self.hand).is_some_and(|block| {
                 let waited = core.now().ns.saturating_sub(block.touched);
-                block.stage == Stage::Writing
+                block.stage == BlockStage::Writing
                     && block.parts == 0
                     && (waited >= core.config().times.part || !core.spaces.is_open(block.number))
             });
@@ -575,7 +578,7 @@ impl Writes {
     }
 
     fn give_up_one(&mut self, core: &mut Core, log: &mut Log, slot: u32) {
-        if matches!(self.blocks.get(slot).stage, Stage::Writing | Stage::Unrecorded) {
+        if matches!(self.blocks.get(slot).stage, BlockStage::Writing | BlockStage::Unrecorded) {
             self.cancel(core, slot, Status::Dropped);
             self.settle_if_idle(log, slot);
         }

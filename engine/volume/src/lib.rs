@@ -60,7 +60,7 @@ pub use kvrail_store::MEMBERS_MAX;
 pub use label::{CHANGED_LABEL_VERSION, LABEL_BYTES, LABEL_VERSION, Label, STORE_LABEL_VERSION};
 pub use name::VolumeName;
 pub use open::{Member, Volume, open};
-pub use present::{Present, Wanted, open_present};
+pub use present::{Present, VolumeToOpen, open_present};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
 pub use retire::retire;

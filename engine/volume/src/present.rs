@@ -24,7 +24,7 @@ use crate::shard::{check_super, supers};
 
 /// The volume to serve.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct VolumeToOpen<'a> {
     /// Where its members are.
     pub members: &'a [PathBuf],
     /// How many more are configured and were not even found.
@@ -52,7 +52,7 @@ pub struct Present {
 /// # Errors
 /// As `open`; `Reason::TooFew` where too few are there, `Reason::Incomplete` where one is not
 /// named that was served before.
-pub fn open_present(wanted: &Wanted<'_>) -> Result<Present, VolumeError> {
+pub fn open_present(wanted: &VolumeToOpen<'_>) -> Result<Present, VolumeError> {
     check_distinct(wanted.members)?;
     let (mut pairs, mut absent, mut torn) = (Vec::new(), Vec::new(), Vec::new());
     for path in wanted.members {

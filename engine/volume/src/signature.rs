@@ -38,7 +38,7 @@ impl fmt::Display for Signature {
 }
 
 /// Where a magic number may stand: `first`, and then every `step` bytes, `count` places in all.
-struct Mark {
+struct MagicPlaces {
     name: &'static str,
     magic: &'static [u8],
     first: usize,
@@ -46,12 +46,16 @@ struct Mark {
     count: usize,
 }
 
-const fn once(name: &'static str, first: usize, magic: &'static [u8]) -> Mark {
-    Mark { name, magic, first, step: 0, count: 1 }
+const fn once(name: &'static str, first: usize, magic: &'static [u8]) -> MagicPlaces {
+    MagicPlaces { name, magic, first, step: 0, count: 1 }
 }
 
-const fn every(name: &'static str, places: (usize, usize, usize), magic: &'static [u8]) -> Mark {
-    Mark { name, magic, first: places.0, step: places.1, count: places.2 }
+const fn every(
+    name: &'static str,
+    places: (usize, usize, usize),
+    magic: &'static [u8],
+) -> MagicPlaces {
+    MagicPlaces { name, magic, first: places.0, step: places.1, count: places.2 }
 }
 
 const EXT: &str = "an ext2/3/4 file system";
@@ -69,7 +73,7 @@ const IMSM: &str = "a member of an Intel RAID array";
 
 /// Marks at the beginning, strong ones (long magic numbers) before weak ones.
 #[rustfmt::skip]
-const HEAD: &[Mark] = &[
+const HEAD: &[MagicPlaces] = &[
     once("LUKS encryption", 0, b"LUKS\xba\xbe"),
     every("LUKS encryption", (0x4000, 0x4000, 64), b"SKUL\xba\xbe"),
     every("an LVM physical volume", (24, 512, 4), b"LVM2 001"),
@@ -134,7 +138,7 @@ pub(crate) fn identify(head: &[u8], tail: &[u8], device_bytes: u64) -> Option<Si
     at_head.or_else(|| identify_tail(tail, device_bytes))
 }
 
-impl Mark {
+impl MagicPlaces {
     fn stands_in(&self, bytes: &[u8]) -> bool {
         let mut places = (0..self.count).map(|place| self.first + place * self.step);
         places.any(|at| bytes.get(at..).is_some_and(|rest| rest.starts_with(self.magic)))

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::{MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal};
 use kvrail_store::Members;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewMember, NewVolume, Overwrite, Present, Volume, VolumeError, Wanted,
-    add, open_present, retire,
+    DirectIo, Fill, Layout, NewMember, NewVolume, Overwrite, Present, Volume, VolumeError,
+    VolumeToOpen, add, open_present, retire,
 };
 
 const LABEL: usize = 1 << 20;
@@ -25,7 +25,7 @@ fn store_of(members: &[PathBuf]) {
 
 fn open(members: &[PathBuf]) -> Result<Present, VolumeError> {
     let name = &"kv0".parse().unwrap();
-    open_present(&Wanted { members, unfound: 0, name, direct: DirectIo::Optional })
+    open_present(&VolumeToOpen { members, unfound: 0, name, direct: DirectIo::Optional })
 }
 
 fn present(members: &[PathBuf]) -> Result<(Volume, Vec<String>), VolumeError> {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kvrail_session::WriteBudget as Wanted;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Most drive writes a day: no drive keeps up with more.
@@ -27,11 +26,11 @@ impl WriteBudget {
     }
 
     /// In the session's words.
-    pub fn wanted(self) -> Wanted {
+    pub fn wanted(self) -> kvrail_session::WriteBudget {
         match self {
-            Self::Auto => Wanted::Rated,
-            Self::Unlimited => Wanted::Unlimited,
-            Self::DriveWrites(thousandths) => Wanted::DriveWrites(thousandths),
+            Self::Auto => kvrail_session::WriteBudget::Rated,
+            Self::Unlimited => kvrail_session::WriteBudget::Unlimited,
+            Self::DriveWrites(thousandths) => kvrail_session::WriteBudget::DriveWrites(thousandths),
         }
     }
 }

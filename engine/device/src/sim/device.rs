@@ -13,7 +13,7 @@ use crate::contract::{
     Operation, Wait,
 };
 use crate::error::DeviceError;
-use crate::sim::plan::{Fate, Fault, FaultPlan, Order};
+use crate::sim::plan::{Fault, FaultPlan, Order, PieceFate};
 use crate::sim::prng::Prng;
 use crate::sim::store::Store;
 use crate::slots::SlotId;
@@ -91,7 +91,7 @@ impl SimControl {
 struct Flying {
     id: SlotId,
     due_ns: u64,
-    fate: Fate,
+    fate: PieceFate,
 }
 
 /// A device made of memory that follows a fault plan, by a real or a made-up clock.

@@ -121,7 +121,7 @@ pub struct FaultPlan {
 
 /// The treatment of one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct PieceFate {
     pub(super) delay_ns: u64,
     pub(super) order: Order,
     /// The first fault that struck, other than delay and reorder.
@@ -156,8 +156,8 @@ impl FaultPlan {
     }
 
     /// Decides about one piece as it is handed to the device.
-    pub(super) fn decide(&mut self, piece: &Operation, dice: &mut Prng) -> Fate {
-        let mut fate = Fate::default();
+    pub(super) fn decide(&mut self, piece: &Operation, dice: &mut Prng) -> PieceFate {
+        let mut fate = PieceFate::default();
         for rule in &mut self.rules {
             if fate.fault.is_some() && !matches!(rule.fault, Fault::Delay { .. } | Fault::Reorder) {
                 continue;

@@ -51,7 +51,7 @@ const BELL: u64 = TAG | 1 << 62;
 
 /// A region the kernel may know, by its first table entry.
 #[derive(Default)]
-struct Held {
+struct HeldRegion {
     region: Option<Arc<dyn Pinned>>,
     /// Entries registered.
     filled: u16,
@@ -83,17 +83,17 @@ pub(crate) enum Left {
 
 /// Every region the kernel may know.
 struct Registered {
-    held: Box<[Held]>,
+    held: Box<[HeldRegion]>,
 }
 
 impl Default for Registered {
     fn default() -> Self {
-        Self { held: (0..BUFFERS_MAX).map(|_| Held::default()).collect() }
+        Self { held: (0..BUFFERS_MAX).map(|_| HeldRegion::default()).collect() }
     }
 }
 
 impl Registered {
-    fn at(&mut self, at: BufferIndex) -> &mut Held {
+    fn at(&mut self, at: BufferIndex) -> &mut HeldRegion {
         &mut self.held[usize::from(at.0)]
     }
 
@@ -112,7 +112,7 @@ impl Registered {
                 None
             }
             fate => {
-                *held = Held::default();
+                *held = HeldRegion::default();
                 (fate == Fate::Notified).then_some(at)
             }
         }

@@ -8,7 +8,7 @@ use crate::region::GpuRegion;
 
 /// One attached region.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct BridgeRegion {
     pub(super) region: Arc<GpuRegion>,
     /// The port to its GPU.
     pub(super) port: usize,
@@ -20,7 +20,7 @@ pub(super) struct Entry {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Regions {
-    table: Box<[Option<Entry>]>,
+    table: Box<[Option<BridgeRegion>]>,
 }
 
 /// The place of a remote entry.
@@ -51,7 +51,7 @@ impl Regions {
             None => Err("there are 512 entries for remote memory"),
             Some(Some(_)) => Err("taken"),
             Some(free) => {
-                *free = Some(Entry { region, port, open: 0, leaving: false });
+                *free = Some(BridgeRegion { region, port, open: 0, leaving: false });
                 Ok(())
             }
         }
@@ -59,7 +59,7 @@ impl Regions {
 
     /// The region of an operation the poller has checked.
     #[inline]
-    pub(super) fn enter(&mut self, at: BufferIndex) -> &Entry {
+    pub(super) fn enter(&mut self, at: BufferIndex) -> &BridgeRegion {
         let entry = place(at).and_then(|place| self.table.get_mut(place)?.as_mut());
         let entry = entry.expect("operations name attached regions");
         entry.open += 1;
@@ -68,7 +68,7 @@ impl Regions {
 
     /// A region without counting anything.
     #[inline]
-    pub(super) fn get(&self, at: BufferIndex) -> &Entry {
+    pub(super) fn get(&self, at: BufferIndex) -> &BridgeRegion {
         let entry = place(at).and_then(|place| self.table.get(place)?.as_ref());
         entry.expect("operations name attached regions")
     }

@@ -31,12 +31,12 @@ const LEGACY_OFFSET: u64 = 1 << 20;
 pub(super) struct Exported {
     context: Arc<Context>,
     opened: Opened,
-    kind: Kind,
+    kind: ExportKind,
     bytes: u64,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum ExportKind {
     Vmm { handle: u64 },
     Legacy,
 }
@@ -52,7 +52,7 @@ impl Exported {
         if export == Export::Legacy {
             let mut opened = Opened::allocate(context, bytes + LEGACY_OFFSET)?;
             opened.address += LEGACY_OFFSET;
-            return Ok(Self { context: shared, opened, kind: Kind::Legacy, bytes });
+            return Ok(Self { context: shared, opened, kind: ExportKind::Legacy, bytes });
         }
         let properties = sys::CUmemAllocationProp {
             type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -88,7 +88,7 @@ impl Exported {
         check("cuMemCreate", got)?;
         match map(context, handle, whole, 0) {
             Ok(opened) => {
-                Ok(Self { context: shared, opened, kind: Kind::Vmm { handle }, bytes: whole })
+                Ok(Self { context: shared, opened, kind: ExportKind::Vmm { handle }, bytes: whole })
             }
             Err(error) => {
                 // SAFETY: created above, not mapped.
@@ -114,7 +114,7 @@ impl OwnMemory for Exported {
     fn export(&self) -> Result<GpuHandle, GpuError> {
         self.context.enter()?;
         match self.kind {
-            Kind::Vmm { handle } => {
+            ExportKind::Vmm { handle } => {
                 let mut fd = -1;
                 let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
                 // SAFETY: the driver writes a descriptor's number into `fd`, on this stack.
@@ -126,7 +126,7 @@ impl OwnMemory for Exported {
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 Ok(GpuHandle::Vmm { fd, bytes: self.bytes })
             }
-            Kind::Legacy => {
+            ExportKind::Legacy => {
                 let mut raw = sys::CUipcMemHandle { reserved: [0; 64] };
                 // SAFETY: the structure lives on this stack; the address is of this allocation.
                 let got = unsafe { sys::cuIpcGetMemHandle(&raw mut raw, self.opened.address) };
@@ -160,7 +160,7 @@ impl OwnMemory for Exported {
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        if let Kind::Vmm { handle } = self.kind {
+        if let ExportKind::Vmm { handle } = self.kind {
             // SAFETY: created in `new`, once; mappings, here and elsewhere, hold the memory.
             let _released = unsafe { sys::cuMemRelease(handle) };
         }

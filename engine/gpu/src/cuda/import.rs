@@ -28,14 +28,14 @@ const POSIX_FD: sys::CUmemAllocationHandleType =
 #[derive(Debug)]
 pub(super) struct Opened {
     context: Arc<Context>,
-    kind: Kind,
+    kind: MappingKind,
     /// First byte of the memory that was handed over.
     pub(super) address: u64,
     pub(super) bytes: u64,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum MappingKind {
     Mapped { base: u64, bytes: usize },
     Ipc { base: u64 },
     Allocated { base: u64 },
@@ -103,7 +103,7 @@ impl Opened {
         check("cuIpcOpenMemHandle", got).map_err(refused)?;
         let opened = Self {
             context: Arc::clone(context),
-            kind: Kind::Ipc { base },
+            kind: MappingKind::Ipc { base },
             address: base.wrapping_add(offset),
             bytes,
         };
@@ -127,7 +127,7 @@ impl Opened {
         // SAFETY: the number lives on this stack; freed in drop.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut base, size) })?;
         let context = Arc::clone(context);
-        Ok(Self { context, kind: Kind::Allocated { base }, address: base, bytes })
+        Ok(Self { context, kind: MappingKind::Allocated { base }, address: base, bytes })
     }
 
     /// The rows of a layout, copied to the GPU.
@@ -190,7 +190,7 @@ pub(super) fn map(
     }
     let opened = Opened {
         context: Arc::clone(context),
-        kind: Kind::Mapped { base, bytes: size },
+        kind: MappingKind::Mapped { base, bytes: size },
         address: base,
         bytes,
     };
@@ -211,17 +211,17 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let _current = self.context.enter();
         match self.kind {
-            Kind::Mapped { base, bytes } => {
+            MappingKind::Mapped { base, bytes } => {
                 // SAFETY: mapped by `map`, once; every user of it held this value.
                 let _unmapped = unsafe { sys::cuMemUnmap(base, bytes) };
                 // SAFETY: reserved by `map`, once, and unmapped now.
                 let _freed = unsafe { sys::cuMemAddressFree(base, bytes) };
             }
-            Kind::Ipc { base } => {
+            MappingKind::Ipc { base } => {
                 // SAFETY: opened by `legacy`, once for this value.
                 let _closed = unsafe { sys::cuIpcCloseMemHandle(base) };
             }
-            Kind::Allocated { base } => {
+            MappingKind::Allocated { base } => {
                 // SAFETY: allocated by `allocate`, once.
                 let _freed = unsafe { sys::cuMemFree_v2(base) };
             }

@@ -47,7 +47,7 @@ pub(super) struct CudaMover {
     flags: Mapped,
     arrived: Opened,
     batch: Box<Batch>,
-    launches: Box<[Launch]>,
+    launches: Box<[KernelLaunch]>,
     crowd: SmContention,
     turn: usize,
     context: Arc<Context>,
@@ -55,7 +55,7 @@ pub(super) struct CudaMover {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Launch {
+struct KernelLaunch {
     /// Value of the flag when it is done.
     ticket: u32,
     running: Option<(Way, usize)>,
@@ -77,7 +77,7 @@ impl CudaMover {
         let arrived = Opened::allocate(context, words)?;
         zero(&arrived)?;
         let region: Arc<kvrail_memory::Region> = Arc::clone(pool.region());
-        let idle = Launch { ticket: 0, running: None, looks: 0, kernel: None };
+        let idle = KernelLaunch { ticket: 0, running: None, looks: 0, kernel: None };
         let (staging, flags) =
             (Mapped::new(context, region)?, Mapped::new(context, Arc::new(flags))?);
         let streams = [streams()?, streams()?];

@@ -29,7 +29,7 @@ const COMPAT_ENTRIES_MAX: usize = 64;
 
 /// A job of direct I/O.
 #[derive(Debug)]
-struct Transfer {
+struct DirectTransfer {
     owned: Owned,
     /// Bytes that entries were made for.
     fed: u32,
@@ -50,7 +50,7 @@ struct Handle {
 #[derive(Debug)]
 pub struct BatchPool {
     handles: Vec<Handle>,
-    transfers: Slots<Transfer>,
+    transfers: Slots<DirectTransfer>,
     /// Transfers with bytes no entry was made for yet.
     unfed: VecDeque<SlotId>,
     open: usize,
@@ -100,7 +100,7 @@ impl BatchPool {
 
     /// Takes a job; gives it back when there are too many.
     pub(super) fn push(&mut self, owned: Owned) -> Result<(), Owned> {
-        let transfer = Transfer { owned, fed: 0, open: 0, failed: None };
+        let transfer = DirectTransfer { owned, fed: 0, open: 0, failed: None };
         let id = self.transfers.claim(transfer).map_err(|transfer| transfer.owned)?;
         self.unfed.push_back(id);
         Ok(())
@@ -207,11 +207,11 @@ impl BatchPool {
 }
 
 /// The run that the next byte lies in: memory, offset and bytes, at most one bounce buffer.
-fn next_run(transfer: &Transfer) -> (u16, u64, u32) {
+fn next_run(transfer: &DirectTransfer) -> (u16, u64, u32) {
     run_at(transfer, transfer.fed)
 }
 
-fn run_at(transfer: &Transfer, from: u32) -> (u16, u64, u32) {
+fn run_at(transfer: &DirectTransfer, from: u32) -> (u16, u64, u32) {
     let job = &transfer.owned.1;
     let rest = job.length - from;
     let mut runs = job.region.layout().runs(job.block, job.start + u64::from(from), rest);
@@ -220,7 +220,7 @@ fn run_at(transfer: &Transfer, from: u32) -> (u16, u64, u32) {
     (run.memory, run.offset, bytes)
 }
 
-fn entry(transfer: &Transfer, from: u32, bytes: u32) -> DirectEntry<'_> {
+fn entry(transfer: &DirectTransfer, from: u32, bytes: u32) -> DirectEntry<'_> {
     let job = &transfer.owned.1;
     let Work::Direct { way, file, offset } = job.work else { panic!("only direct jobs are here") };
     let (memory, place, _) = run_at(transfer, from);
@@ -245,7 +245,7 @@ fn judge(end: DirectEnd, bytes: u32) -> Status {
 
 /// Counts an entry out; gives the job out when it is over.
 fn settle(
-    transfers: &mut Slots<Transfer>,
+    transfers: &mut Slots<DirectTransfer>,
     unfed: &mut VecDeque<SlotId>,
     id: SlotId,
     status: Status,

@@ -11,7 +11,7 @@ use crate::contract::{BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectWay,
 use crate::region::Backing;
 
 #[derive(Debug)]
-struct Entry {
+struct BatchEntry {
     way: DirectWay,
     file: Arc<OwnedFd>,
     file_offset: u64,
@@ -31,7 +31,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct HostBatch {
     files: Vec<Arc<OwnedFd>>,
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<BatchEntry>>,
     control: Arc<GpuControl>,
     state: State,
 }
@@ -43,7 +43,7 @@ impl HostBatch {
     }
 }
 
-impl Entry {
+impl BatchEntry {
     fn run(&self, bytes: usize) -> Result<u64, Errno> {
         let mut buffer = vec![0; bytes];
         let mut done = 0;
@@ -104,7 +104,7 @@ impl BatchIo for HostBatch {
                 panic!("a region of the stand-in is host memory");
             };
             let hung = fault == Some(GpuFault::HungBatch);
-            self.entries.push(Some(Entry {
+            self.entries.push(Some(BatchEntry {
                 way: it.way,
                 file: Arc::clone(&self.files[usize::from(it.file.0)]),
                 file_offset: it.file_offset,
@@ -127,7 +127,7 @@ impl BatchIo for HostBatch {
         }
         // Last first: nothing promises an order.
         for (index, place) in self.entries.iter_mut().enumerate().rev() {
-            let hung = |entry: &Entry| entry.fault == Some(GpuFault::HungBatch);
+            let hung = |entry: &BatchEntry| entry.fault == Some(GpuFault::HungBatch);
             if place.as_ref().is_some_and(|place| hung(place) && !self.control.is_released()) {
                 continue;
             }

@@ -27,7 +27,7 @@ pub(crate) struct TopologyArgs {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct TopologyReport {
     #[serde(flatten)]
     map: Map,
     pairs: Vec<Pair>,
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &TopologyArgs, context: &Context) -> Result<(), Failure>
     }
     let (pairs, warnings) = (map.pairs(), map.warnings());
     if context.format == Format::Json {
-        return print_json(&Report { map, pairs, warnings });
+        return print_json(&TopologyReport { map, pairs, warnings });
     }
     print_text(&text(&tree(&map)))?;
     if !pairs.is_empty() {

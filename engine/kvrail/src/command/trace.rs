@@ -57,7 +57,7 @@ pub(crate) struct TraceArgs {
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct Found {
+struct TraceReport {
     slow_ns: u64,
     seconds: f64,
     events: Vec<TraceInfo>,
@@ -91,7 +91,11 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-fn collect(looker: &mut Looker, args: &TraceArgs, context: &Context) -> Result<Found, Failure> {
+fn collect(
+    looker: &mut Looker,
+    args: &TraceArgs,
+    context: &Context,
+) -> Result<TraceReport, Failure> {
     let (slow, stop) = (args.slow.duration(), StopFlag::register()?);
     let lasts = Duration::from_secs(args.seconds);
     let ask = |looker: &mut Looker| looker.ask(|client| client.trace(slow));
@@ -110,7 +114,7 @@ fn collect(looker: &mut Looker, args: &TraceArgs, context: &Context) -> Result<F
     events.sort_by_key(|event| std::cmp::Reverse(event.spent.total_ns));
     let hidden = events.len().saturating_sub(args.rows as usize);
     events.truncate(args.rows as usize);
-    Ok(Found { slow_ns: args.slow.ns(), seconds, events, lost, hidden, requests, shares })
+    Ok(TraceReport { slow_ns: args.slow.ns(), seconds, events, lost, hidden, requests, shares })
 }
 
 const BAR: &str = "tracing {bar:40} {pos}/{len} s";
@@ -150,7 +154,7 @@ fn shares(events: &[TraceInfo]) -> Vec<Share> {
     sums.map(|(stage, sum)| Share { stage, percent: percent(sum) }).into()
 }
 
-fn print(found: &Found) -> Result<(), Failure> {
+fn print(found: &TraceReport) -> Result<(), Failure> {
     let (requests, seconds) = (found.requests, found.seconds);
     let mut text = format!(
         "{requests} requests took {} or longer in {seconds:.1} s",

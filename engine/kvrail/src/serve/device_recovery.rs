@@ -18,7 +18,7 @@ use kvrail_volume::Member;
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
 use super::report_extras::ReportExtras;
-use super::volumes::{Served, Source};
+use super::volumes::{MemberSource, Served};
 use crate::members::drive_report;
 use kvrail_cli::failure::{Failure, no_thread};
 
@@ -89,7 +89,7 @@ struct Watched {
     description: Description,
     /// The identity of an NVMe namespace; other devices have their path.
     identity: Option<Namespace>,
-    state: State,
+    state: DeviceState,
     name: Name,
 }
 
@@ -103,7 +103,7 @@ enum Name {
 
 /// The known state of a device.
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum DeviceState {
     Here,
     /// The reason why it is not back; logged once.
     Gone(String),
@@ -116,7 +116,8 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
     for poller in pollers {
         for (local, (index, description)) in poller.devices.iter().enumerate() {
             let planned = plan.devices[usize::from(index.0)].clone();
-            let Source::Claimed(member) = &served[planned.volume].members[planned.member] else {
+            let MemberSource::Claimed(member) = &served[planned.volume].members[planned.member]
+            else {
                 continue;
             };
             let named = Selector::Path(member.path().to_owned());
@@ -129,7 +130,7 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
                 stats: Arc::clone(&poller.stats),
                 description: description.clone(),
                 identity: resolve(&named, &Root::default()).ok(),
-                state: State::Here,
+                state: DeviceState::Here,
                 name: Name::Has,
             });
         }
@@ -158,24 +159,24 @@ impl Watched {
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
-            (State::Here, false) => {}
+            (DeviceState::Here, false) => {}
             (_, false) => {
-                self.state = State::Here;
+                self.state = DeviceState::Here;
                 self.show_drive(served, extras);
             }
-            (State::Here, true) => {
+            (DeviceState::Here, true) => {
                 tracing::error!(
                     "{name} is gone: its requests end with DEVICE_GONE until it is back"
                 );
-                self.state = State::Gone(String::new());
+                self.state = DeviceState::Gone(String::new());
             }
             // The poller could not take it yet, and reported the reason.
-            (State::Sent, true) => self.state = State::Gone(String::new()),
-            (State::Gone(said), true) => match self.find_again(served) {
-                Ok(()) => self.state = State::Sent,
+            (DeviceState::Sent, true) => self.state = DeviceState::Gone(String::new()),
+            (DeviceState::Gone(said), true) => match self.find_again(served) {
+                Ok(()) => self.state = DeviceState::Sent,
                 Err(why) if why != *said => {
                     tracing::warn!("{name} is not back: {why}");
-                    self.state = State::Gone(why);
+                    self.state = DeviceState::Gone(why);
                 }
                 Err(_) => {}
             },
@@ -185,7 +186,7 @@ impl Watched {
     /// A removed file is served on, but no later start finds it.
     fn look_for_name(&mut self, served: &[Served]) {
         let member = &served[self.planned.volume].members[self.planned.member];
-        let Source::Claimed(member) = member else { return };
+        let MemberSource::Claimed(member) = member else { return };
         let name = if member.claim.is_removed() { Name::Lost } else { Name::Has };
         if std::mem::replace(&mut self.name, name) == Name::Has && name == Name::Lost {
             tracing::error!(
@@ -199,7 +200,7 @@ impl Watched {
     /// Claims and checks the device, if it is back, and sends it to its poller.
     fn find_again(&self, served: &mut [Served]) -> Result<(), String> {
         let volume = &mut served[self.planned.volume];
-        let Source::Claimed(member) = &mut volume.members[self.planned.member] else {
+        let MemberSource::Claimed(member) = &mut volume.members[self.planned.member] else {
             return Err("it moves no bytes".into());
         };
         let path = self.place(member)?;

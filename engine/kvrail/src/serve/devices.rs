@@ -9,7 +9,7 @@ use kvrail_volume::{Claim, IoPath, VolumeError};
 
 use super::plan::{Plan, PlannedDevice};
 use super::takeover::Takeover;
-use super::volumes::{Served, Source as Member};
+use super::volumes::{MemberSource, Served};
 use kvrail_cli::failure::Failure;
 
 /// The source of a device.
@@ -41,12 +41,12 @@ fn source(
 ) -> Result<Source, Failure> {
     let settings = &device.settings;
     Ok(match &volume.members[device.member] {
-        Member::Null { bytes } => Source::Null(NullOptions {
+        MemberSource::Null { bytes } => Source::Null(NullOptions {
             capacity_bytes: *bytes,
             logical_block: 512,
             depth: settings.queue_depth,
         }),
-        Member::Claimed(member) => {
+        MemberSource::Claimed(member) => {
             let path = member.path().display().to_string();
             let found = takeover.found(volume.uuid, &path).cloned();
             let block = volume.geometry.logical_block;

@@ -20,7 +20,7 @@ use kvrail_ring::{DeviceIndex, ThreadWaker};
 use kvrail_session::ServedGpu;
 
 use super::plan::{Plan, PlannedDevice};
-use super::volumes::{Served, Source};
+use super::volumes::{MemberSource, Served};
 use kvrail_cli::config::{Config, GpuName};
 use kvrail_cli::failure::{Exit, Failure, exhausted};
 
@@ -118,8 +118,8 @@ impl Opened {
     ) -> Result<Choice, Failure> {
         let refused = |error: GpuError| Failure::new(Exit::Refused, error.to_string());
         let member = match &volumes[device.volume].members[device.member] {
-            Source::Claimed(member) => member,
-            source @ Source::Null { .. } => {
+            MemberSource::Claimed(member) => member,
+            source @ MemberSource::Null { .. } => {
                 let reason = "a null member has no file".to_owned();
                 return match wanted {
                     MechanismChoice::RequireDirect => {

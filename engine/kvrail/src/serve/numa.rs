@@ -6,24 +6,24 @@ use kvrail_memory::{Near, Topology};
 use kvrail_session::NumaPolicy;
 use rustix::fs::{Dev, FileType, fstat, major, minor};
 
-use super::volumes::Source;
+use super::volumes::MemberSource;
 use kvrail_cli::config::Config;
 use kvrail_cli::failure::{Exit, Failure};
 
 /// A file is near the disk it lies on. Of file systems over several disks nothing is known.
-pub(super) fn near(member: &Source, topology: &Topology) -> Option<Near> {
+pub(super) fn near(member: &MemberSource, topology: &Topology) -> Option<Near> {
     let device = block_device(member)?;
     topology.near_block_device(major(device), minor(device)).ok()
 }
 
 /// The disk that a member is or lies on; none of a file system in memory or over several disks.
-pub(super) fn disk(member: &Source, topology: &Topology) -> Option<PathBuf> {
+pub(super) fn disk(member: &MemberSource, topology: &Topology) -> Option<PathBuf> {
     let device = block_device(member)?;
     topology.disk(major(device), minor(device)).ok()
 }
 
-fn block_device(member: &Source) -> Option<Dev> {
-    let Source::Claimed(member) = member else { return None };
+fn block_device(member: &MemberSource) -> Option<Dev> {
+    let MemberSource::Claimed(member) = member else { return None };
     let stat = fstat(member).ok()?;
     Some(match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => stat.st_rdev,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvrail_device::WriteStream;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{AllowedCpu, Near, Topology};
-use kvrail_poller::{Budget, InFlightBytes, Route, Seat};
+use kvrail_poller::{Budget, CpuBinding, InFlightBytes, Route};
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
@@ -16,7 +16,7 @@ use kvrail_store::Members;
 use kvrail_volume::Purpose;
 
 use super::numa;
-use super::volumes::{Served, Source};
+use super::volumes::{MemberSource, Served};
 use kvrail_cli::config::{Auto, Config, Device};
 use kvrail_cli::failure::{Exit, Failure};
 
@@ -47,7 +47,7 @@ pub(crate) struct PlannedDevice {
 /// A poller, where it runs and what it drives.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedPoller {
-    pub(crate) seat: Seat,
+    pub(crate) seat: CpuBinding,
     pub(crate) devices: Vec<DeviceIndex>,
 }
 
@@ -108,7 +108,7 @@ impl Plan {
         let own = seats("poller", &cpus, topology)?;
         let pollers =
             shares.iter().zip(&own).enumerate().map(|(index, (share, &cpu))| PlannedPoller {
-                seat: Seat { index: PollerIndex(narrow(index)), cpu },
+                seat: CpuBinding { index: PollerIndex(narrow(index)), cpu },
                 devices: share.iter().map(|&device| DeviceIndex(narrow(device))).collect(),
             });
         let spin_ns = match config.pollers.busy_poll_max.fixed() {
@@ -315,7 +315,7 @@ pub(super) fn infos(served: &[Served], plan: &Plan) -> Vec<VolumeInfo> {
         uuid: volume.uuid,
         geometry: volume.geometry.into(),
         pollers: members_of(plan, index).iter().map(|&device| plan.poller_of(device).0).collect(),
-        members: volume.members.iter().map(Source::name).collect(),
+        members: volume.members.iter().map(MemberSource::name).collect(),
         content: match volume.purpose {
             Purpose::Raw => VolumeContent::Raw,
             Purpose::Store(shape) => VolumeContent::Store(StoreInfo {

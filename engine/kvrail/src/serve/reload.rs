@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::policy::policy;
 use super::report_extras::ReportExtras;
-use super::target::Door as TargetDoor;
+use super::target::TargetHandle;
 use super::{check_host, memory, sandbox, volumes};
 use kvrail_cli::config::Config;
 use kvrail_cli::context::Context;
@@ -59,7 +59,7 @@ struct Stamp {
 
 /// Commands to the thread.
 #[derive(Debug)]
-enum Word {
+enum ReloadCommand {
     /// SIGHUP came.
     Signal,
     /// A client asks.
@@ -68,20 +68,20 @@ enum Word {
 
 /// The way to the thread.
 #[derive(Clone, Debug)]
-pub(super) struct Door(Sender<Word>);
+pub(super) struct ReloadHandle(Sender<ReloadCommand>);
 
-impl Door {
+impl ReloadHandle {
     /// SIGHUP came.
     pub(super) fn signal(&self) {
-        self.tell(Word::Signal);
+        self.tell(ReloadCommand::Signal);
     }
 
     /// A client asks, and is answered through the server's handle.
     pub(super) fn ask(&self, ask: ReloadAsk) {
-        self.tell(Word::Client(ask));
+        self.tell(ReloadCommand::Client(ask));
     }
 
-    fn tell(&self, word: Word) {
+    fn tell(&self, word: ReloadCommand) {
         // The thread lives as long as the process.
         let _told = self.0.send(word);
     }
@@ -90,7 +90,7 @@ impl Door {
 /// The parts of the sidecar that take over a new configuration.
 pub(super) struct Takers {
     pub(super) server: ServerHandle,
-    pub(super) target: TargetDoor,
+    pub(super) target: TargetHandle,
     pub(super) extras: ReportExtras,
 }
 
@@ -110,22 +110,22 @@ impl Reload {
     }
 
     /// Begins the thread, which lives as long as the process.
-    pub(super) fn watch(self, takers: Takers) -> Result<Door, Failure> {
+    pub(super) fn watch(self, takers: Takers) -> Result<ReloadHandle, Failure> {
         let (sender, inbox) = channel();
         takers.extras.set_config(self.report.clone());
         let thread = thread::Builder::new().name("kvrail-config".into());
         let thread = thread.spawn(move || self.live(&inbox, &takers));
         thread.map_err(|error| no_thread("the configuration's", &error))?;
-        Ok(Door(sender))
+        Ok(ReloadHandle(sender))
     }
 
-    fn live(mut self, inbox: &Receiver<Word>, takers: &Takers) {
+    fn live(mut self, inbox: &Receiver<ReloadCommand>, takers: &Takers) {
         loop {
             match inbox.recv_timeout(LOOK) {
-                Ok(Word::Signal) => {
+                Ok(ReloadCommand::Signal) => {
                     let _logged = self.run("SIGHUP", takers);
                 }
-                Ok(Word::Client(ask)) => {
+                Ok(ReloadCommand::Client(ask)) => {
                     let verdict = self.run(&format!("reload by {ask}"), takers);
                     takers.server.reloaded(ask, verdict);
                 }

@@ -9,13 +9,13 @@ use signal_hook::iterator::Signals;
 
 use super::early_stop::EarlyStop;
 use super::parent::Parent;
-use super::reload::Door;
+use super::reload::ReloadHandle;
 use kvrail_cli::failure::{Exit, Failure, no_thread};
 
 /// Listens on a thread of its own until the process ends. What came before is not forgotten.
 pub(super) fn listen(
     server: ServerHandle,
-    configuration: Door,
+    configuration: ReloadHandle,
     early: &EarlyStop,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {

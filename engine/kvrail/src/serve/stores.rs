@@ -22,7 +22,7 @@ use rustix::fs::{FileType, fstat, major, minor};
 use uuid::Uuid;
 
 use super::plan::{Plan, PlannedDevice};
-use super::volumes::{Served, Source};
+use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
 use kvrail_cli::config::{Pool, WriteBudget};
 use kvrail_cli::failure::{Exit, Failure};
@@ -194,7 +194,8 @@ struct Begin {
 fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
     let geometry = &served.geometry;
     let fresh = StoreMember::new(geometry.member_bytes, geometry.logical_block);
-    let claims = served.members.iter().filter_map(Source::claimed).map(|member| &member.claim);
+    let claims =
+        served.members.iter().filter_map(MemberSource::claimed).map(|member| &member.claim);
     let claims: Vec<&Claim> = claims.collect();
     if claims.is_empty() {
         let start = Start::Create(identity(served, 0, 1));

@@ -13,39 +13,39 @@ use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
 
 use super::report_extras::ReportExtras;
 use crate::command::target::{locked, seen, show};
-use kvrail_cli::config::{OnShutdown, Target as Wanted};
+use kvrail_cli::config::{self, OnShutdown};
 use kvrail_cli::failure::{Failure, no_thread};
 
-/// Commands to the target's thread.
+/// Notices to the target's thread.
 #[derive(Debug)]
-enum Word {
+enum TargetNotice {
     /// The configuration was read again.
-    Wanted(Box<Wanted>),
+    Changed(Box<config::Target>),
     /// The sidecar stops.
     Stop,
 }
 
 /// The way to the target's thread, which may have to begin yet.
 #[derive(Clone, Debug)]
-pub(super) struct Door(Sender<Word>);
+pub(super) struct TargetHandle(Sender<TargetNotice>);
 
 /// The thread's end of it.
 #[derive(Debug)]
-pub(super) struct Inbox(Receiver<Word>);
+pub(super) struct Inbox(Receiver<TargetNotice>);
 
 /// Both ends.
-pub(super) fn door() -> (Door, Inbox) {
+pub(super) fn door() -> (TargetHandle, Inbox) {
     let (sender, receiver) = channel();
-    (Door(sender), Inbox(receiver))
+    (TargetHandle(sender), Inbox(receiver))
 }
 
-impl Door {
+impl TargetHandle {
     /// Has the target changed to the new configuration; the log has the result.
-    pub(super) fn renew(&self, wanted: &Wanted) {
-        self.tell(Word::Wanted(Box::new(wanted.clone())));
+    pub(super) fn renew(&self, wanted: &config::Target) {
+        self.tell(TargetNotice::Changed(Box::new(wanted.clone())));
     }
 
-    fn tell(&self, word: Word) {
+    fn tell(&self, word: TargetNotice) {
         // A thread that has ended needs no command.
         let _told = self.0.send(word);
     }
@@ -54,7 +54,7 @@ impl Door {
 /// The target of a running sidecar; dropping it stops the watch.
 #[derive(Debug)]
 pub(super) struct Export {
-    door: Door,
+    door: TargetHandle,
     watch: Option<JoinHandle<()>>,
     /// The exports that were brought up, a line each.
     pub(super) report: Vec<String>,
@@ -66,9 +66,9 @@ impl Export {
     /// # Errors
     /// `Failure` with cause and remedy; the tree is as it was.
     pub(super) fn start(
-        wanted: &Wanted,
+        wanted: &config::Target,
         extras: ReportExtras,
-        door: Door,
+        door: TargetHandle,
         inbox: Inbox,
     ) -> Result<Self, Failure> {
         let (wanted_now, root) = (wanted.clone(), Root::default());
@@ -86,7 +86,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.door.tell(Word::Stop);
+        self.door.tell(TargetNotice::Stop);
         if let Some(watch) = self.watch.take() {
             // A panic there has been printed.
             let _ended = watch.join();
@@ -95,7 +95,7 @@ impl Drop for Export {
 }
 
 /// Exports of an earlier configuration stay until a command removes them: hosts may use them.
-fn leftover(wanted: &Wanted) -> Vec<String> {
+fn leftover(wanted: &config::Target) -> Vec<String> {
     let count = seen(wanted, None).map_or(0, |target| target.owned().len());
     if count == 0 {
         return Vec::new();
@@ -107,7 +107,7 @@ fn leftover(wanted: &Wanted) -> Vec<String> {
 
 struct Keeper {
     /// In force.
-    wanted: Wanted,
+    wanted: config::Target,
     /// None where nothing is wished for: others may have the target then.
     held: Option<Held>,
     root: Root,
@@ -124,16 +124,16 @@ struct Held {
 }
 
 impl Keeper {
-    fn live(mut self, inbox: &Receiver<Word>) {
+    fn live(mut self, inbox: &Receiver<TargetNotice>) {
         loop {
             let word = match &self.held {
                 Some(_) => inbox.recv_timeout(self.wanted.reconcile_interval.duration()),
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match word {
-                Ok(Word::Wanted(wanted)) => self.renew(*wanted),
+                Ok(TargetNotice::Changed(wanted)) => self.renew(*wanted),
                 Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(TargetNotice::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
             self.report();
         }
@@ -151,7 +151,7 @@ impl Keeper {
     }
 
     /// Brings up the configured target, in one change from the present one; returns its state.
-    fn bring(&mut self, wanted: &Wanted) -> Result<Vec<String>, Failure> {
+    fn bring(&mut self, wanted: &config::Target) -> Result<Vec<String>, Failure> {
         let earlier = self.held.take();
         let was_held = earlier.is_some();
         let mut held = match earlier {
@@ -168,7 +168,7 @@ impl Keeper {
     }
 
     /// How it is kept up changes in any case, what is exported where that can be.
-    fn renew(&mut self, wanted: Wanted) {
+    fn renew(&mut self, wanted: config::Target) {
         (self.wanted.reconcile_interval, self.wanted.on_shutdown) =
             (wanted.reconcile_interval, wanted.on_shutdown);
         if wanted.wish() == self.wanted.wish() {
@@ -217,7 +217,7 @@ impl Keeper {
 }
 
 impl Held {
-    fn repair(&mut self, wanted: &Wanted, root: &Root) -> Result<usize, TargetError> {
+    fn repair(&mut self, wanted: &config::Target, root: &Root) -> Result<usize, TargetError> {
         let wish = wanted.wish();
         let (_, steps) = self.target.plan(&wish, root)?;
         if steps.is_empty() {

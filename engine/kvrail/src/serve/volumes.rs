@@ -6,7 +6,7 @@ use kvrail_ring::Geometry;
 use kvrail_store::Members;
 use kvrail_units::Size;
 use kvrail_volume::{
-    LABEL_BYTES, Member, Present, Purpose, Reason, StoreMember, StoreShape, Volume, Wanted,
+    LABEL_BYTES, Member, Present, Purpose, Reason, StoreMember, StoreShape, Volume, VolumeToOpen,
     open_present,
 };
 use uuid::Uuid;
@@ -17,7 +17,7 @@ use kvrail_cli::failure::{Exit, Failure};
 
 /// A member as configured.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum MemberSource {
     /// Claimed and labelled.
     Claimed(Member),
     /// Moves no bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Served {
     pub(crate) purpose: Purpose,
     /// Of a store.
     pub(crate) pools: Vec<Pool>,
-    pub(crate) members: Vec<Source>,
+    pub(crate) members: Vec<MemberSource>,
     /// These, as the configuration names them.
     pub(crate) named: Vec<String>,
     /// Members that it should have and that are not there, as the configuration names them.
@@ -96,7 +96,8 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
     notes.extend(nowhere.iter().map(|member| format!("{member} is not there")));
     let paths: Vec<_> = located.iter().map(|member| member.path.clone()).collect();
     let direct = config.device_of(volume).claim_direct();
-    let wanted = Wanted { members: &paths, unfound: unfound.len(), name: &volume.name, direct };
+    let wanted =
+        VolumeToOpen { members: &paths, unfound: unfound.len(), name: &volume.name, direct };
     let unfound = unfound.into_iter().find_map(|(_, why)| why.err());
     let opened = match (open_present(&wanted), unfound) {
         (Ok(opened), Some(why)) if opened.volume.purpose == Purpose::Raw => return Err(why),
@@ -122,7 +123,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         pools: volume.pool.clone(),
         named: members.iter().map(|member| named(member.path())).collect(),
         missing: missing(absent, expected.without(present)),
-        members: opened.volume.members.into_iter().map(Source::Claimed).collect(),
+        members: opened.volume.members.into_iter().map(MemberSource::Claimed).collect(),
         present,
         expected,
         notes: notes.into_iter().chain(opened.remarks).chain(small).collect(),
@@ -159,7 +160,7 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         logical_block: 512,
         memory_alignment: 4,
     };
-    let members = vec![Source::Null { bytes }];
+    let members = vec![MemberSource::Null { bytes }];
     let purpose = match volume.content {
         Some(NullContent::Store) => {
             let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
@@ -183,7 +184,7 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
     })
 }
 
-impl Source {
+impl MemberSource {
     /// The claimed member, if it is one.
     pub(crate) fn claimed(&self) -> Option<&Member> {
         match self {

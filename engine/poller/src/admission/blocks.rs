@@ -10,7 +10,7 @@ use kvrail_store::{Chain, Durability, Extent, Get, Key, SpaceId};
 use super::memory::{Entered, Masks, enter_body, enter_tail, leave};
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::{BlockCommand, StoreRequest};
-use crate::front_end::Seat;
+use crate::front_end::LaneContext;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::store_call::Permit;
@@ -80,7 +80,7 @@ pub(crate) fn check_get(
 pub(super) fn check_change(
     request: &RequestSnapshot,
     (side, copy): (SideSlot<'_>, &mut SideCopy),
-    seat: Seat,
+    seat: LaneContext,
     back_ends: &mut BackEnds,
     regions: &mut Regions,
 ) -> Result<(StoreRequest, [Option<Entered>; 2]), Status> {
@@ -152,7 +152,7 @@ fn enter(
     request: &RequestSnapshot,
     bytes: u32,
     masks: Masks,
-    seat: Seat,
+    seat: LaneContext,
     regions: &mut Regions,
 ) -> Result<[Option<Entered>; 2], Status> {
     let body = enter_body(request, bytes, masks, seat.session, regions, Pass::Any)?;

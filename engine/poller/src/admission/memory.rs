@@ -5,7 +5,7 @@ use kvrail_ring::limits::TAIL_BYTES;
 use kvrail_ring::{RegionId, RequestSnapshot, Status};
 use kvrail_store::PAGE_BYTES;
 
-use crate::front_end::Seat;
+use crate::front_end::LaneContext;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
 use crate::task::{BufferRef, MemoryKind};
@@ -76,7 +76,7 @@ fn enter_remote(
 pub(crate) fn enter_tail(
     request: &RequestSnapshot,
     body: Option<Entered>,
-    seat: Seat,
+    seat: LaneContext,
     regions: &mut Regions,
 ) -> Option<Entered> {
     if body.is_some_and(|body| body.place.kind() == MemoryKind::Gpu) {

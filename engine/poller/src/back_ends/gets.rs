@@ -12,7 +12,7 @@ use super::shard::Shard;
 use crate::admission::{Entered, GetAsk, enter_tail, key_of, leave};
 use crate::block_reads::ReadEnds;
 use crate::executor::Executor;
-use crate::front_end::Seat;
+use crate::front_end::LaneContext;
 use crate::regions::Regions;
 use crate::task::{BlockRead, ClientRequest, MemoryKind, Owner, Task};
 
@@ -23,7 +23,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, body): (GetAsk, Entered),
-        seat: Seat,
+        seat: LaneContext,
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -45,7 +45,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, body): (GetAsk, Option<Entered>),
-        seat: Seat,
+        seat: LaneContext,
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -65,7 +65,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, got): (GetAsk, Got),
-        (seat, body): (Seat, Option<Entered>),
+        (seat, body): (LaneContext, Option<Entered>),
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -91,7 +91,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, reading): (&GetAsk, &Reading),
-        (seat, body): (Seat, Option<Entered>),
+        (seat, body): (LaneContext, Option<Entered>),
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -143,7 +143,7 @@ fn read<D: Device>(
     shard: &Shard,
     request: &RequestSnapshot,
     reading: &Reading,
-    (seat, body, kind): (Seat, Entered, MemoryKind),
+    (seat, body, kind): (LaneContext, Entered, MemoryKind),
     executor: &mut Executor<D>,
 ) {
     debug_assert!(shard.is_whole(reading.exact), "the end fills a logical block");

@@ -91,7 +91,7 @@ struct Account {
 
 /// A request to be queued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct QueuedRequest {
     pub(crate) id: SlotId,
     pub(crate) session: SessionSlot,
     pub(crate) class: Class,
@@ -226,8 +226,8 @@ impl Waiting {
     }
 
     /// Queues a request behind those of its session, class and way.
-    pub(crate) fn push(&mut self, nodes: &mut Nodes, wanted: Wanted) {
-        let Wanted { id, session, class, way, length, cost_ns } = wanted;
+    pub(crate) fn push(&mut self, nodes: &mut Nodes, wanted: QueuedRequest) {
+        let QueuedRequest { id, session, class, way, length, cost_ns } = wanted;
         let at = id.index();
         nodes.0[at as usize] = Node { id, length, next: NONE, cost_ns };
         let round = &mut self.rounds[class as usize];

@@ -8,7 +8,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::{Class, Opcode, Status};
 
-use super::fair::{Among, Chain, Nodes, Waiting, Wanted, Way};
+use super::fair::{Among, Chain, Nodes, QueuedRequest, Waiting, Way};
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::task::Task;
 
@@ -70,7 +70,7 @@ impl Serial {
         }
         let (session, class) = (task.owner.session(), task.header.class());
         let way = Way::Write;
-        let wanted = Wanted { id, session, class, way, length: 0, cost_ns: DISCARD_NS };
+        let wanted = QueuedRequest { id, session, class, way, length: 0, cost_ns: DISCARD_NS };
         self.discards.waiting.push(nodes, wanted);
     }
 

@@ -31,7 +31,7 @@ fn worth(class: Class) -> KeyWorth {
     }
 }
 
-fn there(block: &kvrail_store::Block, now_ns: u64) -> KeyBlock {
+fn there(block: &kvrail_store::ExplainedBlock, now_ns: u64) -> KeyBlock {
     KeyBlock {
         segment: block.segment,
         epoch: block.epoch,

@@ -11,7 +11,7 @@ use kvrail_device::{
     Description, Device, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions,
 };
 use kvrail_poller::{
-    Budget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Seat, Setup,
+    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Setup,
 };
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
@@ -190,7 +190,7 @@ pub(crate) fn real_pollers<D: Device + Send + 'static>(
         controls.extend(devices.iter().map(SimDevice::control));
         let mailbox = Arc::new(Mailbox::new(Arc::clone(to_control)).unwrap());
         let devices: Vec<D> = devices.into_iter().map(|device| make(device, &mailbox)).collect();
-        let seat = Seat { index: PollerIndex(index), cpu: None };
+        let seat = CpuBinding { index: PollerIndex(index), cpu: None };
         kvrail_poller::start::<_, Infallible>(seat, setup, mailbox, || Ok(devices)).unwrap()
     };
     let handles = [(0, &[0, 2][..]), (1, &[1][..])].map(&mut start).into();

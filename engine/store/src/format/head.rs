@@ -17,7 +17,7 @@ const RESERVED: usize = PAGE_BYTES - 72 - 16 * (POOLS_MAX - 1) - 8 - LEDGERS_BYT
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Image {
+struct HeadLayout {
     magic: [u8; 8],
     instance: [u8; 16],
     epoch: U64,
@@ -36,9 +36,12 @@ struct Image {
     crc: U64,
 }
 
-const _: () = assert!(size_of::<Image>() == PAGE_BYTES && offset_of!(Image, segment) == 48);
-const _: () = assert!(offset_of!(Image, floors) == 64 && offset_of!(Image, drops_of) == 184);
-const _: () = assert!(offset_of!(Image, before) == 304 && offset_of!(Image, ledgers) == 312);
+const _: () =
+    assert!(size_of::<HeadLayout>() == PAGE_BYTES && offset_of!(HeadLayout, segment) == 48);
+const _: () =
+    assert!(offset_of!(HeadLayout, floors) == 64 && offset_of!(HeadLayout, drops_of) == 184);
+const _: () =
+    assert!(offset_of!(HeadLayout, before) == 304 && offset_of!(HeadLayout, ledgers) == 312);
 
 /// Fields of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +64,7 @@ pub(crate) struct Head {
 
 impl Head {
     pub(crate) fn encode(&self, instance: u128, segment: u32, page: &mut [u8]) {
-        let mut image = Image {
+        let mut image = HeadLayout {
             magic: MAGIC,
             instance: instance.to_le_bytes(),
             epoch: self.epoch.into(),
@@ -85,7 +88,7 @@ impl Head {
 
     /// The head of this segment of this store, if the page holds one.
     pub(crate) fn decode(page: &[u8], instance: u128, segment: u32) -> Option<Self> {
-        let image = Image::ref_from_bytes(page).ok()?;
+        let image = HeadLayout::ref_from_bytes(page).ok()?;
         let ours = image.magic == MAGIC
             && image.instance == instance.to_le_bytes()
             && image.segment.get() == segment

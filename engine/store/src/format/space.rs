@@ -24,7 +24,7 @@ const RESERVED: usize = SPACE_BYTES - 128 - DOCUMENT_BYTES_MAX - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Image {
+struct SpaceLayout {
     magic: [u8; 8],
     instance: [u8; 16],
     serial: U64,
@@ -42,7 +42,8 @@ struct Image {
     crc: U64,
 }
 
-const _: () = assert!(size_of::<Image>() == SPACE_BYTES && offset_of!(Image, document) == 128);
+const _: () =
+    assert!(size_of::<SpaceLayout>() == SPACE_BYTES && offset_of!(SpaceLayout, document) == 128);
 
 /// Whether a slot holds a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub(crate) struct SpaceImage<'a> {
 impl<'a> SpaceImage<'a> {
     pub(crate) fn encode(&self, instance: u128, slot: u32, bytes: &mut [u8]) {
         bytes.fill(0);
-        let image = Image::mut_from_bytes(bytes).expect("SPACE_BYTES, and of alignment 1");
+        let image = SpaceLayout::mut_from_bytes(bytes).expect("SPACE_BYTES, and of alignment 1");
         image.magic = MAGIC;
         image.instance = instance.to_le_bytes();
         image.serial = self.serial.into();
@@ -93,7 +94,7 @@ impl<'a> SpaceImage<'a> {
 
     /// The image in the bytes, if they are this slot of this store.
     pub(crate) fn decode(bytes: &'a [u8], instance: u128, slot: u32) -> Option<Self> {
-        let image = Image::ref_from_bytes(bytes).ok()?;
+        let image = SpaceLayout::ref_from_bytes(bytes).ok()?;
         let ours = image.magic == MAGIC
             && image.instance == instance.to_le_bytes()
             && image.slot.get() == slot

@@ -34,7 +34,7 @@ const BEHIND: usize = PAGE_BYTES - SERVED_AT - 8 - 2 * 8 * MEMBERS - 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Image {
+struct SuperLayout {
     magic: [u8; 16],
     version: U32,
     copy: U32,
@@ -66,9 +66,10 @@ struct Image {
     crc: U64,
 }
 
-const _: () = assert!(size_of::<Image>() == PAGE_BYTES && align_of::<Image>() == 1);
-const _: () = assert!(offset_of!(Image, served) == SERVED_AT);
-const _: () = assert!(offset_of!(Image, area_bytes) == 64 && offset_of!(Image, serial) == 112);
+const _: () = assert!(size_of::<SuperLayout>() == PAGE_BYTES && align_of::<SuperLayout>() == 1);
+const _: () = assert!(offset_of!(SuperLayout, served) == SERVED_AT);
+const _: () =
+    assert!(offset_of!(SuperLayout, area_bytes) == 64 && offset_of!(SuperLayout, serial) == 112);
 
 /// Fields of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +148,7 @@ impl Super {
 
     /// One copy as it lies on the medium.
     pub fn encode(&self, copy: u32, page: &mut [u8; PAGE_BYTES]) {
-        let mut image = Image {
+        let mut image = SuperLayout {
             magic: MAGIC,
             version: FORMAT_VERSION.into(),
             copy: copy.into(),
@@ -186,7 +187,7 @@ impl Super {
     /// # Errors
     /// `SuperError` when this program cannot use the copy.
     pub fn decode(page: &[u8; PAGE_BYTES], copy: u32) -> Result<Self, SuperError> {
-        let image = Image::ref_from_bytes(page).map_err(|_| SuperError::Damaged)?;
+        let image = SuperLayout::ref_from_bytes(page).map_err(|_| SuperError::Damaged)?;
         if image.magic != MAGIC {
             return Err(SuperError::Absent);
         }
@@ -252,7 +253,7 @@ impl Super {
     }
 }
 
-impl Image {
+impl SuperLayout {
     fn read(&self) -> Super {
         let mut pools = PoolNames::default();
         pools[1..].copy_from_slice(&self.pools);

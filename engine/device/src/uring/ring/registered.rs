@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::contract::{Attached, BufferIndex, Operation};
 use crate::uring::ring::make::errno_of;
-use crate::uring::ring::{Fate, Held, Left, Ring, TAG};
+use crate::uring::ring::{Fate, HeldRegion, Left, Ring, TAG};
 use crate::uring::sqe::SqeFormat;
 
 impl<W: SqeFormat> Ring<W> {
@@ -51,7 +51,7 @@ impl<W: SqeFormat> Ring<W> {
             let held = self.registered.at(at);
             held.fate = Fate::Silent;
             if index == 0 {
-                *held = Held::default();
+                *held = HeldRegion::default();
             }
             return Err(errno);
         }
@@ -74,7 +74,7 @@ impl<W: SqeFormat> Ring<W> {
         if held.filled > 0 {
             return false;
         }
-        *held = Held::default();
+        *held = HeldRegion::default();
         true
     }
 

@@ -63,7 +63,7 @@ impl KeyArgs {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownBlock<'a> {
     store: &'a str,
     namespace: &'a str,
     key: String,
@@ -85,7 +85,7 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
     let path = path.map_or_else(|| "?".to_owned(), |device| device.name);
     if context.format == Format::Json {
         let (store, namespace, key) = (store.name(), args.namespace.as_str(), key.to_string());
-        return print_json(&Shown { store, namespace, key, path, report: &report });
+        return print_json(&ShownBlock { store, namespace, key, path, report: &report });
     }
     print_text(&format!("key {key}, member {} ({path})\n{}", report.member, text(&report)))
 }
@@ -156,7 +156,7 @@ fn there(it: &KeyBlock) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{KeyReport, KeyState, Shown, bits, folded};
+    use super::{KeyReport, KeyState, ShownBlock, bits, folded};
     use kvrail_client::BlockKey;
 
     /// A parser keeps one of two fields with the same name.
@@ -164,7 +164,7 @@ mod tests {
     fn no_field_of_the_json_is_there_twice() {
         let report = KeyReport { member: 1, device: 3, state: KeyState::Absent, event: None };
         let (key, path) = ("0".repeat(32), "/dev/nvme3n1".to_owned());
-        let shown = Shown { store: "kv", namespace: "n", key, path, report: &report };
+        let shown = ShownBlock { store: "kv", namespace: "n", key, path, report: &report };
         let text = serde_json::to_string(&shown).unwrap();
         assert_eq!(text.matches("\"device\":").count(), 1, "{text}");
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();

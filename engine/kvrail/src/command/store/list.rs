@@ -22,7 +22,7 @@ moved meanwhile may come twice. Key and metadata are hexadecimal.";
 /// Arguments of `kvrail store list`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ListArgs {
+pub(crate) struct StoreListArgs {
     /// The namespace
     namespace: String,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownListing<'a> {
     store: &'a str,
     namespace: &'a str,
     blocks: Vec<Block>,
@@ -57,7 +57,7 @@ struct Block {
 }
 
 /// Lists.
-pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(args: &StoreListArgs, context: &Context) -> Result<(), Failure> {
     let session = args.target.attach(context)?;
     let store = session.store(args.target.store())?;
     let namespace = session.namespace(store, &args.namespace)?;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
         blocks.push(shown(block, args.metadata));
     }
     let more = blocks.len() == limit && listing.next().is_some();
-    let shown = Shown { store: store.name(), namespace: &args.namespace, blocks, more };
+    let shown = ShownListing { store: store.name(), namespace: &args.namespace, blocks, more };
     if context.format == Format::Json {
         return print_json(&shown);
     }

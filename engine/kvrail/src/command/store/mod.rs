@@ -35,13 +35,13 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) enum StoreCommand {
     /// Show how full each member is, what it found, moved, wrote and declined
-    Status(status::StatusArgs),
+    Status(status::StoreStatusArgs),
     /// List the namespaces with their blocks and identities
     Namespaces(namespaces::NamespacesArgs),
     /// Show what each pool is kept and has, and what happened in it
     Pools(pools::PoolsArgs),
     /// List the blocks of a namespace: key, length, depth, age, place, metadata
-    List(list::ListArgs),
+    List(list::StoreListArgs),
     /// Explain a key: where its block is, what will evict it, or how it was lost
     Explain(explain::ExplainArgs),
     /// Read and check all blocks while serving, within a share of the drives

@@ -26,7 +26,7 @@ pub(crate) struct NamespacesArgs {
 }
 
 #[derive(Serialize)]
-struct Listing {
+struct NamespaceListing {
     store: String,
     namespaces: Vec<NamespaceInfo>,
 }
@@ -37,7 +37,7 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
     let mut all = Vec::new();
     for store in session.stores(args.target.store())? {
         let namespaces = session.ask(|client| client.store(store.name())?.namespaces())?;
-        all.push(Listing { store: store.name().to_owned(), namespaces });
+        all.push(NamespaceListing { store: store.name().to_owned(), namespaces });
     }
     if context.format == Format::Json {
         return print_json(&all);

@@ -33,7 +33,7 @@ pub(crate) struct PoolsArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownPool {
     store: String,
     pools: Vec<PoolReport>,
 }
@@ -47,9 +47,9 @@ pub(super) fn run(args: &PoolsArgs, context: &Context) -> Result<(), Failure> {
     let shown = names.into_iter().map(|store| {
         let own = report.shards.iter().filter(|shard| shard.store == store);
         let pools = together(own);
-        Shown { store, pools }
+        ShownPool { store, pools }
     });
-    let shown: Vec<Shown> = shown.collect();
+    let shown: Vec<ShownPool> = shown.collect();
     if context.format == Format::Json {
         return print_json(&shown);
     }
@@ -90,7 +90,7 @@ const HEADS: [&str; 13] = [
     "GIVEN",
 ];
 
-fn rows(all: &[Shown]) -> Table {
+fn rows(all: &[ShownPool]) -> Table {
     let mut table = table(&HEADS);
     for it in all {
         for pool in &it.pools {

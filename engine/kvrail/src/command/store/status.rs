@@ -39,14 +39,14 @@ const POOLS_SHOWN: usize = 12;
 /// Arguments of `kvrail store status`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct StatusArgs {
+pub(crate) struct StoreStatusArgs {
     #[command(flatten)]
     target: TargetArgs,
 }
 
 /// A store, its members, and all of them together.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownStore {
     store: String,
     members: Vec<Member>,
     /// Members that were not there when the sidecar started.
@@ -62,12 +62,12 @@ struct Member {
 }
 
 /// Shows.
-pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(args: &StoreStatusArgs, context: &Context) -> Result<(), Failure> {
     let session = args.target.attach(context)?;
     let stores = session.stores(args.target.store())?;
     let names: Vec<_> = stores.iter().map(|store| store.name().to_owned()).collect();
     let report = session.ask(kvrail_client::Client::status)?;
-    let shown: Vec<Shown> = names.into_iter().map(|name| shown(name, &report)).collect();
+    let shown: Vec<ShownStore> = names.into_iter().map(|name| shown(name, &report)).collect();
     if context.format == Format::Json {
         return print_json(&shown);
     }
@@ -86,8 +86,8 @@ pub(super) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
 
 /// The pools of stores that have some beside the default one, as far as they fit a terminal of 80
 /// by 24, and how many more there are.
-fn pools(all: &[Shown]) -> (Table, usize) {
-    let own = |it: &Shown| it.total.pools.len() > 1;
+fn pools(all: &[ShownStore]) -> (Table, usize) {
+    let own = |it: &ShownStore| it.total.pools.len() > 1;
     let all = all.iter().filter(|store| own(store));
     let all =
         all.flat_map(|store| store.total.pools.iter().map(|pool| (store.store.clone(), pool)));
@@ -105,7 +105,7 @@ fn pools(all: &[Shown]) -> (Table, usize) {
     (table, all.count().saturating_sub(POOLS_SHOWN))
 }
 
-fn shown(store: String, report: &StatusReport) -> Shown {
+fn shown(store: String, report: &StatusReport) -> ShownStore {
     let own = report.shards.iter().filter(|shard| shard.store == store);
     let member = |report_of: &ShardReport| {
         let device = report.devices.iter().find(|device| device.index == report_of.device);
@@ -116,7 +116,7 @@ fn shown(store: String, report: &StatusReport) -> Shown {
     let total = total(&store, members.iter().map(|member| &member.report));
     let missing = report.missing_members().filter(|(volume, _)| *volume == store);
     let missing = missing.map(|(_, member)| member.to_owned()).collect();
-    Shown { store, members, missing, total }
+    ShownStore { store, members, missing, total }
 }
 
 /// All members together; the state is that of the one furthest from serving.
@@ -167,7 +167,7 @@ const HEADS: [&str; 18] = [
     "RAM",
 ];
 
-fn rows(all: &[Shown], now_unix_s: u64) -> Table {
+fn rows(all: &[ShownStore], now_unix_s: u64) -> Table {
     let mut table = table(&HEADS);
     for it in all {
         for member in &it.members {
@@ -250,7 +250,7 @@ mod tests {
     use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{Member, POOLS_SHOWN, Shown, pools, rows, total};
+    use super::{Member, POOLS_SHOWN, ShownStore, pools, rows, total};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
         let store = StoreCounters {
@@ -297,7 +297,7 @@ mod tests {
             let total = ShardReport { pools, ..ShardReport::default() };
             let members = Vec::new();
             let store = "a store with a name".into();
-            Shown { store, members, missing: Vec::new(), total }
+            ShownStore { store, members, missing: Vec::new(), total }
         };
         assert!(pools(&[shown(0), shown(1)]).0.is_empty());
         let (table, more) = pools(&[shown(1), shown(16)]);
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!((total.oldest_unix_s, total.counters.store.hits), (Some(1000), Some(14)));
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
         let missing = vec!["serial:S5XYZ".into()];
-        let shown = Shown { store: "cache".into(), members, missing, total };
+        let shown = ShownStore { store: "cache".into(), members, missing, total };
         let shown = rows(&[shown], 1060).to_string();
         for word in [
             "serial:S5XYZ",

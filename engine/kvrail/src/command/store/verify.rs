@@ -82,7 +82,7 @@ struct Verified {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct VerifyReport {
     store: String,
     seconds: f64,
     namespaces: Vec<Verified>,
@@ -108,7 +108,7 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
         }
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
-        reports.push(Report { store: store.name().to_owned(), seconds, namespaces });
+        reports.push(VerifyReport { store: store.name().to_owned(), seconds, namespaces });
     }
     if let Some(name) = &args.namespace
         && reports.iter().all(|report| report.namespaces.is_empty())
@@ -249,7 +249,7 @@ impl Verified {
     }
 }
 
-fn print(reports: &[Report], context: &Context) -> Result<(), Failure> {
+fn print(reports: &[VerifyReport], context: &Context) -> Result<(), Failure> {
     if context.format == Format::Json {
         return print_json(&reports);
     }
@@ -275,7 +275,7 @@ fn print(reports: &[Report], context: &Context) -> Result<(), Failure> {
 }
 
 /// The exit status.
-fn judge(reports: &[Report]) -> Result<(), Failure> {
+fn judge(reports: &[VerifyReport]) -> Result<(), Failure> {
     let all = || reports.iter().flat_map(|report| &report.namespaces);
     let wrong: u64 = all().map(|space| space.wrong).sum();
     if wrong > 0 {

@@ -74,7 +74,7 @@ struct Part {
 }
 
 #[derive(Serialize)]
-struct Made<'a> {
+struct WrittenBundle<'a> {
     file: &'a Path,
     parts: &'a [Part],
 }
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &BundleArgs, context: &Context) -> Result<(), Failure> {
             .with_remedy("nothing of it is left; name a file where there is room")
     })?;
     if context.format == Format::Json {
-        return print_json(&Made { file: &file, parts: &parts });
+        return print_json(&WrittenBundle { file: &file, parts: &parts });
     }
     let missing = parts.iter().filter_map(|part| Some((part.file, part.missing.as_ref()?)));
     missing.for_each(|(file, why)| context.note(&format!("{file}: {why}")));

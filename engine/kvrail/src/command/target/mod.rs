@@ -36,7 +36,7 @@ pub(crate) enum TargetCommand {
     /// Make the kernel's target equal to `[target]`; all of it or nothing
     Apply(apply::ApplyArgs),
     /// Show what kvrail made, and whether it is as planned
-    Status(status::StatusArgs),
+    Status(status::TargetStatusArgs),
     /// Remove everything that kvrail made, and nothing else
     Teardown(teardown::TeardownArgs),
     /// Write the plan, or a tree, as nvmetcli's JSON

@@ -22,7 +22,7 @@ Exit status: 0 when it is as planned, 8 when not; 1, 2 or 3 when there can be no
 /// Arguments of `kvrail target status`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct StatusArgs {}
+pub(crate) struct TargetStatusArgs {}
 
 #[derive(Serialize)]
 struct Status<'a> {
@@ -38,7 +38,7 @@ struct Status<'a> {
 ///
 /// # Errors
 /// `Failure` after the report, when the target is not as planned.
-pub(super) fn run(_args: &StatusArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(_args: &TargetStatusArgs, context: &Context) -> Result<(), Failure> {
     let wanted = context.config()?.config.target;
     let target = super::seen(&wanted, None)?;
     let planned = target.plan(&wanted.wish(), &Root::default());

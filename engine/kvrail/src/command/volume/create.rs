@@ -100,7 +100,7 @@ pub(super) enum DirectArg {
 }
 
 #[derive(Serialize)]
-struct Made {
+struct CreatedVolume {
     name: String,
     uuid: String,
     capacity_bytes: u64,
@@ -192,7 +192,7 @@ fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
     let shape = volume.purpose.store();
     let sizes = shape.and_then(|shape| Some((shape, sizing(volume, shape)?)));
     let members = volume.members.iter().map(|member| member.path().display().to_string());
-    let made = Made {
+    let made = CreatedVolume {
         name: volume.name.to_string(),
         uuid: volume.uuid.to_string(),
         capacity_bytes: geometry.capacity(),

@@ -23,7 +23,7 @@ Examples:
 /// Arguments of `kvrail volume list`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ListArgs {
+pub(crate) struct VolumeListArgs {
     /// More files or devices to look at, as for `create`
     #[arg(value_name = "MEMBER")]
     members: Vec<Selector>,
@@ -31,14 +31,14 @@ pub(crate) struct ListArgs {
 
 /// A volume according to its labels.
 #[derive(Debug, Serialize)]
-struct Found {
+struct FoundVolume {
     name: String,
     uuid: String,
     purpose: Purpose,
     capacity_bytes: u64,
     stripe_bytes: u64,
     member_count: u16,
-    state: State,
+    state: VolumeState,
     members: Vec<FoundMember>,
 }
 
@@ -52,7 +52,7 @@ struct FoundMember {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum State {
+enum VolumeState {
     /// All members are here and unused.
     Ready,
     /// Somebody uses a member: a sidecar, as a rule.
@@ -73,8 +73,8 @@ struct Odd {
 }
 
 #[derive(Debug, Serialize)]
-struct Listing {
-    volumes: Vec<Found>,
+struct VolumeListing {
+    volumes: Vec<FoundVolume>,
     /// Configured or named, and no member of a volume.
     odd: Vec<Odd>,
     /// Block devices of this host that could not be looked at.
@@ -82,7 +82,7 @@ struct Listing {
 }
 
 /// Reads every label there is; claims nothing.
-pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
+pub(super) fn run(args: &VolumeListArgs, context: &Context) -> Result<(), Failure> {
     let config = context.config()?.config;
     let configured = config.volume.into_iter().flat_map(|volume| volume.members);
     let (mut named, mut absent) = (BTreeSet::new(), Vec::new());
@@ -105,7 +105,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Looks at the named paths and all block devices, each device once.
-fn survey(named: &BTreeSet<PathBuf>) -> Listing {
+fn survey(named: &BTreeSet<PathBuf>) -> VolumeListing {
     let mut seen_nodes = BTreeSet::new();
     let mut labels: BTreeMap<String, Vec<Inspection>> = BTreeMap::new();
     let (mut odd, mut unreadable) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ fn survey(named: &BTreeSet<PathBuf>) -> Listing {
             }
         }
     }
-    Listing { volumes: labels.into_values().map(found).collect(), odd, unreadable }
+    VolumeListing { volumes: labels.into_values().map(found).collect(), odd, unreadable }
 }
 
 fn whole_or_surviving(seen: &Inspection) -> Option<&Label> {
@@ -150,7 +150,7 @@ fn is_named(newest: &Label, label: &Label) -> bool {
 }
 
 /// One volume out of the members that name it; there is at least one.
-fn found(seen: Vec<Inspection>) -> Found {
+fn found(seen: Vec<Inspection>) -> FoundVolume {
     let labels = seen.iter().filter_map(whole_or_surviving);
     let label = labels.max_by_key(|label| label.changes).expect("a label led here");
     let mut members: Vec<FoundMember> = seen
@@ -165,7 +165,7 @@ fn found(seen: Vec<Inspection>) -> Found {
         })
         .collect();
     members.sort_by_key(|member| member.index);
-    Found {
+    FoundVolume {
         name: label.volume_name.to_string(),
         uuid: label.volume_uuid.to_string(),
         purpose: label.purpose,
@@ -177,22 +177,22 @@ fn found(seen: Vec<Inspection>) -> Found {
     }
 }
 
-fn state(members: &[FoundMember], count: u16) -> State {
+fn state(members: &[FoundMember], count: u16) -> VolumeState {
     let indices: BTreeSet<u16> = members.iter().map(|member| member.index).collect();
     if indices.len() < members.len() {
-        State::Duplicate
+        VolumeState::Duplicate
     } else if members.iter().any(|member| !member.healthy) {
-        State::Damaged
+        VolumeState::Damaged
     } else if members.len() < usize::from(count) {
-        State::Incomplete
+        VolumeState::Incomplete
     } else if members.iter().any(|member| member.used) {
-        State::InUse
+        VolumeState::InUse
     } else {
-        State::Ready
+        VolumeState::Ready
     }
 }
 
-fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
+fn show(listing: &VolumeListing, context: &Context) -> Result<(), Failure> {
     for odd in &listing.odd {
         context.note(&format!("{}: {}", odd.path.display(), odd.what));
     }
@@ -222,12 +222,12 @@ fn show(listing: &Listing, context: &Context) -> Result<(), Failure> {
     print_table(&table)
 }
 
-fn words(state: State) -> &'static str {
+fn words(state: VolumeState) -> &'static str {
     match state {
-        State::Ready => "ready",
-        State::InUse => "in use",
-        State::Incomplete => "incomplete",
-        State::Damaged => "damaged",
-        State::Duplicate => "duplicate",
+        VolumeState::Ready => "ready",
+        VolumeState::InUse => "in use",
+        VolumeState::Incomplete => "incomplete",
+        VolumeState::Damaged => "damaged",
+        VolumeState::Duplicate => "duplicate",
     }
 }

@@ -35,7 +35,7 @@ pub(crate) enum VolumeCommand {
     /// Take a member out of a store for good: a drive that is dead, most often
     Retire(retire::RetireArgs),
     /// List the volumes of this host: configured ones and all block devices
-    List(list::ListArgs),
+    List(list::VolumeListArgs),
     /// Show what devices or files hold: label, foreign data, users
     Inspect(inspect::InspectArgs),
     /// Restore labels of which one copy is damaged

@@ -2,7 +2,7 @@
 //! and what was in flight has ended: the store is swept. The next life begins with another store.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LifeState {
     /// Its device is there.
     Running,
     /// Its device was gone: the store is asked nothing until the next life.
@@ -17,12 +17,12 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Life {
     number: u32,
-    state: State,
+    state: LifeState,
 }
 
 impl Life {
     pub(super) fn first() -> Self {
-        Self { number: 1, state: State::Running }
+        Self { number: 1, state: LifeState::Running }
     }
 
     /// Grants hold for one life. 0 is none.
@@ -33,46 +33,50 @@ impl Life {
 
     /// Whether its store may be asked.
     pub(super) fn is_running(&self) -> bool {
-        self.state == State::Running
+        self.state == LifeState::Running
     }
 
     /// Whether its device is gone.
     #[inline(always)]
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self.state, State::Gone | State::Swept)
+        matches!(self.state, LifeState::Gone | LifeState::Swept)
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.state == State::Stopped
+        self.state == LifeState::Stopped
     }
 
     /// Whether the requests of a life without a device were ended.
     pub(super) fn is_swept(&self) -> bool {
-        self.state == State::Swept
+        self.state == LifeState::Swept
     }
 
     /// The device is gone.
     pub(super) fn lose_device(&mut self) {
-        if self.state != State::Swept {
-            self.state = State::Gone;
+        if self.state != LifeState::Swept {
+            self.state = LifeState::Gone;
         }
     }
 
     /// The requests of a life without a device are ended now.
     pub(super) fn sweep(&mut self) {
-        assert_eq!(self.state, State::Gone, "a life is swept once, and only without its device");
-        self.state = State::Swept;
+        assert_eq!(
+            self.state,
+            LifeState::Gone,
+            "a life is swept once, and only without its device"
+        );
+        self.state = LifeState::Swept;
     }
 
     /// The next life begins.
     pub(super) fn begin_anew(&mut self) {
-        assert_eq!(self.state, State::Swept, "nothing of the life before is in flight");
-        *self = Self { number: self.number + 1, state: State::Running };
+        assert_eq!(self.state, LifeState::Swept, "nothing of the life before is in flight");
+        *self = Self { number: self.number + 1, state: LifeState::Running };
     }
 
     /// Nothing is asked any more.
     pub(super) fn stop(&mut self) {
-        self.state = State::Stopped;
+        self.state = LifeState::Stopped;
     }
 }
 

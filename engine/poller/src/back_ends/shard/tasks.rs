@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Memory, Now, Phase, Task as Wanted, Urgency, Verb};
+use kvrail_store::{Memory, Now, Phase, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
@@ -49,7 +49,7 @@ impl Shard {
                     }
                 }
                 _ if wanted.verb == Verb::Discard => {
-                    let Wanted { id, offset, length: left, .. } = wanted;
+                    let kvrail_store::Task { id, offset, length: left, .. } = wanted;
                     self.discarding.begin(id, offset, left);
                     operations.extend(self.next_discard(now));
                 }
@@ -72,7 +72,7 @@ impl Shard {
     }
 
     /// A task of the store's own.
-    fn own(&mut self, wanted: &Wanted, now: Now) -> Task {
+    fn own(&mut self, wanted: &kvrail_store::Task, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
             Memory::Pool { buffer, at } => {

@@ -3,14 +3,14 @@
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
 
-use super::{Among, Nodes, Waiting, Wanted, Way};
+use super::{Among, Nodes, QueuedRequest, Waiting, Way};
 use crate::limits::{SessionSlot, TenantSlot};
 
 /// A device that takes 8 us for an operation and 0.4 us for each KiB.
-fn wanted(at: u64, session: u8, class: Class, length: u32) -> Wanted {
+fn wanted(at: u64, session: u8, class: Class, length: u32) -> QueuedRequest {
     let cost_ns = 8_000 + u64::from(length) * 400 / 1024;
     let (id, way) = (SlotId::from_u64(at), Way::Read);
-    Wanted { id, session: SessionSlot(session), class, way, length, cost_ns }
+    QueuedRequest { id, session: SessionSlot(session), class, way, length, cost_ns }
 }
 
 fn drain(waiting: &mut Waiting, nodes: &Nodes, count: usize) -> Vec<(u32, Class)> {
@@ -91,7 +91,7 @@ fn background_is_late_but_never_starved() {
 #[test]
 fn reads_of_a_session_pass_its_writes_which_are_owed_a_sixteenth() {
     let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
-    let write = |at| Wanted { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) };
+    let write = |at| QueuedRequest { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) };
     (0..100).for_each(|at| waiting.push(&mut nodes, write(at)));
     (100..200).for_each(|at| {
         waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 10));
@@ -114,13 +114,17 @@ fn sessions_share_the_time_whichever_way_their_bytes_go() {
         waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 10));
     }
     for at in 200..300 {
-        waiting
-            .push(&mut nodes, Wanted { way: Way::Write, ..wanted(at, 1, Class::Demand, 64 << 10) });
+        waiting.push(
+            &mut nodes,
+            QueuedRequest { way: Way::Write, ..wanted(at, 1, Class::Demand, 64 << 10) },
+        );
     }
     // A session that reads and writes has no more than one that writes.
     for at in 300..400 {
-        waiting
-            .push(&mut nodes, Wanted { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) });
+        waiting.push(
+            &mut nodes,
+            QueuedRequest { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) },
+        );
     }
     let order = drain(&mut waiting, &nodes, 100);
     let second = order.iter().filter(|(at, _)| (200..300).contains(at)).count();
