@@ -154,7 +154,7 @@ fn a_c_program_survives_its_sidecar() {
     let mut command = watched(&program, Watch::Sanitizers, &sidecar);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     eventually("it has requests", || {
-        sidecar.status().sessions.iter().any(|session| session.accepted > 0)
+        sidecar.status().sessions.iter().any(|session| session.counters.accepted > Some(0))
     });
     sidecar.kill();
     let start = std::time::Instant::now();

@@ -91,8 +91,11 @@ fn a_sidecar_that_is_not_root_serves() {
 /// Bytes of arenas that rings have registered, and of the other arenas.
 fn attached(client: &Client) -> (u64, u64) {
     let devices = client.status().unwrap().devices;
-    let sum = |of: fn(&DeviceReport) -> u64| devices.iter().map(of).sum();
-    (sum(|device| device.registered_bytes), sum(|device| device.unregistered_bytes))
+    let sum = |of: fn(&DeviceReport) -> Option<u64>| devices.iter().filter_map(of).sum();
+    (
+        sum(|device| device.counters.registered_bytes),
+        sum(|device| device.counters.unregistered_bytes),
+    )
 }
 
 /// Writes a block from one arena and reads it to another.

@@ -30,7 +30,7 @@ fn everything_once_everything_right() {
     assert!(all.verified > u64::from(2 * THREADS), "only {} reads compared", all.verified);
     let status = sidecar.status();
     let device = &status.devices[0];
-    assert_eq!(device.errors, 0);
+    assert_eq!(device.counters.errors, Some(0));
     println!("{} requests, {} bytes, {} verified", all.ended, all.bytes, all.verified);
     let client = sidecar.attach();
     kvrail_tests::verify(&client, "kv", &all.acknowledged).unwrap().assert_right();

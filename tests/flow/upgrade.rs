@@ -36,7 +36,7 @@ fn clients_go_on_over_an_upgrade() {
     // the reason when one does not go on.
     let go_on = |sidecar: &Sidecar| {
         let start = Instant::now();
-        let goes_on = |session: &SessionReport| session.completed > 100;
+        let goes_on = |session: &SessionReport| session.counters.completed > Some(100);
         while sidecar.status().sessions.iter().filter(|session| goes_on(session)).count() < CLIENTS
             && start.elapsed() < LONG
         {

@@ -34,7 +34,7 @@ fn bad_sectors_fail_their_own_requests_only() {
         }
         let report = sidecar.status();
         assert_eq!(report.devices[0].state, DeviceState::Serving);
-        assert_eq!(report.devices[0].errors, 2);
+        assert_eq!(report.devices[0].counters.errors, Some(2));
         drop(one);
         sidecar.stop();
     }

@@ -53,7 +53,7 @@ fn a_device_that_hangs_is_late_and_ends_when_it_ends() {
         late.sort_unstable();
         late.dedup();
         assert!(late.len() as u64 >= REQUESTS - 2, "{mode}: {late:?} were late");
-        assert_eq!(sidecar.status().devices[0].late, late.len() as u64);
+        assert_eq!(sidecar.status().devices[0].counters.late, Some(late.len() as u64));
         drop((queue, arena, client));
         sidecar.stop();
     }

@@ -37,7 +37,8 @@ impl Timeline {
                 let report = client.status().expect("the sidecar answers");
                 let devices = report.devices.iter().map(|device| {
                     let ended = device.reads.operations + device.writes.operations;
-                    (ended - device.errors.min(ended), device.errors, device.state)
+                    let errors = device.counters.errors.unwrap_or(0);
+                    (ended - errors.min(ended), errors, device.state)
                 });
                 let devices = devices.map(|(ok, errors, state)| (ok, errors, format!("{state:?}")));
                 samples.push(Sample { at: began.elapsed(), devices: devices.collect() });

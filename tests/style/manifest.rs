@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("counters", &[]),
     ("sandbox", &[]),
-    ("gpu", &["cufile", "device", "layout", "memory", "ring"]),
+    ("gpu", &["counters", "cufile", "device", "layout", "memory", "ring"]),
     ("volume", &["memory", "ring", "store"]),
     ("store", &["counters", "units"]),
     ("nvme", &["memory"]),
@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("check", &["memory", "nvme", "topology"]),
     ("protocol", &["counters", "ring"]),
     ("poller", &["counters", "device", "memory", "ring", "store"]),
-    ("session", &["device", "gpu", "memory", "poller", "protocol", "ring", "store"]),
+    ("session", &["counters", "device", "gpu", "memory", "poller", "protocol", "ring", "store"]),
     ("metrics", &["counters", "protocol", "units"]),
     (
         "cli",

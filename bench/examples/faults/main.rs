@@ -82,13 +82,15 @@ fn main() -> Result<(), Failure> {
     println!("what the sidecars count at the end");
     for arm in &arms {
         let report = arm.reader.status()?;
-        let sum = |of: fn(&SessionReport) -> u64| report.sessions.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&SessionReport) -> Option<u64>| {
+            report.sessions.iter().filter_map(of).sum::<u64>()
+        };
         println!(
             "{:26} {} requests accepted, {} completed, {} failed; {} log lines lost",
             arm.name,
-            sum(|session| session.accepted),
-            sum(|session| session.completed),
-            sum(|session| session.failed),
+            sum(|session| session.counters.accepted),
+            sum(|session| session.counters.completed),
+            sum(|session| session.counters.failed),
             report.sidecar.log_lines_lost
         );
     }

@@ -30,7 +30,7 @@ pub use self::target::SidecarTarget;
 /// When the sidecar does not answer.
 pub fn unregistered(client: &Client) -> Result<String> {
     let devices = client.status().context("asking the sidecar for its memory")?.devices;
-    let bytes: u64 = devices.iter().map(|device| device.unregistered_bytes).sum();
+    let bytes: u64 = devices.iter().filter_map(|device| device.counters.unregistered_bytes).sum();
     Ok(match bytes {
         0 => String::new(),
         _ => format!(

@@ -1,5 +1,5 @@
-//! Every counter that a store, its pools and a poller show: its name, its metric and its meaning,
-//! stated once.
+//! Every counter of stores, pools, pollers, devices, sessions and GPUs: its name, its metric and
+//! its meaning, stated once.
 //!
 //! A table makes a struct with a field for each counter, whatever holds the numbers: the store
 //! counts in `StoreCounters<u64>`, a poller shows them in atomic words, and a report has
@@ -9,9 +9,15 @@
 
 #[macro_use]
 mod table;
+mod device;
+mod gpu;
 mod poller;
+mod session;
 mod store;
 
+pub use device::DeviceCounters;
+pub use gpu::GpuCounters;
 pub use poller::PollerCounters;
+pub use session::SessionCounters;
 pub use store::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
 pub use table::{Definition, Figure, Kind};

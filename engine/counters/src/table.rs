@@ -83,6 +83,11 @@ macro_rules! counters {
             pub fn map<U>(&self, of: impl Fn(&T) -> U) -> $name<U> {
                 $name { $($field: of(&self.$field)),* }
             }
+
+            /// The same counters, each made of this one and the other's.
+            pub fn with<U, V>(&self, other: &$name<U>, of: impl Fn(&T, &U) -> V) -> $name<V> {
+                $name { $($field: of(&self.$field, &other.$field)),* }
+            }
         }
 
         impl $name<()> {

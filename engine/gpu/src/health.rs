@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
+use kvrail_counters::GpuCounters;
 
 /// Shared between the GPU's poller, the bridges that use it, and the reports.
 #[derive(Debug, Default)]
@@ -16,31 +16,7 @@ pub struct Health {
 
 /// Counters of a GPU's poller; one writer, read by reports.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    launches: AtomicU64,
-    moves: AtomicU64,
-    gathered_bytes: AtomicU64,
-    scattered_bytes: AtomicU64,
-    direct_bytes: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// A reading of the counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuCounts {
-    /// Kernel launches.
-    pub launches: u64,
-    /// Moves they did.
-    pub moves: u64,
-    /// Bytes from GPU to staging memory.
-    pub gathered_bytes: u64,
-    /// Bytes from staging memory to the GPU.
-    pub scattered_bytes: u64,
-    /// Bytes of direct I/O.
-    pub direct_bytes: u64,
-    /// Jobs that ended in an error.
-    pub failed: u64,
-}
+pub(crate) struct Counters(GpuCounters<AtomicU64>);
 
 /// Adds; the GPU's poller is the only writer.
 pub(crate) fn add(counter: &AtomicU64, value: u64) {
@@ -49,24 +25,24 @@ pub(crate) fn add(counter: &AtomicU64, value: u64) {
 
 impl Counters {
     pub(crate) fn launched(&self, moves: usize) {
-        add(&self.launches, 1);
-        add(&self.moves, moves as u64);
+        add(&self.0.launches, 1);
+        add(&self.0.moves, moves as u64);
     }
 
     pub(crate) fn gathered(&self, bytes: u32) {
-        add(&self.gathered_bytes, u64::from(bytes));
+        add(&self.0.gathered_bytes, u64::from(bytes));
     }
 
     pub(crate) fn scattered(&self, bytes: u32) {
-        add(&self.scattered_bytes, u64::from(bytes));
+        add(&self.0.scattered_bytes, u64::from(bytes));
     }
 
     pub(crate) fn direct(&self, bytes: u32) {
-        add(&self.direct_bytes, u64::from(bytes));
+        add(&self.0.direct_bytes, u64::from(bytes));
     }
 
     pub(crate) fn failed(&self) {
-        add(&self.failed, 1);
+        add(&self.0.failed, 1);
     }
 }
 
@@ -117,16 +93,7 @@ impl Health {
 
     /// The counts so far.
     #[must_use]
-    pub fn counts(&self) -> GpuCounts {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let it = &self.counters;
-        GpuCounts {
-            launches: read(&it.launches),
-            moves: read(&it.moves),
-            gathered_bytes: read(&it.gathered_bytes),
-            scattered_bytes: read(&it.scattered_bytes),
-            direct_bytes: read(&it.direct_bytes),
-            failed: read(&it.failed),
-        }
+    pub fn counts(&self) -> GpuCounters<u64> {
+        self.counters.0.map(|counter| counter.load(Ordering::Relaxed))
     }
 }

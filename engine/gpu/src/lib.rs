@@ -30,7 +30,7 @@ pub use contract::{
 };
 pub use error::{CudaError, GpuError};
 pub use handle::{BadUuid, GpuHandle, GpuUuid};
-pub use health::{GpuCounts, Health};
+pub use health::Health;
 pub use kvrail_layout::{self as layout, Fragment, Layout, LayoutError};
 pub use mechanism::{Choice, MechanismChoice, Member, choose};
 pub use poller::{

@@ -84,7 +84,7 @@ impl Ages {
         if self.seen >= tasks.claimed() || to == tasks.capacity() {
             for (found, stats) in self.found.iter_mut().zip(stats) {
                 let Found { overdue, oldest_ns } = std::mem::replace(found, NOTHING);
-                stats.overdue.set(overdue);
+                stats.counters.overdue.set(overdue);
                 stats.oldest_ns.set(if oldest_ns == u64::MAX { 0 } else { oldest_ns });
             }
             (self.at, self.seen) = (0, 0);

@@ -136,10 +136,11 @@ impl<D: Device> DeviceQueue<D> {
 
     /// Counts the bytes of the regions that the device has.
     #[cold]
-    pub(crate) fn count_attached(&mut self, counters: &DeviceStats) {
+    pub(crate) fn count_attached(&mut self, stats: &DeviceStats) {
         let AttachedBytes { registered, addressed } = self.device.attached();
-        counters.registered_bytes.set(registered);
-        counters.addressed_bytes.set(addressed);
+        stats.counters.registered_bytes.set(registered);
+        // Requests name these regions by address.
+        stats.counters.unregistered_bytes.set(addressed);
     }
 
     /// Has the device deregister a region.

@@ -62,10 +62,10 @@ impl<D: Device> Executor<D> {
         let devices = devices.into_iter().zip(budgets);
         let mut queues: Vec<_> =
             devices.map(|(device, budget)| DeviceQueue::new(device, *budget)).collect();
-        for (queue, counters) in queues.iter_mut().zip(&stats.devices) {
-            counters.in_flight_bytes_limit.set(queue.scheduler().in_flight_bytes());
-            counters.write_bytes_limit.set(queue.scheduler().write_bytes(0));
-            queue.count_attached(counters);
+        for (queue, stats) in queues.iter_mut().zip(&stats.devices) {
+            stats.counters.in_flight_bytes.set(queue.scheduler().in_flight_bytes());
+            stats.counters.write_bytes.set(queue.scheduler().write_bytes(0));
+            queue.count_attached(stats);
         }
         Self {
             queues,
@@ -250,7 +250,7 @@ impl<D: Device> Executor<D> {
                     }
                     task.submitted_ns = self.now_ns;
                 } else {
-                    self.stats.devices[device].errors.add(1);
+                    self.stats.devices[device].counters.errors.add(1);
                     self.finish(pick.id, (Status::DeviceGone, 0), front_end);
                 }
                 self.queues[device].scheduler().take(&self.nodes, kind, pick);
@@ -276,7 +276,7 @@ impl<D: Device> Executor<D> {
                 return;
             }
             queue.scheduler().take_serial(nodes, opcode);
-            self.stats.devices[device].errors.add(1);
+            self.stats.devices[device].counters.errors.add(1);
             self.finish(id, (Status::DeviceGone, 0), front_end);
         }
     }
@@ -316,7 +316,7 @@ impl<D: Device> Executor<D> {
     #[inline]
     pub(crate) fn report_late(&mut self, front_end: &mut FrontEnd) {
         while let Some(task) = self.inflight.next_due(self.now_ns) {
-            self.stats.devices[task.device()].late.add(1);
+            self.stats.devices[task.device()].counters.late.add(1);
             let client = task.owner.as_client().expect("stores' tasks have no deadline");
             let late = match task.header.is_with_store() {
                 true => Completion::refused(client.user_data, Status::Late),
@@ -329,9 +329,9 @@ impl<D: Device> Executor<D> {
     /// Shows what devices hold, and what waits for them.
     #[inline]
     pub(crate) fn show_depths(&mut self) {
-        for (queue, counters) in self.queues.iter_mut().zip(&self.stats.devices) {
-            counters.in_flight.set(u64::from(queue.scheduler().in_flight()));
-            counters.waiting.set(u64::from(queue.scheduler().waiting()));
+        for (queue, stats) in self.queues.iter_mut().zip(&self.stats.devices) {
+            stats.counters.in_flight.set(u64::from(queue.scheduler().in_flight()));
+            stats.counters.waiting.set(u64::from(queue.scheduler().waiting()));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use kvrail_counters::SessionCounters;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, LaneFault, RegionId, RequestSnapshot, SideSlot, Status};
 
@@ -11,7 +12,7 @@ use crate::limits::SessionSlot;
 use crate::probes;
 use crate::regions::Regions;
 use crate::sessions::{Held, Sessions};
-use crate::stats::{PollerStats, SessionStats};
+use crate::stats::{Counter, PollerStats};
 use crate::task::{ClientRequest, Ended};
 use crate::trace::Tracer;
 
@@ -156,7 +157,7 @@ impl FrontEnd {
         let max = self.sessions.allowance(session, LANE_QUANTUM);
         lane.set_throttled(max == 0);
         let Self { regions, stats, .. } = self;
-        let counters = &stats.sessions[usize::from(session.0)];
+        let counters = &stats.sessions[usize::from(session.0)].counters;
         let before = lane.server().outstanding();
         let seat = LaneContext { session, lane: index, tails: lane.tails() };
         let (mut kept, mut continued) = (Completion::default(), 0);
@@ -223,7 +224,7 @@ impl FrontEnd {
     pub(crate) fn retire(&mut self, ended: &Ended) {
         let Ended { client, status, count, bytes, regions } = *ended;
         debug_assert!(count > 0, "something has ended");
-        let counters = &self.stats.sessions[usize::from(client.session.0)];
+        let counters = &self.stats.sessions[usize::from(client.session.0)].counters;
         counters.completed.add(u64::from(count));
         if status == Status::Ok {
             counters.bytes.add(bytes);
@@ -241,13 +242,13 @@ impl FrontEnd {
 
 /// Answers a request that needs no task, or gets none.
 #[cold]
-fn answer(counters: &SessionStats, user_data: u64, status: Status) -> Completion {
+fn answer(counters: &SessionCounters<Counter>, user_data: u64, status: Status) -> Completion {
     count_answer(counters, &Completion::refused(user_data, status))
 }
 
 /// Counts one that is answered where it was taken.
 #[cold]
-fn count_answer(counters: &SessionStats, completion: &Completion) -> Completion {
+fn count_answer(counters: &SessionCounters<Counter>, completion: &Completion) -> Completion {
     counters.completed.add(1);
     if completion.status().is_failure() {
         counters.failed.add(1);

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
-use kvrail_counters::{Definition, MemberCounters, PollerCounters, PoolCounters};
+use kvrail_counters::{
+    Definition, DeviceCounters, MemberCounters, PollerCounters, PoolCounters, SessionCounters,
+};
 use kvrail_ring::{Class, Opcode};
 use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolView, Store};
 
@@ -290,27 +292,10 @@ pub struct DeviceStats {
     pub read_bytes: Counter,
     /// Bytes written.
     pub write_bytes: Counter,
-    /// Operations that did not end OK.
-    pub errors: Counter,
-    /// LATE notices.
-    pub late: Counter,
+    /// What it counts beside them.
+    pub counters: DeviceCounters<Counter>,
     /// 1 while the device is gone.
     pub gone: Counter,
-    /// Operations at the device now.
-    pub in_flight: Counter,
-    /// Bytes of host memory's requests that the device may hold at once now.
-    pub in_flight_bytes_limit: Counter,
-    /// Of them bytes of writes: less where reads suffer from more.
-    pub write_bytes_limit: Counter,
-    /// Bytes of regions that are registered with the device's ring.
-    pub registered_bytes: Counter,
-    /// Bytes of regions that are not, because they may not be pinned: requests name them by
-    /// address.
-    pub addressed_bytes: Counter,
-    /// Requests waiting for the device now.
-    pub waiting: Counter,
-    /// Requests accepted longer ago than `Mailbox::set_overdue`.
-    pub overdue: Counter,
     /// Monotonic nanoseconds at which the oldest request was accepted; 0 when there is none.
     pub oldest_ns: Counter,
     /// By kind, then by class.
@@ -331,14 +316,8 @@ impl DeviceStats {
 /// What one session asked of one poller.
 #[derive(Debug, Default)]
 pub struct SessionStats {
-    /// Requests accepted. A lookup of many keys is one.
-    pub accepted: Counter,
-    /// Requests completed, refused ones included.
-    pub completed: Counter,
-    /// Requests that failed: a miss, and a block that a store declined, did not.
-    pub failed: Counter,
-    /// Bytes moved.
-    pub bytes: Counter,
+    /// What it counts.
+    pub counters: SessionCounters<Counter>,
     /// Blocks of stores that it reported, and that were what they should be.
     pub false_reports: Counter,
 }

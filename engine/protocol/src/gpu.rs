@@ -1,5 +1,6 @@
 //! GPU memory on the session socket: a client's memory, and the sidecar's report about GPUs.
 
+use kvrail_counters::GpuCounters;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -198,18 +199,9 @@ pub struct GpuReport {
     pub regions: u32,
     /// Bytes of them.
     pub region_bytes: u64,
-    /// Kernel launches.
-    pub launches: u64,
-    /// Moves they did.
-    pub moves: u64,
-    /// Bytes from the GPU to staging memory.
-    pub gathered_bytes: u64,
-    /// Bytes from staging memory to the GPU.
-    pub scattered_bytes: u64,
-    /// Bytes of direct I/O.
-    pub direct_bytes: u64,
-    /// Jobs that ended in an error.
-    pub failed: u64,
+    /// Counters since the start.
+    #[serde(flatten)]
+    pub counters: GpuCounters<Option<u64>>,
     /// Its staging pool.
     pub staging: StagingReport,
 }

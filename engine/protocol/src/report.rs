@@ -1,6 +1,6 @@
 //! The report of `kvrail status`.
 
-use kvrail_counters::PollerCounters;
+use kvrail_counters::{DeviceCounters, PollerCounters, SessionCounters};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -309,35 +309,15 @@ pub struct DeviceReport {
     pub logical_block: u32,
     /// Operations it takes at once.
     pub depth: u32,
-    /// Operations at the device now.
-    pub in_flight: u64,
-    /// Bytes it is given at once now: fixed, or what it moves in 2 ms.
-    #[serde(default)]
-    pub in_flight_bytes: u64,
-    /// Of them bytes of writes: less while reads suffer from more.
-    #[serde(default)]
-    pub write_bytes: u64,
-    /// Bytes of memory that is registered with its ring.
-    #[serde(default)]
-    pub registered_bytes: u64,
-    /// Bytes of memory that is not, because this process may not pin that much: slower.
-    #[serde(default)]
-    pub unregistered_bytes: u64,
-    /// Requests waiting for it now.
-    pub waiting: u64,
+    /// Counters since the start, and how the device is now.
+    #[serde(flatten)]
+    pub counters: DeviceCounters<Option<u64>>,
     /// Reads since start.
     pub reads: IoCounts,
     /// Writes since start.
     pub writes: IoCounts,
     /// Flushes and discards since start.
     pub others: u64,
-    /// Operations that did not end OK.
-    pub errors: u64,
-    /// LATE notices.
-    pub late: u64,
-    /// Requests older than `pollers.overdue_after`.
-    #[serde(default)]
-    pub overdue: u64,
     /// Age of the oldest request in flight, in milliseconds; 0 when there is none. Looked at every
     /// second or so.
     #[serde(default)]
@@ -431,14 +411,9 @@ pub struct SessionReport {
     /// The waker of its client.
     #[serde(default)]
     pub woken_by: Waker,
-    /// Requests accepted.
-    pub accepted: u64,
-    /// Requests completed.
-    pub completed: u64,
-    /// Requests that failed: a miss, and a block that a store declined, did not.
-    pub failed: u64,
-    /// Bytes moved.
-    pub bytes: u64,
+    /// Counters since it attached.
+    #[serde(flatten)]
+    pub counters: SessionCounters<Option<u64>>,
     /// `attached`, or `reclaiming: ` and why it ended, and which stalled pollers it waits for.
     pub state: String,
     /// Seconds in that state.

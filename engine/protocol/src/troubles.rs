@@ -65,7 +65,7 @@ fn missing_members(report: &StatusReport) -> Vec<Trouble> {
 fn devices(report: &StatusReport) -> Vec<Trouble> {
     let troubled = report.devices.iter().filter_map(|device| {
         let label = report.device_label(device.index);
-        let (code, words) = match (device.state, device.overdue) {
+        let (code, words) = match (device.state, device.counters.overdue.unwrap_or(0)) {
             (DeviceState::Gone, _) => (TroubleCode::DeviceGone, "is gone"),
             (DeviceState::Serving, 0) => return None,
             (DeviceState::Serving, _) => (TroubleCode::DeviceSilent, "does not answer"),

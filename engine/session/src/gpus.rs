@@ -44,7 +44,6 @@ impl ServedGpu {
     /// The GPU's status, with `regions` regions of `region_bytes` in all.
     pub(crate) fn report(&self, (regions, region_bytes): (usize, u64)) -> GpuReport {
         let it = self;
-        let counts = it.health.counts();
         let failed = it.health.failure();
         let direct = it.health.direct_failure().map(|why| format!("direct I/O ended: {why}"));
         let fallback = it.health.fallback().map(str::to_owned);
@@ -59,12 +58,7 @@ impl ServedGpu {
             routes: it.routes.clone(),
             regions: u32::try_from(regions).unwrap_or(u32::MAX),
             region_bytes,
-            launches: counts.launches,
-            moves: counts.moves,
-            gathered_bytes: counts.gathered_bytes,
-            scattered_bytes: counts.scattered_bytes,
-            direct_bytes: counts.direct_bytes,
-            failed: counts.failed,
+            counters: it.health.counts().map(|count| Some(*count)),
             staging: StagingReport {
                 slots: options.slots,
                 slot_bytes: options.slot_bytes,

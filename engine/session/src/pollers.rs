@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use kvrail_counters::SessionCounters;
 use kvrail_poller::{Command, Notice, PollerHandle, SessionSlot};
 
 /// A set of pollers, one bit each; there are at most `POLLERS_MAX` = 64.
@@ -57,26 +58,7 @@ impl PollerSet {
 }
 
 /// Results of the requests of a session slot.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) accepted: u64,
-    pub(crate) completed: u64,
-    pub(crate) failed: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Counts {
-    pub(crate) fn since(self, before: Self) -> Self {
-        debug_assert!(self.accepted >= before.accepted, "counters only grow");
-        debug_assert!(self.completed >= before.completed, "counters only grow");
-        Self {
-            accepted: self.accepted.saturating_sub(before.accepted),
-            completed: self.completed.saturating_sub(before.completed),
-            failed: self.failed.saturating_sub(before.failed),
-            bytes: self.bytes.saturating_sub(before.bytes),
-        }
-    }
-}
+pub(crate) type Counts = SessionCounters<u64>;
 
 /// The pollers and what they could not take yet.
 #[derive(Debug)]
@@ -154,11 +136,8 @@ impl Pollers {
     pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
         let handles = self.handles.iter();
         let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
-        slots.fold(Counts::default(), |sum, stats| Counts {
-            accepted: sum.accepted + stats.accepted.get(),
-            completed: sum.completed + stats.completed.get(),
-            failed: sum.failed + stats.failed.get(),
-            bytes: sum.bytes + stats.bytes.get(),
+        slots.fold(Counts::default(), |sum, stats| {
+            sum.with(&stats.counters, |sum, counter| sum + counter.get())
         })
     }
 

@@ -176,18 +176,10 @@ fn report_device(
         capacity_bytes: description.capacity_bytes,
         logical_block: description.logical_block,
         depth: description.depth,
-        in_flight: stats.in_flight.get(),
-        in_flight_bytes: stats.in_flight_bytes_limit.get(),
-        write_bytes: stats.write_bytes_limit.get(),
-        registered_bytes: stats.registered_bytes.get(),
-        unregistered_bytes: stats.addressed_bytes.get(),
-        waiting: stats.waiting.get(),
+        counters: stats.counters.map(|counter| Some(counter.get())),
         reads: count(&stats.reads, &stats.read_bytes),
         writes: count(&stats.writes, &stats.write_bytes),
         others: stats.others.get(),
-        errors: stats.errors.get(),
-        late: stats.late.get(),
-        overdue: stats.overdue.get(),
         oldest_ms: match stats.oldest_ns.get() {
             0 => 0,
             since_ns => MonotonicClock.now_ns().saturating_sub(since_ns) / 1_000_000,
@@ -202,8 +194,9 @@ fn report_device(
 #[must_use]
 pub fn unregistered(handles: &[PollerHandle]) -> Option<String> {
     let devices = || handles.iter().flat_map(|handle| &handle.stats.devices);
-    let addressed: u64 = devices().map(|stats| stats.addressed_bytes.get()).sum();
-    let all = addressed + devices().map(|stats| stats.registered_bytes.get()).sum::<u64>();
+    let addressed: u64 = devices().map(|stats| stats.counters.unregistered_bytes.get()).sum();
+    let registered = devices().map(|stats| stats.counters.registered_bytes.get());
+    let all = addressed + registered.sum::<u64>();
     let (limit, remedy) = (PinLimit::of_this_process(), pin_remedy(all));
     (addressed > 0).then(|| {
         format!(

@@ -367,7 +367,10 @@ impl Session {
         waits: &str,
         woken_by: Waker,
     ) -> SessionReport {
-        let counts = counted.since(self.counted_before);
+        let counters = counted.with(&self.counted_before, |now, before| {
+            debug_assert!(now >= before, "counters only grow");
+            Some(now.saturating_sub(*before))
+        });
         let state = match &self.phase {
             Phase::Greeting { .. } => "greeting".into(),
             Phase::Attached => "attached".into(),
@@ -391,10 +394,7 @@ impl Session {
             gpu_bytes,
             queues: narrow(held.queues),
             woken_by,
-            accepted: counts.accepted,
-            completed: counts.completed,
-            failed: counts.failed,
-            bytes: counts.bytes,
+            counters,
             state,
             since_s: self.since.elapsed().as_secs(),
         }

@@ -166,7 +166,7 @@ impl Pulse {
     fn look_at_devices(&mut self, handle: &PollerHandle, patience: &Patience) {
         let devices = handle.devices.iter().zip(&handle.stats.devices);
         for (said, ((_, device), stats)) in self.overdue.iter_mut().zip(devices) {
-            let (overdue, oldest_ns) = (stats.overdue.get(), stats.oldest_ns.get());
+            let (overdue, oldest_ns) = (stats.counters.overdue.get(), stats.oldest_ns.get());
             if *said == (overdue > 0) {
                 continue;
             }

@@ -61,7 +61,7 @@ pub(super) fn text(
 /// How much a device is given at once, and why.
 fn in_flight(poller: &PollerHandle, index: DeviceIndex, plan: &Plan) -> String {
     let at = poller.devices.iter().position(|(device, _)| *device == index);
-    let limit = at.map_or(0, |at| poller.stats.devices[at].in_flight_bytes_limit.get());
+    let limit = at.map_or(0, |at| poller.stats.devices[at].counters.in_flight_bytes.get());
     let why = match plan.budget(index).bytes {
         InFlightBytes::Fixed(_) => "configured",
         InFlightBytes::Followed => "auto: 2 ms of it, 4 for one client alone, followed",

@@ -1,10 +1,12 @@
 //! The devices.
 
+use kvrail_counters::DeviceCounters;
 use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyReport, StatusReport};
 
+use super::counters::families;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
-pub(super) const FAMILIES: [Family; 16] = [
+pub(super) const FAMILIES: [Family; 9] = [
     Family {
         name: "kvrail_device_info",
         kind: Kind::Gauge,
@@ -77,38 +79,6 @@ pub(super) const FAMILIES: [Family; 16] = [
         samples: |report, to| each(report, to, |device| device.depth.into()),
     },
     Family {
-        name: "kvrail_device_in_flight",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        labels: &["device"],
-        help: "Operations at the device now.",
-        samples: |report, to| each(report, to, |device| device.in_flight),
-    },
-    Family {
-        name: "kvrail_device_in_flight_limit_bytes",
-        kind: Kind::Gauge,
-        unit: Unit::Bytes,
-        labels: &["device"],
-        help: "Bytes it is given at once now.",
-        samples: |report, to| each(report, to, |device| device.in_flight_bytes),
-    },
-    Family {
-        name: "kvrail_device_write_limit_bytes",
-        kind: Kind::Gauge,
-        unit: Unit::Bytes,
-        labels: &["device"],
-        help: "Of them bytes of writes: less while demand reads take more than twice their time.",
-        samples: |report, to| each(report, to, |device| device.write_bytes),
-    },
-    Family {
-        name: "kvrail_device_waiting",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        labels: &["device"],
-        help: "Requests that wait for it now.",
-        samples: |report, to| each(report, to, |device| device.waiting),
-    },
-    Family {
         name: "kvrail_device_operations",
         kind: Kind::Counter,
         unit: Unit::None,
@@ -136,30 +106,6 @@ pub(super) const FAMILIES: [Family; 16] = [
                 to.add(&[&label, "write"], device.writes.bytes);
             }
         },
-    },
-    Family {
-        name: "kvrail_device_errors",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["device"],
-        help: "Operations that did not end OK.",
-        samples: |report, to| each(report, to, |device| device.errors),
-    },
-    Family {
-        name: "kvrail_device_late",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["device"],
-        help: "Requests whose deadline passed before they ended.",
-        samples: |report, to| each(report, to, |device| device.late),
-    },
-    Family {
-        name: "kvrail_device_overdue",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        labels: &["device"],
-        help: "Requests older than pollers.overdue_after.",
-        samples: |report, to| each(report, to, |device| device.overdue),
     },
     Family {
         name: "kvrail_device_oldest_request_age_seconds",
@@ -191,6 +137,16 @@ pub(super) const FAMILIES: [Family; 16] = [
         samples: |report, to| histograms(report, to, |device| &device.queue),
     },
 ];
+
+/// Counters of a device.
+pub(super) fn counted() -> impl Iterator<Item = Family> {
+    let labels: &[_] = &["device"];
+    families(DeviceCounters::TABLE, [labels, labels], |report, to| {
+        for device in &report.devices {
+            to.add_counted(&[&report.device_label(device.index)], device.counters.each());
+        }
+    })
+}
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&DeviceReport) -> u64) {
     for device in &report.devices {

@@ -1,10 +1,12 @@
 //! The GPUs.
 
+use kvrail_counters::GpuCounters;
 use kvrail_protocol::{GpuReport, GpuState, StatusReport};
 
+use super::counters::families;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
-pub(super) const FAMILIES: [Family; 13] = [
+pub(super) const FAMILIES: [Family; 7] = [
     Family {
         name: "kvrail_gpu_info",
         kind: Kind::Gauge,
@@ -43,54 +45,6 @@ pub(super) const FAMILIES: [Family; 13] = [
         samples: |report, to| each(report, to, |gpu| gpu.region_bytes),
     },
     Family {
-        name: "kvrail_gpu_launches",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["gpu"],
-        help: "Kernel launches.",
-        samples: |report, to| each(report, to, |gpu| gpu.launches),
-    },
-    Family {
-        name: "kvrail_gpu_moves",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["gpu"],
-        help: "Moves they did.",
-        samples: |report, to| each(report, to, |gpu| gpu.moves),
-    },
-    Family {
-        name: "kvrail_gpu_gathered_bytes",
-        kind: Kind::Counter,
-        unit: Unit::Bytes,
-        labels: &["gpu"],
-        help: "Bytes from the GPU to staging memory.",
-        samples: |report, to| each(report, to, |gpu| gpu.gathered_bytes),
-    },
-    Family {
-        name: "kvrail_gpu_scattered_bytes",
-        kind: Kind::Counter,
-        unit: Unit::Bytes,
-        labels: &["gpu"],
-        help: "Bytes from staging memory to the GPU.",
-        samples: |report, to| each(report, to, |gpu| gpu.scattered_bytes),
-    },
-    Family {
-        name: "kvrail_gpu_direct_bytes",
-        kind: Kind::Counter,
-        unit: Unit::Bytes,
-        labels: &["gpu"],
-        help: "Bytes that went past host memory.",
-        samples: |report, to| each(report, to, |gpu| gpu.direct_bytes),
-    },
-    Family {
-        name: "kvrail_gpu_failures",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["gpu"],
-        help: "Jobs that ended in an error.",
-        samples: |report, to| each(report, to, |gpu| gpu.failed),
-    },
-    Family {
         name: "kvrail_gpu_staging_slots",
         kind: Kind::Gauge,
         unit: Unit::None,
@@ -115,6 +69,16 @@ pub(super) const FAMILIES: [Family; 13] = [
         samples: |report, to| each(report, to, |gpu| gpu.staging.slot_bytes.into()),
     },
 ];
+
+/// Counters of a GPU.
+pub(super) fn counted() -> impl Iterator<Item = Family> {
+    let labels: &[_] = &["gpu"];
+    families(GpuCounters::TABLE, [labels, labels], |report, to| {
+        for gpu in &report.gpus {
+            to.add_counted(&[&gpu.gpu.index.to_string()], gpu.counters.each());
+        }
+    })
+}
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&GpuReport) -> u64) {
     for gpu in &report.gpus {

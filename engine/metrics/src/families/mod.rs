@@ -28,6 +28,7 @@ pub(crate) static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
     all.extend(pollers::counted());
     all.extend(pollers::FAMILIES);
     all.extend(devices::FAMILIES);
+    all.extend(devices::counted());
     all.extend(paths::FAMILIES);
     all.extend(volumes::FAMILIES);
     all.extend(stores::FAMILIES);
@@ -35,7 +36,9 @@ pub(crate) static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
     all.extend(pools::FAMILIES);
     all.extend(pools::counted());
     all.extend(gpus::FAMILIES);
+    all.extend(gpus::counted());
     all.extend(sessions::FAMILIES);
+    all.extend(sessions::counted());
     all
 });
 

@@ -1,10 +1,12 @@
 //! The sessions. A session's number is used once within one run.
 
+use kvrail_counters::SessionCounters;
 use kvrail_protocol::{SessionReport, StatusReport};
 
+use super::counters::families;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
-pub(super) const FAMILIES: [Family; 8] = [
+pub(super) const FAMILIES: [Family; 4] = [
     Family {
         name: "kvrail_session_info",
         kind: Kind::Gauge,
@@ -45,39 +47,17 @@ pub(super) const FAMILIES: [Family; 8] = [
         help: "Its queues.",
         samples: |report, to| each(report, to, |session| session.queues.into()),
     },
-    Family {
-        name: "kvrail_session_requests_accepted",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["session"],
-        help: "Requests accepted.",
-        samples: |report, to| each(report, to, |session| session.accepted),
-    },
-    Family {
-        name: "kvrail_session_requests_completed",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["session"],
-        help: "Requests completed.",
-        samples: |report, to| each(report, to, |session| session.completed),
-    },
-    Family {
-        name: "kvrail_session_requests_failed",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &["session"],
-        help: "Requests that failed: misses and declined puts did not.",
-        samples: |report, to| each(report, to, |session| session.failed),
-    },
-    Family {
-        name: "kvrail_session_transferred_bytes",
-        kind: Kind::Counter,
-        unit: Unit::Bytes,
-        labels: &["session"],
-        help: "Bytes moved.",
-        samples: |report, to| each(report, to, |session| session.bytes),
-    },
 ];
+
+/// Counters of a session.
+pub(super) fn counted() -> impl Iterator<Item = Family> {
+    let labels: &[_] = &["session"];
+    families(SessionCounters::TABLE, [labels, labels], |report, to| {
+        for session in &report.sessions {
+            to.add_counted(&[&session.id.to_string()], session.counters.each());
+        }
+    })
+}
 
 fn each(report: &StatusReport, to: &mut Samples<'_>, value: fn(&SessionReport) -> u64) {
     for session in &report.sessions {

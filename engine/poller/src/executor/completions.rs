@@ -164,8 +164,8 @@ impl<D: Device> Executor<D> {
             operations.add(count);
             bytes.add(batch.bytes());
             if scheduler.refund(batch, self.now_ns) {
-                counters.in_flight_bytes_limit.set(scheduler.in_flight_bytes());
-                counters.write_bytes_limit.set(scheduler.write_bytes(self.now_ns));
+                counters.counters.in_flight_bytes.set(scheduler.in_flight_bytes());
+                counters.counters.write_bytes.set(scheduler.write_bytes(self.now_ns));
             }
         }
         if batch.status != Status::Ok {
@@ -180,7 +180,7 @@ impl<D: Device> Executor<D> {
     /// Counts operations that did not end OK, and has the control thread log why.
     #[cold]
     fn count_failures(&mut self, device: usize, count: u64) {
-        let errors = &self.stats.devices[device].errors;
+        let errors = &self.stats.devices[device].counters.errors;
         errors.add(count);
         let errors = errors.get();
         if let Some(failure) = self.queues[device].failure_to_report(self.now_ns) {

@@ -91,7 +91,7 @@ fn what_is_in_flight_stays_within_a_limit_that_follows_the_device() {
     one.post(&[large; 256]);
     two.post(&[small]);
     rig.settle();
-    let limit = |rig: &Rig| rig.stats.devices[0].in_flight_bytes_limit.get();
+    let limit = |rig: &Rig| rig.stats.devices[0].counters.in_flight_bytes.get();
     let mut before = limit(&rig);
     for (mib_ns, expected) in [(100_000, 20 << 20), (250_000, 8 << 20), (2_000_000, 4 << 20)] {
         for _ in 0..6000 {
@@ -132,7 +132,7 @@ fn a_session_alone_gives_the_device_more() {
             one.post(&vec![large; done]);
             rig.settle();
         }
-        rig.stats.devices[0].in_flight_bytes_limit.get() >> 20
+        rig.stats.devices[0].counters.in_flight_bytes.get() >> 20
     };
     let alone = limit_after(&mut rig, &mut one, 3000);
     assert!((13..=19).contains(&alone), "{alone} MiB alone");

@@ -33,7 +33,7 @@ impl Drive {
     }
 
     fn limit(&self) -> u64 {
-        self.rig.stats.devices[0].write_bytes_limit.get()
+        self.rig.stats.devices[0].counters.write_bytes.get()
     }
 
     /// Begins what was submitted, and ends what is due; or a while passes, in which writes wait.
@@ -165,7 +165,7 @@ fn where_reads_do_not_suffer_writes_have_all_of_it() {
     drive.rig.settle();
     let mut loops = [(&mut reader, requests.0), (&mut writer, requests.1)];
     drive.run(&mut loops, 4_000);
-    let all = drive.rig.stats.devices[0].in_flight_bytes_limit.get();
+    let all = drive.rig.stats.devices[0].counters.in_flight_bytes.get();
     // At the last some reads wait, because with writes they are more than the drive is given.
     assert!(all == 64 << 20 && drive.limit() >= all / 2, "{} of {all}", drive.limit());
 }
@@ -176,7 +176,7 @@ fn without_reads_and_with_a_fixed_size_writes_are_not_limited() {
     let mut writer = drive.rig.client(1, 64);
     writer.post(&[write(&writer); 64]);
     drive.rig.settle();
-    let all = drive.rig.stats.devices[0].in_flight_bytes_limit.get();
+    let all = drive.rig.stats.devices[0].counters.in_flight_bytes.get();
     assert!(drive.writes_held() + MIB > all, "{} of {all}", drive.writes_held());
 
     let mut drive = Drive::new(2_000_000, InFlightBytes::Fixed(32 << 20));
@@ -205,7 +205,7 @@ fn writes_that_wait_keep_no_read_waiting_and_background_reads_do_not_count() {
     writer.post(&[requests.1; 64]);
     drive.rig.settle();
     drive.run(&mut [(&mut reader, background), (&mut writer, requests.1)], 500);
-    assert_eq!(drive.limit(), drive.rig.stats.devices[0].in_flight_bytes_limit.get());
+    assert_eq!(drive.limit(), drive.rig.stats.devices[0].counters.in_flight_bytes.get());
 }
 
 #[test]

@@ -32,9 +32,9 @@ fn a_refusal_is_shown_and_ends_by_itself() {
     refuse(&rig);
     rig.until(|rig| is_refused(rig));
     rig.pass(SECOND * 3);
-    let errors = rig.stats.devices[0].errors.get();
+    let errors = rig.stats.devices[0].counters.errors.get();
     rig.pass(SECOND * 3);
-    let tries = rig.stats.devices[0].errors.get() - errors;
+    let tries = rig.stats.devices[0].counters.errors.get() - errors;
     assert!((3..20).contains(&tries), "{tries} tries in three seconds");
     assert_eq!(rig.get(&mut client, key, 8192).1, block(1, 5000));
     assert_eq!(rig.make_space("second", 5_000), Ending::Declined(DeclineReason::Refused));

@@ -97,7 +97,7 @@ fn misses_are_no_failures() {
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 4096).0.status(), Status::Miss);
     assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 512).0.status(), Status::TooSmall);
-    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    let counters = &rig.stats.sessions[usize::from(client.session.0)].counters;
     assert_eq!((counters.completed.get(), counters.failed.get()), (3, 1));
 }
 
@@ -113,7 +113,7 @@ fn lookups_are_counted_by_keys_and_as_one_request() {
     assert_eq!(rig.get(&mut client, Key::of(7, 9), 4096).0.status(), Status::Miss);
     assert_eq!(rig.get(&mut client, Key::of(7, 1), 512).0.status(), Status::TooSmall);
     rig.pass(100_000_000); // every counter is shown
-    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    let counters = &rig.stats.sessions[usize::from(client.session.0)].counters;
     let before = (counters.accepted.get(), counters.completed.get());
     let first = keys_slot(Opcode::Lookup, HANDLE, 0, &[1, 2, 3, 4, 5]);
     let further =
@@ -122,7 +122,7 @@ fn lookups_are_counted_by_keys_and_as_one_request() {
         assert_eq!(rig.ask_one(&mut client, slot).status(), Status::Ok);
     }
     rig.pass(100_000_000);
-    let counters = &rig.stats.sessions[usize::from(client.session.0)];
+    let counters = &rig.stats.sessions[usize::from(client.session.0)].counters;
     let after = (counters.accepted.get(), counters.completed.get());
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
     let store = &rig.stats.devices[0].store.counters.store;

@@ -121,7 +121,7 @@ fn the_death_of_a_session_that_waits_for_space_costs_no_block() {
         let mut quiet = 0;
         while quiet < 60 {
             full.go_on(&mut reader, &mut writer);
-            let waiting = full.rig.stats.devices[0].waiting.get();
+            let waiting = full.rig.stats.devices[0].counters.waiting.get();
             quiet = if waiting <= GETS + 1 { quiet + 1 } else { 0 };
         }
         full.rig.mailbox.send(Command::CloseSession(writer.session)).unwrap();

@@ -274,7 +274,8 @@ impl World {
         self.mailbox.send(Command::Stop).expect("room for a command");
         assert_eq!(self.turn(1000), TickOutcome::Stopped);
         assert_eq!(self.poller.in_flight(), 0);
-        for counters in &self.stats.sessions {
+        for session in &self.stats.sessions {
+            let counters = &session.counters;
             assert_eq!(counters.accepted.get(), counters.completed.get(), "invariant 1");
         }
     }

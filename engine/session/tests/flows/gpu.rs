@@ -39,8 +39,16 @@ fn blocks_come_back_into_other_indices_with_every_byte() {
     let report = engine.client.status().unwrap();
     let gpu = &report.gpus[0];
     let moved = BLOCK * u64::from(BLOCKS);
-    assert_eq!((gpu.gathered_bytes, gpu.scattered_bytes), (moved, moved), "{gpu:?}");
-    assert_eq!((gpu.regions, gpu.region_bytes, gpu.failed), (1, moved, 0), "{gpu:?}");
+    assert_eq!(
+        (gpu.counters.gathered_bytes, gpu.counters.scattered_bytes),
+        (Some(moved), Some(moved)),
+        "{gpu:?}"
+    );
+    assert_eq!(
+        (gpu.regions, gpu.region_bytes, gpu.counters.failed.unwrap_or(0)),
+        (1, moved, 0),
+        "{gpu:?}"
+    );
     let session =
         report.sessions.iter().find(|session| session.id == engine.client.session().0).unwrap();
     assert_eq!((session.gpu_regions, session.gpu_bytes), (1, moved));

@@ -82,7 +82,7 @@ fn a_client_that_dies_with_a_hung_launch_is_kept_until_it_ends() {
     for block in 0..BLOCKS {
         engine.write(block, u64::from(block));
     }
-    eventually("it hangs", || watcher.status().unwrap().gpus[0].launches > 0);
+    eventually("it hangs", || watcher.status().unwrap().gpus[0].counters.launches > Some(0));
     // As a killed process would: nothing is drained, the socket just closes.
     let Engine { client, queue, region, .. } = engine;
     std::mem::forget((queue, region));
@@ -126,8 +126,8 @@ fn direct_entries_that_fail_or_fall_short_end_as_errors_and_the_next_are_fine() 
     assert_eq!(engine.end(), Status::Ok);
     assert!(engine.cache.read(4) == noise(0));
     let gpu = engine.client.status().unwrap().gpus.remove(0);
-    assert_eq!((gpu.state, gpu.launches), (GpuState::Serving, 0), "{gpu:?}");
-    assert!(gpu.direct_bytes > 0);
+    assert_eq!((gpu.state, gpu.counters.launches), (GpuState::Serving, Some(0)), "{gpu:?}");
+    assert!(gpu.counters.direct_bytes > Some(0));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kvrail_client::{Arena, Client, Lease, Pages, Queue, Request, Status, Volume};
+use kvrail_counters::SessionCounters;
 use kvrail_device::{Fault, FaultPlan, Rule};
 use kvrail_ring::Opcode;
 use kvrail_session::StoppedHow;
@@ -79,7 +80,7 @@ fn threads_and_clients_at_once_each_read_what_they_wrote() {
     });
     let client = Client::attach(sidecar.socket()).unwrap();
     let report = client.status().unwrap();
-    assert_eq!(report.devices.iter().map(|device| device.errors).sum::<u64>(), 0);
+    assert_eq!(report.devices.iter().filter_map(|device| device.counters.errors).sum::<u64>(), 0);
     assert!(report.devices.iter().all(|device| device.writes.operations > 0), "{report:?}");
     eventually("nothing is left", || client.status().unwrap().regions.arenas == 0);
 }
@@ -129,8 +130,9 @@ fn the_status_counts_what_each_session_asked() {
         let counted = || {
             let report = watcher.status().unwrap();
             let session = report.sessions.into_iter().find(|session| session.id == id).unwrap();
-            let counts = (session.accepted, session.completed, session.failed, session.bytes);
-            counts == (round + 1, round + 1, 0, (round + 1) * 4096)
+            let (all, bytes) = (Some(round + 1), Some((round + 1) * 4096));
+            let counts = SessionCounters { accepted: all, completed: all, failed: Some(0), bytes };
+            session.counters == counts
         };
         eventually("every session counts from 0", counted);
         drop((queue, arena, client));
@@ -157,7 +159,7 @@ fn device_errors_come_back_as_their_status_with_the_lease() {
     queue.submit(Request::read(&volume, 0, done.lease.unwrap())).unwrap();
     let done = queue.wait(LONG).unwrap().unwrap();
     assert!(done.status != Status::Ok && done.lease.is_some(), "{done:?}");
-    assert!(client.status().unwrap().devices.iter().any(|device| device.errors > 0));
+    assert!(client.status().unwrap().devices.iter().any(|device| device.counters.errors > Some(0)));
 }
 
 /// Hangs the first read of member 0.

@@ -168,15 +168,15 @@ fn requests_that_hang_are_counted_with_the_age_of_the_oldest() {
         queue.submit(Request::read(&volume, STRIPE, arena.lease(4096).unwrap())).unwrap();
     }
     let device = || client.status().unwrap().devices[1].clone();
-    eventually("the device is named", || device().overdue == 3);
+    eventually("the device is named", || device().counters.overdue == Some(3));
     let seen = device();
-    assert!(seen.oldest_ms >= 300 && seen.in_flight == 3, "{seen:?}");
+    assert!(seen.oldest_ms >= 300 && seen.counters.in_flight == Some(3), "{seen:?}");
     let others = client.status().unwrap().devices;
-    assert_eq!((others[0].overdue, others[0].oldest_ms), (0, 0));
+    assert_eq!((others[0].counters.overdue, others[0].oldest_ms), (Some(0), 0));
     assert!(client.status().unwrap().pollers.iter().all(|poller| poller.stalled.is_none()));
     controls[2].release();
     for _ in 0..3 {
         assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
     }
-    eventually("it is over", || (device().overdue, device().oldest_ms) == (0, 0));
+    eventually("it is over", || (device().counters.overdue, device().oldest_ms) == (Some(0), 0));
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use kvrail_counters::DeviceCounters;
 use kvrail_protocol::{
     DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
     StatusReport, VolumeReport, Waker,
@@ -87,8 +88,8 @@ fn sections(report: &StatusReport, most: usize) -> [String; 11] {
         missing(report, Screen),
         some_rows(&STORES, &stores, most, |store| store.members == store.serving),
         some_rows(&DEVICES, &report.devices, most, |device| {
-            let well =
-                device.state == DeviceState::Serving && device.overdue == 0 && device.errors == 0;
+            let DeviceCounters { overdue, errors, .. } = device.counters.map(|it| it.unwrap_or(0));
+            let well = device.state == DeviceState::Serving && overdue == 0 && errors == 0;
             (well, Reverse(device.reads.bytes + device.writes.bytes))
         }),
         doubts(report),
@@ -97,7 +98,7 @@ fn sections(report: &StatusReport, most: usize) -> [String; 11] {
             (poller.stalled.is_none(), Reverse(poller.counters.busy_ticks))
         }) + &stalls(report),
         some_rows(&SESSIONS, &report.sessions, most, |session| {
-            (session.state == "attached", Reverse(session.bytes))
+            (session.state == "attached", Reverse(session.counters.bytes))
         }),
         notes(report),
     ]
@@ -334,10 +335,10 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     }),
     ("I/O", Verbose, |device| device.io.clone()),
     ("DEPTH", Verbose, |device| device.depth.to_string()),
-    ("BYTES", Verbose, |device| human_bytes(device.in_flight_bytes)),
-    ("WRITES UP TO", Verbose, |device| human_bytes(device.write_bytes)),
-    ("NOW", Screen, |device| device.in_flight.to_string()),
-    ("WAIT", Screen, |device| device.waiting.to_string()),
+    ("BYTES", Verbose, |device| bytes(device.counters.in_flight_bytes)),
+    ("WRITES UP TO", Verbose, |device| bytes(device.counters.write_bytes)),
+    ("NOW", Screen, |device| count(device.counters.in_flight)),
+    ("WAIT", Screen, |device| count(device.counters.waiting)),
     ("READS", Verbose, |device| device.reads.operations.to_string()),
     ("READ", Screen, |device| human_bytes(device.reads.bytes)),
     ("WRITES", Verbose, |device| device.writes.operations.to_string()),
@@ -346,15 +347,17 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     ("P99", Screen, |device| duration(device.device_latency.p99_ns)),
     ("P99.9", Verbose, |device| duration(device.device_latency.p999_ns)),
     ("QUEUED P99", Verbose, |device| duration(device.queue_latency.p99_ns)),
-    ("ERRORS", Screen, |device| device.errors.to_string()),
-    ("LATE", Verbose, |device| device.late.to_string()),
+    ("ERRORS", Screen, |device| count(device.counters.errors)),
+    ("LATE", Verbose, |device| count(device.counters.late)),
 ];
 
 /// Devices that do not answer.
 pub(crate) fn doubts(report: &StatusReport) -> String {
-    let overdue = report.devices.iter().filter(|device| device.overdue > 0).map(|device| {
-        let (index, count, age) = (device.index, device.overdue, device.oldest_ms / 1000);
-        format!("  {index}: {count} requests are too old, the oldest {age} s: it does not answer")
+    let overdue = report.devices.iter().filter_map(|device| {
+        let count = device.counters.overdue.filter(|count| *count > 0)?;
+        let (index, age) = (device.index, device.oldest_ms / 1000);
+        let old = format!("{count} requests are too old, the oldest {age} s");
+        Some(format!("  {index}: {old}: it does not answer"))
     });
     overdue.collect::<Vec<_>>().join("\n")
 }
@@ -364,9 +367,9 @@ pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
     let devices = report.devices.iter().filter(|_| detail == Verbose);
     let why = devices.map(|device| {
         let features = device.features.join(", ");
-        let memory = match device.unregistered_bytes {
-            0 => String::new(),
-            bytes => format!("; {} of memory not registered", human_bytes(bytes)),
+        let memory = match device.counters.unregistered_bytes {
+            None | Some(0) => String::new(),
+            Some(bytes) => format!("; {} of memory not registered", human_bytes(bytes)),
         };
         format!("device {}: {}; {features}{memory}", device.index, device.reason)
     });
@@ -383,12 +386,12 @@ const GPUS: [Column<GpuReport>; 12] = [
     ("CPU", Screen, |gpu| cpu(gpu.cpu)),
     ("REGIONS", Screen, |gpu| format!("{} ({})", gpu.regions, human_bytes(gpu.region_bytes))),
     ("SLOTS", Screen, |gpu| format!("{} of {}", gpu.staging.taken, gpu.staging.slots)),
-    ("LAUNCHES", Verbose, |gpu| gpu.launches.to_string()),
-    ("MOVES", Verbose, |gpu| gpu.moves.to_string()),
-    ("TO GPU", Screen, |gpu| human_bytes(gpu.scattered_bytes)),
-    ("FROM GPU", Screen, |gpu| human_bytes(gpu.gathered_bytes)),
-    ("DIRECT", Screen, |gpu| human_bytes(gpu.direct_bytes)),
-    ("FAILED", Screen, |gpu| gpu.failed.to_string()),
+    ("LAUNCHES", Verbose, |gpu| count(gpu.counters.launches)),
+    ("MOVES", Verbose, |gpu| count(gpu.counters.moves)),
+    ("TO GPU", Screen, |gpu| bytes(gpu.counters.scattered_bytes)),
+    ("FROM GPU", Screen, |gpu| bytes(gpu.counters.gathered_bytes)),
+    ("DIRECT", Screen, |gpu| bytes(gpu.counters.direct_bytes)),
+    ("FAILED", Screen, |gpu| count(gpu.counters.failed)),
 ];
 
 /// The GPUs, why one failed, and how each volume's bytes get there.
@@ -423,6 +426,11 @@ const POLLERS: [Column<PollerReport>; 8] = [
 /// A counter; a dash where the sidecar sends none.
 pub(crate) fn count(counter: Option<u64>) -> String {
     counter.map_or_else(|| "-".to_owned(), |count| count.to_string())
+}
+
+/// A counter of bytes; a dash where the sidecar sends none.
+fn bytes(counter: Option<u64>) -> String {
+    counter.map_or_else(|| "-".to_owned(), human_bytes)
 }
 
 /// Rising numbers in few words.
@@ -476,10 +484,10 @@ const SESSIONS: [Column<SessionReport>; 14] = [
     ("GPU REGIONS", Verbose, |session| {
         format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes))
     }),
-    ("ACCEPTED", Verbose, |session| session.accepted.to_string()),
-    ("COMPLETED", Verbose, |session| session.completed.to_string()),
-    ("FAILED", Screen, |session| session.failed.to_string()),
-    ("MOVED", Screen, |session| human_bytes(session.bytes)),
+    ("ACCEPTED", Verbose, |session| count(session.counters.accepted)),
+    ("COMPLETED", Verbose, |session| count(session.counters.completed)),
+    ("FAILED", Screen, |session| count(session.counters.failed)),
+    ("MOVED", Screen, |session| bytes(session.counters.bytes)),
 ];
 
 /// Where a thread runs.

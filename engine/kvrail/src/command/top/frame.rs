@@ -63,7 +63,7 @@ pub(super) fn sections(
         Order::Number => row.it.index.into(),
         Order::Rate => row.read_bytes + row.written_bytes,
         Order::Latency => row.it.device_latency.p99_ns,
-        Order::Waiting => row.it.waiting,
+        Order::Waiting => row.it.counters.waiting.unwrap_or(0),
     });
     view.sort(&mut sessions, |row, order| match order {
         Order::Number => row.it.id,
@@ -129,9 +129,9 @@ const DEVICES: [Column<DeviceRate>; 13] = [
     ("P50", Verbose, |row| duration(row.it.device_latency.p50_ns)),
     ("P99", Screen, |row| duration(row.it.device_latency.p99_ns)),
     ("QUEUED P99", Verbose, |row| duration(row.it.queue_latency.p99_ns)),
-    ("NOW", Screen, |row| format!("{} of {}", row.it.in_flight, row.it.depth)),
-    ("WAIT", Screen, |row| row.it.waiting.to_string()),
-    ("ERRORS", Screen, |row| row.it.errors.to_string()),
+    ("NOW", Screen, |row| format!("{} of {}", count(row.it.counters.in_flight), row.it.depth)),
+    ("WAIT", Screen, |row| count(row.it.counters.waiting)),
+    ("ERRORS", Screen, |row| count(row.it.counters.errors)),
 ];
 
 const POLLERS: [Column<PollerReport>; 7] = [
@@ -156,7 +156,7 @@ const SESSIONS: [Column<SessionRate>; 9] = [
     ("MOVED/S", Screen, |row| human_bytes(row.bytes)),
     ("ARENAS", Screen, |row| human_bytes(row.it.arena_bytes)),
     ("QUEUES", Verbose, |row| row.it.queues.to_string()),
-    ("FAILED", Screen, |row| row.it.failed.to_string()),
+    ("FAILED", Screen, |row| count(row.it.counters.failed)),
 ];
 
 #[cfg(test)]

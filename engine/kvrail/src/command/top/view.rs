@@ -159,8 +159,13 @@ impl Happened {
         };
         let session = |it: &SessionReport| {
             let was = before.sessions.iter().find(|was| was.id == it.id);
-            let requests = per(it.completed, was.map(|was| was.completed));
-            SessionRate { requests, bytes: per(it.bytes, was.map(|was| was.bytes)), it: it.clone() }
+            let rate =
+                |of: fn(&SessionReport) -> Option<u64>| per(of(it).unwrap_or(0), was.and_then(of));
+            SessionRate {
+                requests: rate(|session| session.counters.completed),
+                bytes: rate(|session| session.counters.bytes),
+                it: it.clone(),
+            }
         };
         let gets = |of: Of| per(counted(now, of), Some(counted(before, of)));
         Self {
