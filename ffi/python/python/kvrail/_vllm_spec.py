@@ -24,6 +24,7 @@ from vllm.v1.kv_offload.base import (
     OffloadingSpec,
     OffloadingWorker,
     OffloadKey,
+    OffloadPolicy,
     PrepareStoreOutput,
     ReqContext,
     RequestOffloadingContext,
@@ -37,6 +38,7 @@ from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane, Session
 from kvrail._tier import Link
 from kvrail._types import ChainWord
+from kvrail._vllm_pages import ReportsPages
 
 HOLD_S = 30.0
 """Time for which found blocks are not evicted: until their load has ended."""
@@ -76,7 +78,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         self._named = dict(config.extra_config.get("identity", {}))
         self._engine = _identity.vllm_engine(config, self._named)
         self._manager: _Manager | None = None
-        self._worker: Worker | None = None
+        self._worker: _Worker | None = None
 
     def get_manager(self) -> OffloadingManager:
         if self._manager is None:
@@ -89,7 +91,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         if self._worker is None:
             link = self._link(0 if self.replicated_layout else self.config.parallel.rank)
             staging = int(self.extra_config.get("staging_bytes", paged.STAGING_BYTES))
-            self._worker = Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
+            self._worker = _Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
         return self._worker
 
     def _link(self, rank: int) -> Link:
@@ -156,7 +158,9 @@ class _Manager(OffloadingManager):
         self._announce([key for key, found in there if found], removed=False)
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        return RequestOffloadingContext()
+        # A loaded block that was wrong is offered again when it is computed, and so is a block that
+        # a store before left out. Present blocks cost the lookup of `prepare_store`.
+        return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         room = TOUCHED - len(self._touched)
@@ -222,7 +226,7 @@ class _Job:
     begun: float = field(default_factory=time.monotonic)
 
 
-class Worker(OffloadingWorker):
+class _Worker(OffloadingWorker, ReportsPages):
     """A worker's half: the groups' pages, each a cache of `kvrail.paged`."""
 
     def __init__(self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int) -> None:
@@ -233,9 +237,6 @@ class Worker(OffloadingWorker):
         self._finished: list[TransferResult] = []
         self._failed: set[int] = set()
         self._left_out = 0
-        self.reports_pages = False
-        """A failed load is reported by its pages (:meth:`take_failed_pages`), and is no failed
-        job: vLLM's own connector stops the engine at one."""
         self._open()
 
     def submit_store(
@@ -288,7 +289,6 @@ class Worker(OffloadingWorker):
             self._take(0.1)
 
     def take_failed_pages(self) -> set[int]:
-        """Pages of loads that were not filled since the last call."""
         failed, self._failed = self._failed, set()
         return failed
 

@@ -15,7 +15,7 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from kvrail import _identity
-from kvrail._vllm_spec import Worker
+from kvrail._vllm_pages import ReportsPages
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -38,7 +38,7 @@ class KvrailOffloadingConnector(OffloadingConnector):
         worker = self._pages_worker()
         return set() if worker is None else worker.take_failed_pages()
 
-    def _pages_worker(self) -> Worker | None:
+    def _pages_worker(self) -> ReportsPages | None:
         """The worker of `KvrailOffloadingSpec`; none in the scheduler's half."""
         worker = self.connector_worker.worker if self.connector_worker is not None else None
-        return worker if isinstance(worker, Worker) else None
+        return worker if isinstance(worker, ReportsPages) else None

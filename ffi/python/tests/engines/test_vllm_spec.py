@@ -318,6 +318,11 @@ def test_vllm_finds_the_spec_and_the_connector(engine, host):
     assert connector.get_block_ids_with_load_errors() == {7}
 
 
+def test_found_chunks_are_offered_again(engine):
+    """One that is wrong is computed, and must be stored; vLLM's default skips it as found."""
+    assert engine().manager.on_new_request(ReqContext("any")).policy.value == "request_level"
+
+
 def test_pages_of_a_store_are_let_go_without_a_wait_for_the_drive(engine):
     """vLLM waits for stores whose pages a request gets, also if it gets them as they are."""
     its, keys = engine(staging_bytes=4 * PAGE), keys_of(1, 40)

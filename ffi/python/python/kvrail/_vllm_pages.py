@@ -1,0 +1,15 @@
+"""What vLLM's connector of kvrail and the worker of its spec share; without vLLM's newest modules,
+since the connector also serves tiers under older releases."""
+
+from abc import ABC, abstractmethod
+
+
+class ReportsPages(ABC):
+    """A worker that reports a failed load by its pages."""
+
+    reports_pages = False
+    """Whether a failed load is no failed job: vLLM's own connector stops the engine at one."""
+
+    @abstractmethod
+    def take_failed_pages(self) -> set[int]:
+        """Pages of loads that were not filled since the last call."""
