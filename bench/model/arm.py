@@ -215,7 +215,12 @@ def options() -> argparse.Namespace:
 def main() -> None:
     arm = Arm(options())
     arm.warm_up()
-    for phase in arm.options.phases.split(","):
+    phases = arm.options.phases.split(",")
+    if not arm.keeps or arm.options.arm == "cpu":
+        phases = [phase for phase in phases if phase != "flip"]
+    if not arm.options.pid_file:
+        phases = [phase for phase in phases if phase != "kill"]
+    for phase in phases:
         getattr(arm, phase)()
     # The engine's threads may outlive a sidecar that was killed.
     os._exit(0)
