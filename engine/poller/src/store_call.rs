@@ -6,7 +6,7 @@ use kvrail_store::{
     Start, StartError, Status, Store,
 };
 
-use crate::limits::{SESSIONS_MAX, SessionSlot};
+use crate::limits::{SESSIONS_MAX, SIDECAR, SessionSlot};
 use crate::store_page::StoreFound;
 
 /// Owners of a store's requests: all sessions by their slots, and the sidecar itself.
@@ -181,6 +181,16 @@ impl StoreCall {
     #[must_use]
     pub fn new(number: u64, ask: StoreAsk) -> Box<Self> {
         Self::with_room(number, ask, 0)
+    }
+
+    /// What this session was to be granted is granted to nobody: the call ends as INVALID. Its slot
+    /// is another session's by then.
+    pub fn revoke(&mut self, from: SessionSlot) {
+        if let StoreAsk::Grant { session, .. } = &mut self.ask
+            && *session == from
+        {
+            *session = SIDECAR;
+        }
     }
 
     /// A call with room for this many namespaces: a survey's, of as many as the store can have.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::events::{EventLoop, Source};
 use crate::rate::RateLimit;
-use crate::socket::Listener;
+use crate::socket::{Listener, spare};
 
 /// Refused connections that wait to be closed. Beyond this none are taken for a moment, because
 /// each is an open file.
@@ -54,8 +54,7 @@ impl Acceptor {
     pub(crate) fn new(listener: Listener, events: Arc<EventLoop>) -> Result<Self, Errno> {
         events.watch(listener.as_fd(), Source::Listener)?;
         let (log, look_at) = (RateLimit::default(), Instant::now() + LOOK);
-        let spare = listener.spare();
-        Ok(Self { listener, events, after: None, log, spare, look_at, trouble: None })
+        Ok(Self { listener, events, after: None, log, spare: spare(), look_at, trouble: None })
     }
 
     /// The next connection, unless `refused` refused ones already wait to be closed.
@@ -99,7 +98,7 @@ impl Acceptor {
         if self.after.is_none_or(|after| after > now) {
             return;
         }
-        self.spare = self.spare.take().or_else(|| self.listener.spare());
+        self.spare = self.spare.take().or_else(spare);
         let watched = self.events.watch(self.listener.as_fd(), Source::Listener);
         self.after = watched.err().map(|_| now + EXHAUSTED);
     }
@@ -145,5 +144,45 @@ impl Acceptor {
     pub(crate) fn shut(&mut self) -> impl Iterator<Item = OwnedFd> {
         self.listener.shut();
         std::iter::from_fn(|| self.listener.accept().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+
+    use super::{Acceptor, EventLoop, LOOK, Listener};
+
+    fn client(path: &Path) -> OwnedFd {
+        let fd = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        fd
+    }
+
+    fn is_hung_up(fd: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap();
+        fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Nobody takes connections from a socket that was replaced: who waits there is to see that.
+    #[test]
+    fn who_waits_at_a_socket_that_was_removed_is_hung_up_on() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("s");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let mut acceptor = Acceptor::new(listener, Arc::new(EventLoop::new().unwrap())).unwrap();
+        let waits = client(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_hung_up(&waits));
+        acceptor.look(Instant::now() + LOOK);
+        assert!(is_hung_up(&waits));
+        assert!(!is_hung_up(&client(&path)), "the socket is bound again");
     }
 }

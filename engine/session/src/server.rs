@@ -782,10 +782,11 @@ impl Server {
     /// kept until they have.
     fn end(&mut self, id: u64, reason: EndReason) {
         let (held, all) = (self.holdings(id), self.pollers.all());
-        if let Some(slot) = self.sessions.end(id, &reason, held, all) {
+        let slot = self.sessions.end(id, &reason, held, all);
+        if let Some(slot) = slot {
             self.pollers.send_each(all, || Command::CloseSession(slot));
         }
-        self.stores.session_ended(id);
+        self.stores.session_ended(id, slot);
     }
 
     /// Ends every session.

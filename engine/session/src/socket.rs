@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kvrail_protocol::{Channel, ChannelError};
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open, unlink};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     shutdown, socket_with,
@@ -83,15 +83,16 @@ impl Listener {
         }
     }
 
-    /// A descriptor more, if there is one.
-    pub(crate) fn spare(&self) -> Option<OwnedFd> {
-        fcntl_dupfd_cloexec(&self.fd, 0).ok()
-    }
-
     /// The next connection.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
+}
+
+/// A descriptor more, if there is one. It is a socket of its own, which takes a place among the
+/// host's open files, too, as a connection does, and keeps none alive that was closed.
+pub(crate) fn spare() -> Option<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()
 }
 
 /// A listening socket at a path without a living owner.

@@ -1,4 +1,4 @@
-//! Both passes over the checks of a get agree.
+//! Both passes over the checks of a get agree; lookups of several members are answered together.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{
     ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, RegionId, Request,
-    RequestSnapshot, Segment, ServerLane, Status,
+    RequestSnapshot, Segment, ServerLane, Status, keys_slot,
 };
-use kvrail_store::{Config, Discard, Identity, Members, Start, Times};
+use kvrail_store::{Config, Discard, Identity, Members, Now, Start, Times};
 use proptest::prelude::*;
 
-use super::{Entered, GetAsk, check_get};
+use super::{Entered, GetAsk, check_get, keys};
 use crate::back_ends::{BackEnds, Destination, Route};
 use crate::limits::SessionSlot;
 use crate::regions::{Memory, Pass, Regions};
@@ -46,7 +46,7 @@ struct Rig {
     server: ServerLane,
 }
 
-fn setup() -> StoreSetup {
+fn setup(member: u16, members: u16) -> StoreSetup {
     let config = Config {
         area_bytes: 120 * MIB,
         logical_block: BLOCK,
@@ -69,8 +69,8 @@ fn setup() -> StoreSetup {
         volume: 77,
         instance: 1,
         seed: 99,
-        member: 0,
-        members: Members::first(1),
+        member,
+        members: Members::first(members),
         generation: 1,
     });
     let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
@@ -79,31 +79,37 @@ fn setup() -> StoreSetup {
 
 impl Rig {
     fn new() -> Self {
+        Self::with_members(1)
+    }
+
+    /// A store of so many members, all of this poller's.
+    fn with_members(members: u16) -> Self {
         let options =
             SimOptions { capacity_bytes: 128 * MIB, logical_block: BLOCK, ..SimOptions::default() };
         let device = SimDevice::new(options, FakeClock::default());
+        let descriptions = vec![device.description().clone(); usize::from(members)];
         let geometry = Geometry {
-            members: 1,
+            members,
             stripe_bytes: MIB,
             member_bytes: 120 * MIB,
             data_offset: MIB,
             logical_block: BLOCK,
             memory_alignment: 512,
         };
-        let routes = [Route { geometry, members: vec![DeviceIndex(0)] }];
-        let back_ends = BackEnds::new(
-            &[(0, setup())],
-            (&routes, &[DeviceIndex(0)]),
-            &[device.description().clone()],
-            &Arc::new(PollerStats::new(1)),
-            0,
-        );
+        let devices: Vec<_> = (0..members).map(DeviceIndex).collect();
+        let setups: Vec<_> =
+            (0..members).map(|member| (usize::from(member), setup(member, members))).collect();
+        let routes = [Route { geometry, members: devices.clone() }];
+        let stats = Arc::new(PollerStats::new(devices.len()));
+        let back_ends = BackEnds::new(&setups, (&routes, &devices), &descriptions, &stats, 0);
         let mut back_ends = back_ends.unwrap();
         let [known, older, none, several] = HANDLES;
-        let shard = back_ends.shard(0);
-        shard.grant_unchecked(SESSION, known, 1);
-        shard.grant_unchecked(SESSION, older, 7);
-        shard.grant_unchecked(SESSION, several, 1);
+        for number in 0..devices.len() {
+            let shard = back_ends.shard(number);
+            shard.grant_unchecked(SESSION, known, 1);
+            shard.grant_unchecked(SESSION, older, 7);
+            shard.grant_unchecked(SESSION, several, 1);
+        }
         for handle in [known, older, none] {
             back_ends.send_unchecked(SESSION, handle, Destination::Shard(0));
         }
@@ -235,4 +241,27 @@ fn a_plain_get_passes_the_common_pass() {
     };
     let request = rig.snapshot(get.slot(Opcode::Get));
     assert!(rig.check(&request, Pass::Common).is_ok());
+}
+
+/// A store that starts answers that it does not know yet: here that tells an answer from none.
+#[test]
+fn a_member_that_is_gone_hides_nothing_of_the_others() {
+    let mut rig = Rig::with_members(2);
+    let lows = [1, 2, 3, 4, 5];
+    let slot = keys_slot(Opcode::Lookup, HANDLES[3], 0, &lows);
+    let lookup = |rig: &mut Rig| {
+        let request = rig.snapshot(slot);
+        let (keys, hold) = keys::lookup(&request, SESSION, &mut rig.back_ends)?;
+        rig.back_ends.lookup(&keys, SESSION, hold, Now::default())
+    };
+    let all = 0b11111;
+    assert_eq!(lookup(&mut rig), Ok((all << 16, Status::Ok)));
+    let members = Members::first(2);
+    let second = |lo: &u64| members.owner(u64::from(HANDLES[3]), *lo) == 1;
+    let gone = (0..).zip(&lows).fold(0, |bits, (bit, lo)| bits | u32::from(second(lo)) << bit);
+    assert!(gone != 0 && gone != all, "both have some of the keys");
+    rig.back_ends.shard(1).lose_device();
+    assert_eq!(lookup(&mut rig), Ok(((all & !gone) << 16, Status::Ok)));
+    rig.back_ends.shard(0).lose_device();
+    assert_eq!(lookup(&mut rig), Err(Status::DeviceGone));
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use kvrail_store::Status;
 
-use crate::limits::STORE_CALLS_MAX;
+use crate::limits::{STORE_CALLS_MAX, SessionSlot};
 use crate::store_call::StoreCall;
 
 /// Calls of one shard, in the order in which they came.
@@ -33,6 +33,11 @@ impl CallQueue {
     pub(super) fn push(&mut self, call: Box<StoreCall>) {
         debug_assert!(self.calls.len() < STORE_CALLS_MAX, "the control thread sends no more");
         self.calls.push_back(call);
+    }
+
+    /// A session is gone.
+    pub(super) fn forget(&mut self, session: SessionSlot) {
+        self.calls.iter_mut().for_each(|call| call.revoke(session));
     }
 
     /// Whether the first call is with the store.

@@ -11,7 +11,11 @@ use crate::limits::SessionSlot;
 use crate::store_call::Permit;
 
 impl BackEnds {
-    /// Looks keys up; returns the answer in one word.
+    /// Looks keys up; returns the answer in one word. Those of members whose devices are gone are
+    /// not there.
+    ///
+    /// # Errors
+    /// DEVICE_GONE: all of them are. STALE: the namespace is gone.
     pub(crate) fn lookup(
         &mut self,
         keys: &PlacedKeys,
@@ -19,14 +23,19 @@ impl BackEnds {
         hold: Hold,
         now: Now,
     ) -> Result<(u32, Status), Status> {
-        let mut all = Found::default();
+        let (mut all, mut end) = (Found::default(), Err(Status::DeviceGone));
         for (first, place, lows) in keys.runs() {
-            let found = self.look(place, (session, lows), hold, now)?;
+            let found = match self.look(place, (session, lows), hold, now) {
+                // What other members have is there all the same.
+                Err(Status::DeviceGone) => continue,
+                found => found?,
+            };
             all.found |= found.found << first;
             all.held |= found.held << first;
             all.warming |= found.warming << first;
+            end = Ok(Status::Ok);
         }
-        Ok((bits(&all), Status::Ok))
+        end.map(|status| (bits(&all), status))
     }
 
     fn look(

@@ -147,6 +147,11 @@ impl Lines {
         self.users[usize::from(session.0)] = user.0;
     }
 
+    /// All sessions with their users.
+    pub(crate) fn seats(&self) -> impl Iterator<Item = (u16, u16)> {
+        (0..).zip(self.users.map(u16::from))
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.count
     }

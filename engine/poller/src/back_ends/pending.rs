@@ -199,10 +199,9 @@ impl Pending {
 
     /// How it is counted out at its client.
     pub(crate) fn ended(&self, completion: &Completion) -> Ended {
-        let regions = self.regions();
-        // Without memory no bytes moved: the completion has those of the block.
-        let bytes = if regions == [None; 2] { 0 } else { completion.bytes.into() };
-        let status = completion.status();
+        // Without a transfer no bytes moved: the completion has those of the block.
+        let bytes = if self.submitted_ns == 0 { 0 } else { completion.bytes.into() };
+        let (status, regions) = (completion.status(), self.regions());
         Ended { client: self.asked.client, status, count: 1, bytes, regions }
     }
 
@@ -295,4 +294,49 @@ pub(crate) fn outcome(status: Status) -> Outcome {
 /// The status that `outcome` made a number of.
 fn status_of(code: u16) -> Status {
     Status::from_number(code).filter(|status| *status != Status::Ok).unwrap_or(Status::IoError)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_device::BufferIndex;
+    use kvrail_store::{Key, TaskId};
+
+    use super::*;
+    use crate::limits::SessionSlot;
+    use crate::task::BufferRef;
+
+    #[test]
+    fn bytes_are_counted_where_they_moved() {
+        let asked = StoreRequest {
+            client: ClientRequest { user_data: 7, lane: 3, session: SessionSlot(2) },
+            shard: 0,
+            device: 0,
+            class: Class::Demand,
+            durability: Durability::Soon,
+            space: SpaceId::NONE,
+            key: Key::of(1, 2),
+            ask: BlockCommand::Put {
+                chain: Chain::Extends,
+                depth: 0,
+                block_bytes: 4096,
+                at: 0,
+                check: 9,
+            },
+            bytes: 4096,
+            deadline_ns: 0,
+        };
+        let place = BufferRef { buffer: BufferIndex(0), offset: 0 };
+        let body = Entered { region: RegionId(5), place };
+        let mut put = Pending::new(&asked, [Some(body), None], 1_000);
+        let counted = |put: &Pending, status: Ending| {
+            let completion = put.end(&Answer { status, length: 4096, check: 9 });
+            (completion.status(), completion.bytes, put.ended(&completion).bytes)
+        };
+        for nothing_written in [Ending::Present, Ending::Pending] {
+            assert_eq!(counted(&put, nothing_written), (Status::Ok, 4096, 0));
+        }
+        put.fly(Errand::Part(TaskId::of_number(1)), 1, 2_000);
+        assert!(put.land(Status::Ok, (3_000, 4_000)).is_some());
+        assert_eq!(counted(&put, Ending::Ok), (Status::Ok, 4096, 4096));
+    }
 }

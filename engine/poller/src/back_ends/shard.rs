@@ -248,6 +248,12 @@ impl Shard {
         *self.grants.at(session, handle).expect("a handle that can be") = grant;
     }
 
+    /// Its device is gone from now on.
+    #[cfg(test)]
+    pub(crate) fn lose_device(&mut self) {
+        self.life.lose_device();
+    }
+
     /// The namespace that a handle means; nothing where that is not known at once.
     #[inline(always)]
     pub(crate) fn space(&mut self, session: SessionSlot, handle: u16) -> Option<SpaceId> {
@@ -315,6 +321,7 @@ impl Shard {
     pub(crate) fn forget(&mut self, session: SessionSlot, now_ns: u64) {
         self.store.owner_gone(session.0.into());
         self.grants.forget(session);
+        self.calls.forget(session);
         self.touch(now_ns);
     }
 

@@ -21,7 +21,8 @@ use kvrail_ring::{
     Request, Segment, Side, Status, keys_slot,
 };
 use kvrail_store::{
-    Config, Discard, Expect, Identity, Key, Members, SpaceId, Start, Status as Ending, Times, check,
+    Config, Discard, Expect, Identity, Key, Members, SpaceId, Start, Status as Ending, Store,
+    Times, check,
 };
 
 /// Bytes of each client's arena.
@@ -287,6 +288,16 @@ impl Rig {
         });
     }
 
+    /// The device goes, is put back, and its store begins anew.
+    pub(crate) fn begin_anew(&mut self) {
+        self.replace();
+        let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
+        call.store = Some(Box::new(Store::new(&self.config).unwrap()));
+        assert_eq!(self.call_with(call).status, Ending::Ok);
+        self.pass(20_000_000); // its phase is shown
+        self.until(|rig| rig.phase() == 3);
+    }
+
     pub(crate) fn phase(&self) -> u64 {
         self.stats.devices[0].store.phase.get()
     }
@@ -367,7 +378,12 @@ impl Rig {
 
     /// A client with the first namespace open.
     pub(crate) fn client(&mut self, session: u8) -> Client {
-        let client = self.stranger(session, 32);
+        self.client_of(session, TenantSlot(session))
+    }
+
+    /// The same, of a user who may have other sessions.
+    pub(crate) fn client_of(&mut self, session: u8, user: TenantSlot) -> Client {
+        let client = self.stranger_of((session, user), 32);
         let (space, _) = self.space("first");
         assert_eq!(self.grant(client.session, HANDLE, space), Ending::Ok);
         client
@@ -375,6 +391,10 @@ impl Rig {
 
     /// A client that has nothing open.
     pub(crate) fn stranger(&mut self, session: u8, depth: u32) -> Client {
+        self.stranger_of((session, TenantSlot(session)), depth)
+    }
+
+    fn stranger_of(&mut self, (session, tenant): (u8, TenantSlot), depth: u32) -> Client {
         let session = SessionSlot(session);
         let bytes = Segment::bytes_needed(1, depth).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
@@ -389,7 +409,7 @@ impl Rig {
             (RegionId(u32::from(session.0)), RegionId(100 + u32::from(session.0)));
         let arena = self.attach(session, region, ARENA_BYTES);
         let tails = self.attach(session, tails_region, TAILS * 4096);
-        let (queue, tenant) = (7, TenantSlot(session.0));
+        let queue = 7;
         let seat = LaneSeat { queue, lane, bell, doorbell, tails: Some(tails_region), tenant };
         self.mailbox.send(Command::AddLane(session, Box::new(seat))).unwrap();
         self.tick();

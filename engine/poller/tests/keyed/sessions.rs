@@ -1,7 +1,7 @@
 //! What becomes of blocks and memory when sessions and sidecars end.
 
 use kvrail_device::SimOptions;
-use kvrail_poller::{Command, Notice, TickOutcome};
+use kvrail_poller::{Command, Notice, Permit, StoreAsk, StoreCall, TickOutcome};
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, check};
@@ -159,4 +159,26 @@ fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
     let mut again = rig.stranger(0, 8);
     let get = crate::rig::keyed(&again, key, (4096, 0), (0, 0)).slot(kvrail_ring::Opcode::Get);
     assert_eq!(rig.ask_one(&mut again, get).status(), Status::Invalid, "its handles are gone");
+}
+
+/// Calls wait for their turn at a store. The slot's next session must not get what one that has
+/// ended was to have.
+#[test]
+fn a_grant_that_still_waits_ends_with_its_session() {
+    let mut rig = Rig::new(512);
+    let client = rig.client(0);
+    let (space, _) = rig.space("first");
+    let (session, permit) = (client.session, Permit::Write);
+    let call = StoreCall::new(0, StoreAsk::Grant { session, handle: HANDLE, space, permit });
+    rig.mailbox.send(Command::Store(0, call)).unwrap();
+    rig.mailbox.send(Command::CloseSession(session)).unwrap();
+    rig.until(|rig| {
+        let has = |what: fn(&Notice) -> bool| rig.notices.iter().any(what);
+        has(|it| matches!(it, Notice::SessionClosed(_)))
+            && has(|it| matches!(it, Notice::Store(..)))
+    });
+    rig.notices.clear();
+    let mut next = rig.stranger(0, 8);
+    let get = crate::rig::keyed(&next, Key::of(1, 1), (4096, 0), (0, 0)).slot(Opcode::Get);
+    assert_eq!(rig.ask_one(&mut next, get).status(), Status::Invalid);
 }

@@ -1,6 +1,7 @@
 //! Places for puts are shared by users, and what waits for one is served by turns.
 
-use kvrail_device::SimOptions;
+use kvrail_device::{Fault, Rule, SimOptions};
+use kvrail_poller::TenantSlot;
 use kvrail_ring::slot::FLAG_MORE;
 use kvrail_ring::{Opcode, Side, Status};
 use kvrail_store::{Key, check};
@@ -74,4 +75,32 @@ fn blocks_of_parts_wait_for_places_that_others_of_their_session_have() {
         }
         ended == 30
     });
+}
+
+/// A user has one share, by however many sessions; a store that begins anew saw none of them come.
+#[test]
+fn a_users_sessions_have_one_share_of_a_store_that_began_anew() {
+    let begun = [false, true].map(|anew| {
+        let mut config = config(512, 120 << 20, 8 << 20);
+        (config.puts, config.writes) = (8, 16);
+        let mut rig = Rig::with(config, SimOptions::default());
+        let mut clients = [0, 1].map(|session| rig.client_of(session, TenantSlot(0)));
+        if anew {
+            rig.begin_anew();
+        }
+        let first = rig.put(&mut clients[0], Key::of(9, 9), &block(1, 4096));
+        assert_eq!(first.status(), Status::Ok);
+        rig.pass(200_000_000); // what the store writes for itself is written
+        rig.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Write).times(64));
+        for (session, client) in (0..).zip(&mut clients) {
+            for number in 0..8 {
+                let (key, bytes) = (Key::of(session, number), block(1, 4096));
+                let request = rig.put_request(client, key, &bytes, (0, 0));
+                client.post(&Asked { request, side: None });
+            }
+            rig.pass(1_000_000);
+        }
+        rig.sim.borrow().control().hung()
+    });
+    assert_eq!(begun, [6, 6], "three quarters of the places");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvrail_poller::{Command, STORE_CALLS_MAX, StoreCall};
+use kvrail_poller::{Command, STORE_CALLS_MAX, SessionSlot, StoreCall};
 
 use crate::pollers::Pollers;
 
@@ -60,6 +60,13 @@ impl Calls {
         Some(shard)
     }
 
+    /// A session has ended: what still waits here grants nothing to its slot's next session. Its
+    /// poller does the same with what was sent before the end.
+    pub(super) fn revoke(&mut self, slot: SessionSlot) {
+        let waiting = self.lanes.iter_mut().flat_map(|lane| &mut lane.waiting);
+        waiting.for_each(|(_, call)| call.revoke(slot));
+    }
+
     fn flush(&mut self, poller: usize, pollers: &mut Pollers) {
         let lane = &mut self.lanes[poller];
         while lane.in_flight < STORE_CALLS_MAX
@@ -68,5 +75,31 @@ impl Calls {
             lane.in_flight += 1;
             pollers.send(poller, Command::Store(device, call));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_poller::{Permit, SessionSlot, StoreAsk, StoreCall};
+    use kvrail_store::SpaceId;
+
+    use super::Calls;
+
+    #[test]
+    fn a_grant_that_waits_for_its_poller_ends_with_its_session() {
+        let mut calls = Calls::new(2);
+        let grant = |session| {
+            let (space, permit) = (SpaceId::NONE, Permit::Read);
+            StoreCall::new(1, StoreAsk::Grant { session, handle: 0, space, permit })
+        };
+        let (ended, other) = (SessionSlot(3), SessionSlot(4));
+        calls.lanes[1].waiting.extend([(0, grant(ended)), (0, grant(other))]);
+        calls.revoke(ended);
+        let of = |call: &StoreCall| match call.ask {
+            StoreAsk::Grant { session, .. } => session,
+            _ => panic!("{:?}", call.ask),
+        };
+        let left: Vec<_> = calls.lanes[1].waiting.iter().map(|(_, call)| of(call)).collect();
+        assert!(left[0] != ended && left[1] == other, "{left:?}");
     }
 }

@@ -498,9 +498,11 @@ impl Stores {
         }
     }
 
-    /// A session has ended: its requests get no answer, and open nothing.
-    pub(crate) fn session_ended(&mut self, session: u64) {
+    /// A session has ended: its requests get no answer, and open nothing at its place in the
+    /// pollers' tables, where it had one.
+    pub(crate) fn session_ended(&mut self, session: u64, slot: Option<SessionSlot>) {
         self.handles.forget(session);
+        slot.into_iter().for_each(|slot| self.calls.revoke(slot));
         for store in &mut self.stores {
             store.listings.forget(session);
             let mut first = true;

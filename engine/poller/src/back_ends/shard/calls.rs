@@ -171,6 +171,7 @@ impl Shard {
             return Step::Waits;
         }
         std::mem::swap::<Box<Store>>(&mut self.store, store);
+        self.lines.seats().for_each(|(session, user)| self.store.seat(session, user));
         self.life.begin_anew();
         self.discarding = Discarding::default();
         self.listings.begin_anew();
