@@ -20,7 +20,7 @@ pub(crate) enum Ended {
     /// Of a request for a range, or a notice.
     Range(Completed),
     /// Of the group with this ticket.
-    Group(u32, Results),
+    Group(u32, PyResult<Results>),
     /// Of the lookup with this ticket.
     Lookup(u32, PyResult<Found>),
 }

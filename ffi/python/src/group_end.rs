@@ -15,14 +15,14 @@ pub(crate) struct GroupEnd {
 /// What a group or a lookup came to.
 #[derive(Debug)]
 enum Outcome {
-    Results(Py<Results>),
+    Results(PyResult<Py<Results>>),
     Found(PyResult<Py<Found>>),
 }
 
 impl GroupEnd {
     /// The end of a put, get or drop.
-    pub(crate) fn of_group(py: Python<'_>, ticket: u32, results: Results) -> PyResult<Self> {
-        Ok(Self { ticket, outcome: Outcome::Results(Py::new(py, results)?) })
+    pub(crate) fn of_group(py: Python<'_>, ticket: u32, results: PyResult<Results>) -> Self {
+        Self { ticket, outcome: Outcome::Results(results.and_then(|results| Py::new(py, results))) }
     }
 
     /// The end of a lookup.
@@ -39,10 +39,11 @@ impl GroupEnd {
     }
 
     #[getter]
-    fn results(&self, py: Python<'_>) -> Option<Py<Results>> {
+    fn results(&self, py: Python<'_>) -> PyResult<Option<Py<Results>>> {
         match &self.outcome {
-            Outcome::Results(results) => Some(results.clone_ref(py)),
-            Outcome::Found(_) => None,
+            Outcome::Results(Ok(results)) => Ok(Some(results.clone_ref(py))),
+            Outcome::Results(Err(error)) => Err(error.clone_ref(py)),
+            Outcome::Found(_) => Ok(None),
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use kvrail_client::{Armed, ClientError, Status, Volume};
+use kvrail_client::{Armed, ClientError, Namespace, Status, Volume};
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::batch::{Batch, Moves, RangeWork};
 use crate::closable::Closable;
 use crate::completion::Completion;
 use crate::errors::from_client;
-use crate::errors::raised::{QueueBusyError, QueueFullError};
+use crate::errors::raised::{KvrailError, QueueBusyError, QueueFullError};
 use crate::flight::{Answer, Ended, Flight, Question};
 use crate::gpu::GpuRegion;
 use crate::group::{BlockWork, Group};
@@ -25,7 +25,7 @@ use crate::group_of::Owner;
 use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::Found;
-use crate::run::{Asked, refresh, renew};
+use crate::run::{Asked, refresh};
 use crate::session::Session;
 use crate::wait::{deadline, pause};
 
@@ -58,24 +58,37 @@ fn hold(flight: &Mutex<Flight>) -> PyResult<MutexGuard<'_, Flight>> {
     })
 }
 
+/// Opens a namespace again for a call that found it cleared. The call ends with the error where
+/// that fails; what a signal's handler raises is the caller's, for whom it is kept.
+fn reopen(py: Python<'_>, space: &Namespace, raised: &mut PyResult<()>) -> PyResult<()> {
+    match refresh(py, space) {
+        Err(error) if !error.is_instance_of::<KvrailError>(py) => {
+            *raised = Err(error);
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
 /// Keeps what a lookup came to. Of a namespace that was cleared, it is asked once more.
 fn take_answer(
     py: Python<'_>,
     flight: &mut Flight,
     (ticket, question, outcome): Answer,
-) -> PyResult<()> {
+    raised: &mut PyResult<()>,
+) {
     let outcome = match outcome {
         Err(ClientError::Denied { status: Status::Stale, .. }) if !question.again => {
-            refresh(py, &question.space)?;
-            match flight.look_up_again(ticket, Question { again: true, ..question }) {
-                Ok(()) => return Ok(()),
-                Err(error) => Err(error),
-            }
+            let reopened = reopen(py, &question.space, raised);
+            let question = Question { again: true, ..question };
+            let asked =
+                reopened.and_then(|()| flight.look_up_again(ticket, question).map_err(from_client));
+            let Err(error) = asked else { return };
+            Err(error)
         }
-        outcome => outcome,
+        outcome => outcome.map(Found::new).map_err(from_client),
     };
-    flight.keep(Ended::Lookup(ticket, outcome.map(Found::new).map_err(from_client)));
-    Ok(())
+    flight.keep(Ended::Lookup(ticket, outcome));
 }
 
 /// Up to `most` ends, as Python's objects.
@@ -87,7 +100,7 @@ fn hand_out<'py>(
     let object = |end| match end {
         Ended::Range(done) => Completion::from(done).into_bound_py_any(py),
         Ended::Group(ticket, results) => {
-            GroupEnd::of_group(py, ticket, results)?.into_bound_py_any(py)
+            GroupEnd::of_group(py, ticket, results).into_bound_py_any(py)
         }
         Ended::Lookup(ticket, found) => {
             GroupEnd::of_lookup(py, ticket, found).into_bound_py_any(py)
@@ -186,23 +199,25 @@ impl Queue {
         Ok(py.detach(|| flight.submit(group)))
     }
 
-    /// Takes what has ended.
+    /// Takes what has ended. Every end is kept, whatever is raised.
     fn take(&self, py: Python<'_>, flight: &mut Flight) -> PyResult<()> {
         let (ended, answers) = py.detach(|| flight.poll());
+        let mut raised = Ok(());
         for (ticket, group) in ended {
             self.session.count_copied(group.copied_bytes());
-            let stale = group.is_stale().then(|| group.space().clone());
-            flight.keep(Ended::Group(ticket, group.into_results()));
-            if let Some(space) = stale {
-                refresh(py, &space)?;
-            }
+            let stale = group.is_stale();
+            let opened = if stale { reopen(py, group.space(), &mut raised) } else { Ok(()) };
+            flight.keep(Ended::Group(ticket, opened.map(|()| group.into_results())));
         }
-        answers.into_iter().try_for_each(|answer| take_answer(py, flight, answer))?;
+        answers.into_iter().for_each(|answer| take_answer(py, flight, answer, &mut raised));
         if flight.cleared().next().is_some() {
-            flight.cleared().try_for_each(|group| renew(py, group))?;
+            for group in flight.cleared() {
+                let opened = reopen(py, group.space(), &mut raised);
+                group.renew(opened.is_ok()); // where it is not, its end says why
+            }
             py.detach(|| flight.stage());
         }
-        Ok(())
+        raised
     }
 }
 

@@ -280,3 +280,39 @@ def test_lookups_of_a_queue_end_by_their_time(stores, client, space):
         queue.submit_lookup(range(10))
         (end,) = queue.wait()
         assert end.found.prefix == 0
+
+
+def taken_over(stores, space):
+    """Removes the namespace, and gives its name to another identity: it cannot be opened again."""
+    with stores.attach() as other:
+        other.store("kv").remove(space.name)
+        other.store("kv").namespace(space.name, {"model": "another"})
+
+
+def test_each_call_of_a_queue_ends_when_its_namespace_is_taken_over(stores, space, rows):
+    space.put_many(range(4), rows[:4])
+    with space.queue(16) as queue:
+        taken_over(stores, space)
+        tickets = [queue.submit_get([at], rows[at : at + 1]) for at in range(2)]
+        tickets += [queue.submit_lookup([at]) for at in range(2)]
+        tickets.append(queue.submit_put([9], rows[9:10]))
+        ends = queue.wait(len(tickets), timeout=30)
+        assert sorted(end.ticket for end in ends) == tickets and queue.outstanding == 0
+        for end in ends:
+            with pytest.raises(kvrail.KvrailError, match="another identity"):
+                _ = end.results or end.found
+
+
+def test_awaited_calls_end_when_their_namespace_is_taken_over(stores, space, rows):
+    space.put_many(range(4), rows[:4])
+
+    async def main():
+        async with kvrail.aio.Queue(space, 16) as blocks:
+            taken_over(stores, space)
+            calls = [blocks.get(at, rows[at]) for at in range(2)]
+            calls += [blocks.lookup([at]) for at in range(2)]
+            ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+            assert [type(end) for end in ends] == [type(ends[0])] * 4
+            assert all("another identity" in str(end) for end in ends)
+
+    asyncio.run(main())
