@@ -185,8 +185,9 @@ impl Lanes {
         Ok(found)
     }
 
-    /// Nothing more is expected from any of them.
+    /// Nothing more is expected from any of them, and what was staged has ended.
     pub(crate) fn forget(&mut self) {
+        self.staged = 0;
         self.ends.iter_mut().for_each(|end| end.outstanding = 0);
     }
 }

@@ -246,6 +246,29 @@ fn every_request_for_an_impossible_lane_is_refused() {
     assert!(rig.queue.is_broken());
 }
 
+/// Its memory is the program's again, which may have other bytes there by then.
+#[test]
+fn what_has_ended_before_it_was_published_is_not_published_afterwards() {
+    let mut rig = Rig::new(2, 4096, 2, 4);
+    for _ in 0..4 {
+        rig.queue.submit(Request::nop(&rig.volume)).unwrap();
+    }
+    assert_eq!(rig.sidecar.answer_all(), 4);
+    let mut done = Vec::new();
+    assert_eq!(rig.queue.poll(&mut done), 4);
+    let lease = rig.lease(4096);
+    let staged = rig.queue.stage(Request::write(&rig.volume, 4096, lease)).unwrap();
+    store(rig.sidecar.segment.as_ref(), 4096, &1000_u32.to_le_bytes()); // the other lane's head
+    let refused = rig.queue.submit(Request::nop(&rig.volume)).unwrap_err();
+    assert_eq!(refused.reason, SubmitErrorKind::Broken);
+    done.clear();
+    assert_eq!(rig.queue.poll(&mut done), 1);
+    assert_eq!((done[0].ticket, done[0].status), (staged, Status::Internal));
+    assert!(done[0].lease.is_some(), "nobody has seen it");
+    rig.queue.publish();
+    assert!(rig.sidecar.take().is_empty());
+}
+
 #[test]
 fn a_block_goes_on_only_by_its_present_request() {
     let mut rig = blocks::rig();

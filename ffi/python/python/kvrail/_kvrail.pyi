@@ -503,8 +503,8 @@ class GroupEnd:
         """What the queue gave out for it."""
     @property
     def results(self) -> Results | None:
-        """Of a put, get or drop. Raises why its namespace, which was cleared or removed, could not be
-        opened again."""
+        """Of a put, get or drop. Raises why its namespace could not be opened again, if it was
+        cleared or removed meanwhile."""
     @property
     def found(self) -> Found | None:
         """Of a lookup. Raises what it failed with, such as `TimedOutError`."""
