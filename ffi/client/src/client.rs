@@ -187,7 +187,7 @@ impl Client {
         let ControlReply::Arena { region, bytes, page_bytes, note } = answer else {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
-        let memory = Region::import(memory, bytes)?;
+        let memory = Region::import(memory, bytes).inspect_err(|_| self.forget(region))?;
         let facts = ArenaFacts { region: RegionId(region), page_bytes, note };
         Ok(self.arena(memory, facts))
     }
@@ -209,7 +209,8 @@ impl Client {
             return Err(ClientError::protocol(format!("answer to an arena: {answer:?}")));
         };
         // The sidecar decided whether seals are needed; the memory is this program's.
-        let memory = Region::import_with(memory, bytes, Sealing::Optional)?;
+        let memory = Region::import_with(memory, bytes, Sealing::Optional);
+        let memory = memory.inspect_err(|_| self.forget(region))?;
         Ok(self.arena(memory, ArenaFacts { region: RegionId(region), page_bytes, note }))
     }
 
@@ -231,6 +232,11 @@ impl Client {
         let arena = self.import_arena(file, about.st_size.unsigned_abs())?;
         let position = usize::try_from(mapping.in_file(address)).unwrap_or(usize::MAX);
         Ok((arena, position))
+    }
+
+    /// Has the sidecar detach memory that is of no use here.
+    fn forget(&self, region: u32) {
+        self.session.control().call_and_forget(ControlRequest::DetachArena { region });
     }
 
     fn arena(&self, memory: Region, facts: ArenaFacts) -> Arena {
@@ -273,6 +279,18 @@ impl Client {
         let depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(LANE_DEPTH_MIN, LANE_DEPTH_MAX);
         let depth = depth.next_power_of_two();
         let tails = self.tails(depth)?;
+        let region = tails.1.as_ref().map(|arena| arena.region().0);
+        // Dropping an arena does not detach it.
+        let opened = self.open_with(depth, tails);
+        opened.inspect_err(|_| region.into_iter().for_each(|region| self.forget(region)))
+    }
+
+    /// As `open_queue`, with this memory for the tails of blocks.
+    fn open_with(
+        &self,
+        depth: u32,
+        tails: (Vec<Lease>, Option<Arena>),
+    ) -> Result<Queue, ClientError> {
         let region = tails.1.as_ref().map(|arena| arena.region().0);
         let ask = ControlRequest::OpenQueue { depth, tails: region };
         let packet = self.session.control().call("opening a queue", ask, &[])?;

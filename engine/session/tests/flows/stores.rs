@@ -379,3 +379,25 @@ fn presence_tables_are_for_who_has_a_namespace_open() {
     opened(&mut rude, "mine");
     assert!(matches!(answer(&mut rude, show()), ControlReply::Presence { .. }));
 }
+
+/// A queue of a store has memory of its own, for the ends of blocks.
+#[test]
+fn a_queue_that_is_refused_leaves_no_memory_behind() {
+    let sidecar =
+        Sidecar::start_stores(&media(), |config| config.policy.limits.queues_per_session = 1);
+    let client = Client::attach(sidecar.socket()).unwrap();
+    let queue = client.open_queue(8).unwrap();
+    let used = |client: &Client| {
+        let report = client.status().unwrap();
+        let own = report.sessions.iter().find(|it| it.id == client.session().0).unwrap();
+        (own.queues, own.arenas)
+    };
+    let one = used(&client);
+    for _ in 0..3 {
+        let refused = client.open_queue(8).unwrap_err();
+        assert!(refused.to_string().contains("limits.queues_per_session"), "{refused}");
+    }
+    eventually("the memory of refused queues is gone", || used(&client) == one);
+    drop(queue);
+    eventually("another queue", || client.open_queue(8).is_ok());
+}

@@ -1,12 +1,13 @@
 //! Control calls: answers find their askers, silence ends at the timeout.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, PacketBuffer,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, PacketBuffer, Pages,
     SidecarMessage,
 };
-use kvrail_ring::Status;
+use kvrail_ring::{Doorbell, Status};
 
 use super::rig::{LONG, geometry, welcome};
 use crate::arena::Arena;
@@ -108,6 +109,21 @@ fn an_answer_that_makes_no_sense_is_an_error() {
     });
     socket.send(&"nonsense", &[]).unwrap();
     assert!(matches!(client.status(), Err(ClientError::SidecarGone { .. })));
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_is_detached_again() {
+    let (client, socket) = connected(LONG);
+    let file = Doorbell::eventfd().unwrap(); // no memory
+    let answer = ControlReply::Arena { region: 5, bytes: 4096, page_bytes: 4096, note: None };
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| client.create_arena(4096, Pages::Auto).unwrap_err());
+        let seq = hear(&socket).seq;
+        socket.send(&SidecarMessage::Reply { seq, answer }, &[file.as_fd()]).unwrap();
+        assert!(matches!(asker.join().unwrap(), ClientError::Memory(_)));
+    });
+    let next = socket.receive::<ClientMessage>(&mut PacketBuffer::default(), 1).unwrap();
+    assert!(matches!(next.message.ask, ControlRequest::DetachArena { region: 5 }));
 }
 
 #[test]
