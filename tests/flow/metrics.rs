@@ -74,11 +74,16 @@ fn what_clients_do_is_counted() {
 
 #[test]
 fn every_counter_is_sent() {
-    let place = Place::with_store(1, 64 << 20);
+    let mut place = Place::with_store(1, 64 << 20);
+    place.configure("gpu.devices = [\"stand-in:0\"]");
+    place.configure("gpu.staging_bytes = \"4MiB\"\ngpu.staging_slot_bytes = \"64KiB\"");
     let sidecar = Sidecar::start(&place);
     let report = sidecar.status();
-    let counters = report.shards[0].counters.each().chain(report.pollers[0].counters.each());
-    for (it, count) in counters {
+    let counters = report.sidecar.counters.each().chain(report.shards[0].counters.each());
+    let counters = counters.chain(report.pollers[0].counters.each());
+    let counters = counters.chain(report.devices[0].counters.each());
+    let counters = counters.chain(report.gpus[0].counters.each());
+    for (it, count) in counters.chain(report.sessions[0].counters.each()) {
         assert!(count.is_some(), "{} is missing", it.name);
     }
     sidecar.stop();

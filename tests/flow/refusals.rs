@@ -226,6 +226,6 @@ fn another_version_is_refused_with_both_versions() {
         assert_eq!(code, RefusalCode::Version);
         assert!(message.contains("newer 9.9") && message.contains("same release"), "{message}");
     }
-    assert_eq!(sidecar.status().sidecar.refused, 2);
+    assert_eq!(sidecar.status().sidecar.counters.refused, Some(2));
     sidecar.stop();
 }

@@ -73,6 +73,6 @@ fn ten_thousand_scrapes_and_scrapers_that_never_read_leave_clients_alone() {
             .iter()
             .all(|poller| poller.counters.allocations == Some(0) && poller.stalled.is_none())
     );
-    assert_eq!(report.sidecar.log_lines_lost, 0);
+    assert_eq!(report.sidecar.counters.log_lines_lost, Some(0));
     sidecar.stop();
 }

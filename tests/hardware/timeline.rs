@@ -37,7 +37,7 @@ impl Timeline {
                 let report = client.status().expect("the sidecar answers");
                 let devices = report.devices.iter().map(|device| {
                     let ended = device.reads.operations + device.writes.operations;
-                    let errors = device.counters.errors.unwrap_or(0);
+                    let errors = device.counters.errors.expect("a device counts its errors");
                     (ended - errors.min(ended), errors, device.state)
                 });
                 let devices = devices.map(|(ok, errors, state)| (ok, errors, format!("{state:?}")));

@@ -91,7 +91,7 @@ fn main() -> Result<(), Failure> {
             sum(|session| session.counters.accepted),
             sum(|session| session.counters.completed),
             sum(|session| session.counters.failed),
-            report.sidecar.log_lines_lost
+            report.sidecar.counters.log_lines_lost.map_or("-".to_owned(), |lost| lost.to_string())
         );
     }
     Ok(())

@@ -146,14 +146,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
-    use crate::{Definition, DeviceCounters, GpuCounters, Kind, PollerCounters, SessionCounters};
+    use crate::{
+        Definition, DeviceCounters, GpuCounters, Kind, PollerCounters, SessionCounters,
+        SidecarCounters,
+    };
 
     #[test]
     fn names_and_metrics_are_one_counter_s() {
         let member = [&StoreCounters::TABLE[..], &ServingCounters::TABLE].concat();
-        let parts = [&DeviceCounters::TABLE[..], &SessionCounters::TABLE, &GpuCounters::TABLE];
-        let stores = [&member[..], &PoolCounters::TABLE, &PollerCounters::TABLE];
-        for table in stores.into_iter().chain(parts) {
+        let tables: [&[Definition]; 7] = [
+            &member,
+            &PoolCounters::TABLE,
+            &PollerCounters::TABLE,
+            &DeviceCounters::TABLE,
+            &SessionCounters::TABLE,
+            &GpuCounters::TABLE,
+            &SidecarCounters::TABLE,
+        ];
+        for table in tables {
             let names: BTreeSet<_> = table.iter().map(|counter| counter.name).collect();
             assert_eq!(names.len(), table.len());
             let is_part = |counter: &&Definition| matches!(counter.kind, Kind::Part(_));

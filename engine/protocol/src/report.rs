@@ -1,6 +1,6 @@
 //! The report of `kvrail status`.
 
-use kvrail_counters::{DeviceCounters, PollerCounters, SessionCounters};
+use kvrail_counters::{DeviceCounters, PollerCounters, SessionCounters, SidecarCounters};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -171,20 +171,15 @@ pub struct SidecarReport {
     pub socket: String,
     /// Its state.
     pub state: SidecarState,
-    /// Connections refused since start.
-    pub refused: u64,
+    /// Counters since the start.
+    #[serde(flatten)]
+    pub counters: SidecarCounters<Option<u64>>,
     /// Sessions with arenas or queues that there may be.
     #[serde(default)]
     pub sessions_max: u32,
     /// How many of them one user may have.
     #[serde(default)]
     pub sessions_per_uid: u32,
-    /// Connections that have ended, and whose close waits for what the client had sent.
-    #[serde(default)]
-    pub closing: u32,
-    /// Lines of the log that were lost because the log's reader was too slow.
-    #[serde(default)]
-    pub log_lines_lost: u64,
 }
 
 /// One poller thread.

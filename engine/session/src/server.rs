@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use kvrail_counters::SidecarCounters;
 use kvrail_device::DeviceError;
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
@@ -859,11 +860,14 @@ impl Server {
             started_unix_s: self.started_unix_s,
             socket: self.config.socket.display().to_string(),
             state: self.shutdown.shown(),
-            refused: self.sessions.refused(),
+            counters: SidecarCounters {
+                refused: Some(self.sessions.refused()),
+                closing: Some(self.workers.waiting() as u64),
+                // The log belongs to the process: the count is added where the report is shown.
+                log_lines_lost: None,
+            },
             sessions_max: narrow(limits.sessions),
             sessions_per_uid: narrow(limits.sessions_per_uid),
-            closing: narrow(self.workers.waiting()),
-            log_lines_lost: 0,
         }
     }
 

@@ -81,7 +81,7 @@ impl ReportExtras {
         report.target.clone_from(&known.target);
         report.config.clone_from(&known.config);
         report.endpoint_problem = known.endpoint.clone().and_then(Result::err);
-        report.sidecar.log_lines_lost = lost.count();
+        report.sidecar.counters.log_lines_lost = Some(lost.count());
     }
 }
 

@@ -23,6 +23,7 @@ use crate::exposition::{Dialect, Family};
 pub(crate) static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let mut all = Vec::new();
     all.extend(sidecar::FAMILIES);
+    all.extend(sidecar::counted());
     all.extend(troubles::FAMILIES);
     all.extend(config::FAMILIES);
     all.extend(pollers::counted());

@@ -1,9 +1,12 @@
 //! The process, its door and its memory.
 
+use kvrail_counters::SidecarCounters;
+
+use super::counters::families;
 use crate::exposition::{Family, Kind, Unit};
 use crate::health::{health, readiness};
 
-pub(super) const FAMILIES: [Family; 15] = [
+pub(super) const FAMILIES: [Family; 12] = [
     Family {
         name: "kvrail_build_info",
         kind: Kind::Gauge,
@@ -43,30 +46,6 @@ pub(super) const FAMILIES: [Family; 15] = [
         labels: &[],
         help: "1 while clients are served, as /readyz.",
         samples: |report, to| to.add(&[], u8::from(readiness(report).is_empty())),
-    },
-    Family {
-        name: "kvrail_connections_refused",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &[],
-        help: "Connections of clients that were refused.",
-        samples: |report, to| to.add(&[], report.sidecar.refused),
-    },
-    Family {
-        name: "kvrail_connections_closing",
-        kind: Kind::Gauge,
-        unit: Unit::None,
-        labels: &[],
-        help: "Connections that have ended, and wait for what their clients had sent to be closed.",
-        samples: |report, to| to.add(&[], report.sidecar.closing),
-    },
-    Family {
-        name: "kvrail_log_lines_lost",
-        kind: Kind::Counter,
-        unit: Unit::None,
-        labels: &[],
-        help: "Lines of the log that were lost because their reader was too slow.",
-        samples: |report, to| to.add(&[], report.sidecar.log_lines_lost),
     },
     Family {
         name: "kvrail_sessions_max",
@@ -125,3 +104,10 @@ pub(super) const FAMILIES: [Family; 15] = [
         samples: |report, to| to.add(&[], report.regions.quarantined_oldest_s),
     },
 ];
+
+/// Counters of the sidecar.
+pub(super) fn counted() -> impl Iterator<Item = Family> {
+    families(SidecarCounters::TABLE, [&[], &[]], |report, to| {
+        to.add_counted(&[], report.sidecar.counters.each());
+    })
+}

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crc_fast::{CrcAlgorithm, Digest};
+use kvrail_counters::ServingCounters;
 use kvrail_store::{
     DropKey, Durability, Extent, Get, Got, Key, Now, Outcome, Reading, SpaceId, Status, Store,
     check,
@@ -51,14 +52,6 @@ enum Verdict {
     Wrong,
 }
 
-/// What became of reports.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReportCounts {
-    pub(crate) verified_good: u64,
-    pub(crate) ignored: u64,
-    pub(crate) corrupt: u64,
-}
-
 /// Reports of one shard; the first is being looked at.
 #[derive(Debug)]
 pub(crate) struct Suspects {
@@ -70,7 +63,7 @@ pub(crate) struct Suspects {
     /// Where the block begins on the device.
     place: u64,
     scratch: Box<[u8]>,
-    counts: ReportCounts,
+    counts: ServingCounters<u64>,
     /// Session whose report was false, until it is counted.
     false_reporter: Option<SessionSlot>,
     /// A block that was wrong, until it is reported.
@@ -87,7 +80,7 @@ impl Suspects {
             at: 0,
             place: 0,
             scratch: vec![0; SUSPECT_BYTES as usize].into_boxed_slice(),
-            counts: ReportCounts::default(),
+            counts: ServingCounters::default(),
             false_reporter: None,
             corrupt_block: None,
         }
@@ -117,7 +110,7 @@ impl Suspects {
     }
 
     /// What became of reports so far.
-    pub(crate) fn counts(&self) -> ReportCounts {
+    pub(crate) fn counts(&self) -> ServingCounters<u64> {
         self.counts
     }
 

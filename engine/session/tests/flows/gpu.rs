@@ -45,8 +45,8 @@ fn blocks_come_back_into_other_indices_with_every_byte() {
         "{gpu:?}"
     );
     assert_eq!(
-        (gpu.regions, gpu.region_bytes, gpu.counters.failed.unwrap_or(0)),
-        (1, moved, 0),
+        (gpu.regions, gpu.region_bytes, gpu.counters.failed),
+        (1, moved, Some(0)),
         "{gpu:?}"
     );
     let session =

@@ -11,9 +11,11 @@ use clap::Args;
 use kvrail_client::{AttachOptions, Client, ClientError};
 use kvrail_protocol::StatusReport;
 
+#[cfg(test)]
+pub(crate) use text::tests::report;
 pub(crate) use text::{
-    Column, Detail, SHARDS, count, cpu, doubts, duration, gpus, missing, notes, reasons, rows,
-    short, stalls, troubles,
+    Column, Detail, SHARDS, bytes, count, cpu, doubts, duration, gpus, missing, notes, reasons,
+    rows, short, stalls, troubles,
 };
 
 use super::silent::explain;

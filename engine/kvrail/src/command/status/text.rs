@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use kvrail_counters::DeviceCounters;
+use kvrail_counters::StoreCounters;
 use kvrail_protocol::{
     DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
     StatusReport, VolumeReport, Waker,
@@ -88,8 +88,8 @@ fn sections(report: &StatusReport, most: usize) -> [String; 11] {
         missing(report, Screen),
         some_rows(&STORES, &stores, most, |store| store.members == store.serving),
         some_rows(&DEVICES, &report.devices, most, |device| {
-            let DeviceCounters { overdue, errors, .. } = device.counters.map(|it| it.unwrap_or(0));
-            let well = device.state == DeviceState::Serving && overdue == 0 && errors == 0;
+            let failures = device.counters.overdue.max(device.counters.errors);
+            let well = device.state == DeviceState::Serving && failures <= Some(0);
             (well, Reverse(device.reads.bytes + device.writes.bytes))
         }),
         doubts(report),
@@ -183,10 +183,9 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
             regions.quarantined_oldest_s
         );
     }
-    if it.closing > 0 {
+    if let Some(closing) = it.counters.closing.filter(|closing| *closing > 0) {
         text += &format!(
-            "\n{} ended connections wait for what their clients had sent to be closed",
-            it.closing
+            "\n{closing} ended connections wait for what their clients had sent to be closed"
         );
     }
     let sandbox = &report.sandbox;
@@ -195,8 +194,8 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
     } else if !sandbox.mode.is_empty() {
         text += &format!("\nsandbox {}", sandbox.words());
     }
-    if it.refused > 0 {
-        text += &format!("\n{} connections were refused", it.refused);
+    if let Some(refused) = it.counters.refused.filter(|refused| *refused > 0) {
+        text += &format!("\n{refused} connections were refused");
     }
     text + &configuration(report, detail)
 }
@@ -263,8 +262,7 @@ struct StoreRow {
     capacity_bytes: u64,
     blocks: u64,
     blocks_max: u64,
-    hits: u64,
-    misses: u64,
+    counters: StoreCounters<Option<u64>>,
     memory_bytes: u64,
 }
 
@@ -274,8 +272,8 @@ const STORES: [Column<StoreRow>; 8] = [
     ("BLOCKS", Screen, |store| store.blocks.to_string()),
     ("FILL", Screen, |store| share(store.bytes, store.capacity_bytes)),
     ("INDEX", Screen, |store| share(store.blocks, store.blocks_max)),
-    ("HITS", Screen, |store| store.hits.to_string()),
-    ("MISSES", Screen, |store| store.misses.to_string()),
+    ("HITS", Screen, |store| count(store.counters.hits)),
+    ("MISSES", Screen, |store| count(store.counters.misses)),
     ("RAM", Screen, |store| human_bytes(store.memory_bytes)),
 ];
 
@@ -295,21 +293,18 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
                 capacity_bytes: 0,
                 blocks: 0,
                 blocks_max: 0,
-                hits: 0,
-                misses: 0,
+                counters: StoreCounters::default(),
                 memory_bytes: 0,
             });
         }
         let store = stores.last_mut().expect("just pushed");
-        let counters = &shard.counters.store;
         store.members += 1;
         store.serving += usize::from(shard.serves());
         store.bytes += shard.bytes;
         store.capacity_bytes += shard.capacity_bytes;
         store.blocks += shard.blocks;
         store.blocks_max += shard.blocks_max;
-        store.hits += counters.hits.unwrap_or(0);
-        store.misses += counters.misses.unwrap_or(0);
+        store.counters.add(&shard.counters.store);
         store.memory_bytes += shard.memory_bytes;
     }
     stores
@@ -429,7 +424,7 @@ pub(crate) fn count(counter: Option<u64>) -> String {
 }
 
 /// A counter of bytes; a dash where the sidecar sends none.
-fn bytes(counter: Option<u64>) -> String {
+pub(crate) fn bytes(counter: Option<u64>) -> String {
     counter.map_or_else(|| "-".to_owned(), human_bytes)
 }
 
@@ -519,14 +514,15 @@ pub(crate) fn duration(ns: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use kvrail_protocol::{StatusReport, troubles};
+pub(crate) mod tests {
+    use kvrail_counters::{DeviceCounters, SessionCounters};
+    use kvrail_protocol::{ShardReport, StatusReport, troubles};
     use serde_json::{Value, json};
 
     use super::{head, ranges, screen, short, verbose};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
-    fn report() -> StatusReport {
+    pub(crate) fn report() -> StatusReport {
         let latency = json!({"p50_ns": 84_211, "p99_ns": 1_920_400, "p999_ns": 4_000_000});
         let counts = json!({"operations": 123_456_789, "bytes": 1_234_567_890_123_u64});
         let device = |index: u64| -> Value {
@@ -621,6 +617,26 @@ mod tests {
         for shown in [screen(&report, (80, 24)), verbose(&report)] {
             let words = ["/dev/nvme6n1", "device_gone", "serial:S5XYZ", "missing", "1 of 2"];
             assert!(words.iter().all(|word| shown.contains(word)), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_is_missing_is_a_dash() {
+        let mut report = report();
+        report.shards = vec![ShardReport { store: "kv0".into(), ..ShardReport::default() }];
+        report.devices.truncate(1);
+        report.devices[0].counters = DeviceCounters::default();
+        report.sessions.truncate(1);
+        report.sessions[0].counters = SessionCounters::default();
+        let shown = screen(&report, (200, 100));
+        for columns in [["HITS", "MISSES"], ["NOW", "WAIT"], ["FAILED", "MOVED"]] {
+            let mut lines = shown.lines().skip_while(|line| !line.contains(columns[0]));
+            let (head, row) = (lines.next().expect("its table"), lines.next().expect("its row"));
+            for column in columns {
+                let at = head.find(column).expect("a column");
+                let cell = row.get(at..).unwrap_or_default().split_whitespace().next();
+                assert_eq!(cell, Some("-"), "{column} in\n{shown}");
+            }
         }
     }
 

@@ -6,8 +6,8 @@ use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, count, cpu, doubts, duration, gpus, missing, notes, reasons, rows,
-    stalls, troubles,
+    Column, Detail, SHARDS, bytes, count, cpu, doubts, duration, gpus, missing, notes, reasons,
+    rows, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -67,8 +67,8 @@ pub(super) fn sections(
     });
     view.sort(&mut sessions, |row, order| match order {
         Order::Number => row.it.id,
-        Order::Rate => row.bytes,
-        Order::Latency => row.requests,
+        Order::Rate => row.bytes.unwrap_or(0),
+        Order::Latency => row.requests.unwrap_or(0),
         Order::Waiting => row.it.arena_bytes,
     });
     let why =
@@ -152,8 +152,8 @@ const SESSIONS: [Column<SessionRate>; 9] = [
     ("PID", Screen, |row| row.it.pid.to_string()),
     ("NAME", Screen, |row| row.it.name.clone()),
     ("STATE", Screen, |row| row.it.state.clone()),
-    ("REQUESTS/S", Screen, |row| row.requests.to_string()),
-    ("MOVED/S", Screen, |row| human_bytes(row.bytes)),
+    ("REQUESTS/S", Screen, |row| count(row.requests)),
+    ("MOVED/S", Screen, |row| bytes(row.bytes)),
     ("ARENAS", Screen, |row| human_bytes(row.it.arena_bytes)),
     ("QUEUES", Verbose, |row| row.it.queues.to_string()),
     ("FAILED", Screen, |row| count(row.it.counters.failed)),

@@ -117,12 +117,12 @@ pub(super) struct DeviceRate {
     pub(super) written_bytes: u64,
 }
 
-/// A session, and what it did a second.
+/// A session, and what it did a second, where the sidecar counts that.
 #[derive(Clone, Debug)]
 pub(super) struct SessionRate {
     pub(super) it: SessionReport,
-    pub(super) requests: u64,
-    pub(super) bytes: u64,
+    pub(super) requests: Option<u64>,
+    pub(super) bytes: Option<u64>,
 }
 
 /// The rates between two reports of one sidecar, a second.
@@ -159,8 +159,7 @@ impl Happened {
         };
         let session = |it: &SessionReport| {
             let was = before.sessions.iter().find(|was| was.id == it.id);
-            let rate =
-                |of: fn(&SessionReport) -> Option<u64>| per(of(it).unwrap_or(0), was.and_then(of));
+            let rate = |of: fn(&SessionReport) -> Option<u64>| Some(per(of(it)?, was.and_then(of)));
             SessionRate {
                 requests: rate(|session| session.counters.completed),
                 bytes: rate(|session| session.counters.bytes),
@@ -183,4 +182,23 @@ type Of = fn(&StoreCounters<Option<u64>>) -> Option<u64>;
 /// A counter of all members together.
 fn counted(report: &StatusReport, of: Of) -> u64 {
     report.shards.iter().filter_map(|shard| of(&shard.counters.store)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Happened;
+    use crate::command::status::report;
+
+    #[test]
+    fn a_counter_that_is_missing_has_no_rate() {
+        let mut before = report();
+        before.sidecar.uptime_ms = 1000;
+        let mut now = before.clone();
+        now.sidecar.uptime_ms = 2000;
+        now.sessions[0].counters.completed = Some(123_456_789 + 5);
+        now.sessions[1].counters.completed = None;
+        let rates: Vec<_> = Happened::between(&before, &now).sessions;
+        assert_eq!((rates[0].requests, rates[1].requests), (Some(5), None));
+        assert_eq!((rates[0].bytes, rates[1].bytes), (Some(0), Some(0)));
+    }
 }

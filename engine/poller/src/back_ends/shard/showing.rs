@@ -27,16 +27,13 @@ impl Shard {
             // A budget of nothing is one.
             Budget::BytesPerDay(bytes) => bytes.max(1),
         };
-        let reports = self.suspects.counts();
         let counters = ServingCounters {
             misses_drive_gone: self.gone_gets,
-            verified_good: reports.verified_good,
-            ignored: reports.ignored,
-            corrupt: reports.corrupt,
             budget_bytes_per_day: budget,
             write_tokens: u64::try_from(self.store.write_tokens()).unwrap_or(0),
             requests: self.requests().into(),
             parked: self.lines.count() as u64,
+            ..self.suspects.counts()
         };
         show_all(stats.counters.serving.each(), counters.each());
         stats.show_pools(&self.store);
