@@ -213,7 +213,7 @@ impl Queue {
         if flight.cleared().next().is_some() {
             for group in flight.cleared() {
                 let opened = reopen(py, group.space(), &mut raised);
-                group.renew(opened.is_ok()); // where it is not, its end says why
+                group.renew(opened.is_ok()); // where it is not, its end has the reason
             }
             py.detach(|| flight.stage());
         }

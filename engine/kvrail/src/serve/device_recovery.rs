@@ -172,9 +172,9 @@ impl Watched {
             }
             // The poller could not take it yet, and reported the reason.
             (DeviceState::Sent, true) => self.state = DeviceState::Gone(String::new()),
-            (DeviceState::Gone(said), true) => match self.find_again(served) {
+            (DeviceState::Gone(logged), true) => match self.find_again(served) {
                 Ok(()) => self.state = DeviceState::Sent,
-                Err(why) if why != *said => {
+                Err(why) if why != *logged => {
                     tracing::warn!("{name} is not back: {why}");
                     self.state = DeviceState::Gone(why);
                 }

@@ -73,15 +73,15 @@ pub(super) struct ReloadHandle(Sender<ReloadCommand>);
 impl ReloadHandle {
     /// SIGHUP came.
     pub(super) fn signal(&self) {
-        self.tell(ReloadCommand::Signal);
+        self.send(ReloadCommand::Signal);
     }
 
     /// A client asks, and is answered through the server's handle.
     pub(super) fn ask(&self, ask: ReloadAsk) {
-        self.tell(ReloadCommand::Client(ask));
+        self.send(ReloadCommand::Client(ask));
     }
 
-    fn tell(&self, word: ReloadCommand) {
+    fn send(&self, word: ReloadCommand) {
         // The thread lives as long as the process.
         let _told = self.0.send(word);
     }

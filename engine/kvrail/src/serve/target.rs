@@ -42,10 +42,10 @@ pub(super) fn door() -> (TargetHandle, Inbox) {
 impl TargetHandle {
     /// Has the target changed to the new configuration; the log has the result.
     pub(super) fn renew(&self, wanted: &config::Target) {
-        self.tell(TargetNotice::Changed(Box::new(wanted.clone())));
+        self.send(TargetNotice::Changed(Box::new(wanted.clone())));
     }
 
-    fn tell(&self, word: TargetNotice) {
+    fn send(&self, word: TargetNotice) {
         // A thread that has ended needs no command.
         let _told = self.0.send(word);
     }
@@ -86,7 +86,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.door.tell(TargetNotice::Stop);
+        self.door.send(TargetNotice::Stop);
         if let Some(watch) = self.watch.take() {
             // A panic there has been printed.
             let _ended = watch.join();

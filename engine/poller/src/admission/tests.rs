@@ -243,7 +243,7 @@ fn a_plain_get_passes_the_common_pass() {
     assert!(rig.check(&request, Pass::Common).is_ok());
 }
 
-/// A store that starts answers that it does not know yet: here that tells an answer from none.
+/// A store that starts answers "not known yet": here an answer, beside none.
 #[test]
 fn a_member_that_is_gone_hides_nothing_of_the_others() {
     let mut rig = Rig::with_members(2);
