@@ -77,10 +77,12 @@ impl BackEnds {
             return Ok(Found { warming, ..Found::default() });
         }
         let found = shard.store().lookup(space, session.0.into(), lows, hold, now);
-        found.map_err(|fault| match fault {
+        let mut found = found.map_err(|fault| match fault {
             Fault::Space => Status::Stale,
             _ => Status::Invalid,
-        })
+        })?;
+        shard.leave_out_reported(space, lows, &mut found);
+        Ok(found)
     }
 
     /// Ends holds; returns how many there were.
