@@ -664,14 +664,38 @@ fn a_sidecar_ends_with_a_change_of_its_file() {
     let (file, copy, log) = (at("part/node.toml"), at("copy.toml"), at("log"));
     fs::create_dir(at("part")).unwrap();
     // At first the file is not there, and its copy is empty; then it is another one.
-    for (old, new) in [(None, "one"), (Some("one"), "two")] {
-        let copied = old.unwrap_or_default();
+    let part = |volume: &str, member: &str| {
+        format!("[[volume]]\nname = \"{volume}\"\nmembers = [\"{member}\"]\n")
+    };
+    let (one, two) = (part("kv", "null:1GiB"), part("kv", "/data/kv.img"));
+    let put = |text: &str| {
+        fs::write(at("part/new"), text).unwrap();
+        fs::rename(at("part/new"), &file).unwrap();
+    };
+    for (old, new) in [(None, &one), (Some(&one), &two)] {
+        let copied = old.cloned().unwrap_or_default();
         fs::write(&copy, copied).unwrap();
         let mut child = sidecar_of(&file, &copy, &log);
         std::thread::sleep(Duration::from_secs(5));
         assert_eq!(child.try_wait().unwrap(), None, "ended before the change");
-        fs::write(at("part/new"), new).unwrap();
-        fs::rename(at("part/new"), &file).unwrap();
+        // A part with which it would not start again ends nothing.
+        let bad_parts = [
+            (part("kv", "serial:NOBODY"), "volume kv: serial:NOBODY"),
+            (part("kv", "/dev/disk/by-id/none"), "/dev/disk/by-id/none is not there"),
+            ("volume = 1".to_owned(), "TOML parse error"),
+        ];
+        for (bad, why) in bad_parts.into_iter().filter(|_| old.is_none()) {
+            put(&bad);
+            let said = || fs::read_to_string(&log).unwrap();
+            let patience = Instant::now() + Duration::from_secs(60);
+            while !(said().contains("goes on without it") && said().contains(why)) {
+                assert!(Instant::now() < patience, "no {why}: {}", said());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            std::thread::sleep(Duration::from_secs(3));
+            assert_eq!(child.try_wait().unwrap(), None, "ended by {bad}");
+        }
+        put(new);
         let status = child.wait().unwrap();
         let log = fs::read_to_string(&log).unwrap();
         assert!(status.success() && log.contains("drained and stopped"), "{status}: {log}");

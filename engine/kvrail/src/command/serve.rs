@@ -29,7 +29,8 @@ and the target change at once, the log names keys that need a restart. An emptie
 down; a change that fails leaves the target as it was.
 
 With --exit-on-change a supervisor starts the sidecar again with a file that has changed: a node's
-part of the configuration in Kubernetes, which the file of --config was made of.
+part of the configuration in Kubernetes, which the file of --config was made of. A file that is no
+configuration, or names drives that are not there, ends nothing: the log has the reason.
 
 While the host boots (sidecar.wait_for_drives), the sidecar waits for missing members.
 

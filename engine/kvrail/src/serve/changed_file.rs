@@ -7,13 +7,16 @@ use std::{fs, thread};
 use rustix::process::{Signal, getpid, kill_process};
 use uuid::Uuid;
 
-use kvrail_cli::failure::{Failure, no_thread};
+use crate::members::locate;
+use kvrail_cli::config::Config;
+use kvrail_cli::failure::{Exit, Failure, no_thread};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Sends SIGTERM to this process once the file has differed from its copy for two looks, and for a
-/// random part of `within`.
+/// random part of `within`. A file with which the sidecar would not start again ends nothing: it is
+/// no configuration, or names drives that are not there.
 ///
 /// # Errors
 /// `Failure` where there can be no thread for that.
@@ -29,14 +32,20 @@ pub(crate) fn exit_on_change(file: &Path, copy: &Path, within: Duration) -> Resu
 }
 
 fn await_change(file: &Path, copy: &[u8], within: Duration) {
-    let mut seen = copy.to_vec();
+    let (mut seen, mut refused) = (copy.to_vec(), None);
     let mut stops_at: Option<Instant> = None;
     loop {
         let now = content(file);
         // Somebody may be just writing it.
         let differs = now != copy && now == seen;
         seen = now;
-        if !differs {
+        let fault = if differs { fault_of(&seen) } else { None };
+        if fault.is_some() && fault != refused {
+            let (path, why) = (file.display(), fault.as_deref().unwrap_or_default());
+            tracing::error!("{path} has changed, and the sidecar goes on without it: {why}");
+        }
+        refused = fault;
+        if !differs || refused.is_some() {
             stops_at = None;
         } else if let Some(at) = stops_at {
             if Instant::now() >= at {
@@ -53,6 +62,27 @@ fn await_change(file: &Path, copy: &[u8], within: Duration) {
         }
         thread::sleep(LOOK);
     }
+}
+
+/// Why the sidecar would not start with this part of a configuration.
+fn fault_of(part: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(part).map_err(|error| error.to_string());
+    let read = text.and_then(|text| toml::from_str(text).map_err(|error| error.to_string()));
+    let config: Config = match read {
+        Ok(config) => config,
+        Err(why) => return Some(Failure::new(Exit::Usage, why).line()),
+    };
+    config.volume.iter().find_map(|volume| {
+        let mut real = volume.members.iter().filter(|member| volume.null_size(member).is_none());
+        real.find_map(|member| match locate(member) {
+            // A file may still have to be made.
+            Ok(found) if found.path.starts_with("/dev") && !found.path.exists() => {
+                Some(format!("volume {}: {member} is not there", volume.name))
+            }
+            Ok(_) => None,
+            Err(failure) => Some(format!("volume {}: {}", volume.name, failure.line())),
+        })
+    })
 }
 
 /// Nothing where there is no file.
