@@ -206,6 +206,45 @@ def valid(documents, version):
             kubernetes_validate.validate(document, version, strict=True)
 
 
+def faults(pod):
+    """What the API server refuses in a pod beyond its schema."""
+    names = [volume["name"] for volume in pod["volumes"]]
+    found = [f"two volumes {name}" for name in names if names.count(name) > 1]
+    for container in pod["initContainers"] + pod["containers"]:
+        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+        found += [f"two mounts at {path}" for path in paths if paths.count(path) > 1]
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        found += [f"no volume {name}" for name in mounts - set(names)]
+        variables = [variable["name"] for variable in container["env"]]
+        found += [f"two variables {name}" for name in variables if variables.count(name) > 1]
+        limits = container["resources"].get("limits", {})
+        requests = container["resources"].get("requests", {})
+        # Reserved pages come with a request of memory or of CPU.
+        if any(name.startswith("hugepages-") for name in limits) and not requests:
+            found.append("hugepages alone")
+        ports = {port["name"] for port in container.get("ports", [])}
+        probes = [container[key]["httpGet"]["port"] for key in container if "Probe" in key]
+        found += [f"no port {port}" for port in set(probes) - ports]
+    return found
+
+
+@pytest.mark.parametrize("values", GOOD.values(), ids=GOOD)
+def test_pods_are_such_as_the_api_server_admits(values, tmp_path):
+    documents = render(values, tmp_path)
+    selectors = []
+    for daemons in all_of_kind("DaemonSet", documents):
+        template = daemons["spec"]["template"]
+        assert faults(template["spec"]) == [], daemons["metadata"]["name"]
+        selector = daemons["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        assert all(len(value) <= 63 for value in template["metadata"]["labels"].values())
+        # Each finds its own pods and no other's.
+        assert selector not in selectors
+        selectors.append(selector)
+    identities = [(it["kind"], it["metadata"]["name"]) for it in documents]
+    assert len(identities) == len(set(identities)), identities
+
+
 def config(path):
     """The configuration that the binary reads from a file; fails if the binary refuses it."""
     command = [os.environ["KVRAIL"], "config", "show", "--format", "json", "--config", str(path)]
