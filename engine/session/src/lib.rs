@@ -21,6 +21,7 @@ mod kept;
 mod lock;
 mod memory_worker;
 mod memory_workers;
+mod pod;
 mod policy;
 mod pollers;
 mod pools;
