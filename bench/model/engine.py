@@ -19,6 +19,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import torch
 import vllm.model_executor.model_loader.dummy_loader as dummy
+from arms import DIRECT, KVRAIL
 from vllm import LLM, SamplingParams
 
 GAIN = 1.5
@@ -43,25 +44,27 @@ class Place:
             return None
         extra: dict[str, Any] = {"block_size": self.chunk_tokens}
         config = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
-        if self.arm == "direct":
+        if self.arm in DIRECT:
             config |= {
                 "kv_connector": "KvrailOffloadingConnector",
                 "kv_connector_module_path": "kvrail.vllm_connector",
             }
             extra |= {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
             extra |= {"socket": self.socket, "store": "kv"}
+            extra["prefer"] = "latency" if self.arm == "latency" else "throughput"
         else:
             config |= {"kv_connector": "OffloadingConnector"}
             extra |= {"cpu_bytes_to_use": self.cpu_bytes}
         if self.arm in ("fs", "tier"):
             kvrail = {"type": "kvrail", "socket": self.socket, "store": "kv"}
+            kvrail["prefer"] = "throughput"
             tier = kvrail if self.arm == "tier" else {"type": "fs", "root_dir": self.files}
             extra |= {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [tier]}
         return config | {"kv_connector_extra_config": extra}
 
     def stored(self) -> str:
         """A text that changes while blocks are stored."""
-        if self.arm in ("tier", "direct"):
+        if self.arm in KVRAIL:
             words = ["kvrail", "store", "namespaces", "--socket", self.socket]
             return subprocess.run(words, capture_output=True, text=True, check=False).stdout
         if self.arm == "fs":

@@ -18,8 +18,10 @@ LABELS = {
     "fs": "vLLM's files",
     "tier": "kvrail tier",
     "direct": "kvrail direct",
+    "latency": "kvrail direct, latency",
 }
-COLORS = dict(zip(ARMS, ("black", "tab:blue", "tab:orange", "tab:green", "tab:red"), strict=True))
+SHADES = ("black", "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 
 
@@ -40,9 +42,10 @@ def whole(length: str, row: dict[str, Any]) -> list[dict[str, Any]]:
     return [hit for hit in row["hits"] if hit["cached_tokens"] >= int(length)]
 
 
-def hit_s(length: str, row: dict[str, Any]) -> float | None:
-    """Median time to the first token of hits of the whole prompt."""
-    hits = whole(length, row)
+def hit_s(arm: str, length: str, row: dict[str, Any]) -> float | None:
+    """Median time to the first token of hits of the whole prompt; of all where the arm may compute
+    instead."""
+    hits = row["hits"] if arm == "latency" else whole(length, row)
     return statistics.median(hit["ttft_s"] for hit in hits) if hits else None
 
 
@@ -51,7 +54,7 @@ def ttft(rows: Rows) -> tuple[list[str], dict[str, dict[int, float]]]:
     curves: dict[str, dict[int, float]] = {}
     for arm, seen in rows.items():
         for length, row in seen.get("ttft", {}).items():
-            seconds = hit_s(length, row)
+            seconds = hit_s(arm, length, row)
             if seconds is not None:
                 curves.setdefault(arm, {})[int(length)] = seconds
     lengths = sorted({int(at) for seen in rows.values() for at in seen.get("ttft", {})})

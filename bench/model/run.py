@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from arms import ARMS
+from arms import ARMS, KVRAIL
 
 HERE = Path(__file__).parent
 DRIVES = 4
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace, arm: str, folders: list[Path]) -> None:
     words += ["--chunk-tokens", str(options.chunk_tokens), "--gpu-gib", str(options.gpu_gib)]
     home, side = Path("/tmp/kvrail-model") / options.place, None
     files = folders[0] / "files"
-    if arm in ("tier", "direct"):
+    if arm in KVRAIL:
         side = Side(home, folders, options.store_gib << 30)
         words += ["--socket", side.socket, "--pid-file", home / "pid", "--serve", side.serve]
         words += ["--members", ":".join(str(member) for member in side.members)]

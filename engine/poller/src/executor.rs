@@ -101,9 +101,10 @@ impl<D: Device> Executor<D> {
     /// Nanoseconds that reads of these blocks would take if they began now, and of what is before
     /// them, as completions have them: saturating. Devices of one store read side by side.
     pub(crate) fn time_of(&mut self, parts: &[Part], members: u64) -> [u32; 2] {
-        let (mut reads_ns, mut ahead_ns) = (0_u64, 0);
+        let (mut reads_ns, mut ahead_ns, now_ns) = (0_u64, 0, self.now_ns);
         for Part { device, count, bytes } in parts {
-            let time = self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes);
+            let time =
+                self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes, now_ns);
             reads_ns = reads_ns.saturating_add(time.reads_ns);
             ahead_ns = time.ahead_ns.max(ahead_ns);
         }

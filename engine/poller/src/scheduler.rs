@@ -36,10 +36,15 @@ pub(crate) struct Share {
     follows: bool,
     /// Until when the device counts as shared by sessions.
     shared_until_ns: u64,
+    /// When the device last ended something, or was given something while it had nothing.
+    moved_ns: u64,
 }
 
 /// How long a device counts as shared after requests of two sessions waited for it.
 const SHARED_NS: u64 = 100_000_000;
+
+/// A device that holds so many bytes works as fast as it can: the fastest move them in 300 us.
+const BUSY_BYTES: u64 = 4 << 20;
 
 impl Share {
     fn new(description: &Description, budget: Budget) -> Self {
@@ -50,7 +55,15 @@ impl Share {
         };
         let operations = budget.operations.min(description.depth);
         let (waiting, ledger) = (Waiting::new(), Ledger::new(operations, bytes));
-        Self { waiting, ledger, pace, reads: pace, follows, shared_until_ns: 0 }
+        Self {
+            waiting,
+            ledger,
+            pace,
+            reads: pace.guessed(),
+            follows,
+            shared_until_ns: 0,
+            moved_ns: 0,
+        }
     }
 
     /// Has a task wait for the device. Beside one of another session the device is shared from now
@@ -73,6 +86,7 @@ impl Share {
     #[inline]
     fn refund(&mut self, batch: &CompletionBatch, read: bool, now_ns: u64) -> bool {
         self.ledger.refund(batch.count, batch.held_bytes());
+        self.moved_ns = now_ns;
         let waiting = if read { self.waiting.count_of(Way::Read) } else { self.waiting.count() };
         let left = match (waiting, self.ledger.in_flight() + self.waiting.count()) {
             (0, 0) => Left::Nothing,
@@ -80,6 +94,9 @@ impl Share {
             (_, _) => Left::Waiting,
         };
         if Way::of(batch.header) == Way::Read {
+            // Clients may hold back what would only wait here.
+            let busy = left == Left::Working && self.ledger.held_bytes() >= BUSY_BYTES;
+            let left = if busy { Left::Waiting } else { left };
             self.reads.ended(now_ns, (batch.count, batch.length), left);
         }
         let follow = self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows;
@@ -148,7 +165,11 @@ impl Scheduler {
     /// A task went to the device.
     #[inline(always)]
     pub(crate) fn charge(&mut self, task: &Task, kind: MemoryKind) {
-        self.share(kind).ledger.charge(task.length);
+        let Share { ledger, moved_ns, .. } = self.share(kind);
+        if ledger.in_flight() == 0 {
+            *moved_ns = task.submitted_ns;
+        }
+        ledger.charge(task.length);
         if Way::of(task.header) == Way::Write {
             self.writes.charge(task.length);
         }
@@ -165,11 +186,14 @@ impl Scheduler {
         self.writes.limit(now_ns).map_or(all, |writes| writes.min(all))
     }
 
-    /// Time of so many reads of so many bytes in all into host memory.
-    pub(crate) fn read_time(&self, count: u32, bytes: u64) -> ReadTime {
-        let Share { waiting, ledger, reads, .. } = &self.shares[MemoryKind::Host as usize];
+    /// Time of so many reads of so many bytes in all into host memory. A device that has been
+    /// silent for some time is expected to be for as long again.
+    pub(crate) fn read_time(&self, count: u32, bytes: u64, now_ns: u64) -> ReadTime {
+        let Share { waiting, ledger, reads, moved_ns, .. } =
+            &self.shares[MemoryKind::Host as usize];
         let held_ns = reads.time_ns(ledger.in_flight(), ledger.held_bytes());
-        let ahead_ns = waiting.costs_ns(Way::Read).saturating_add(held_ns);
+        let silent_ns = if ledger.in_flight() == 0 { 0 } else { now_ns.saturating_sub(*moved_ns) };
+        let ahead_ns = waiting.costs_ns(Way::Read).saturating_add(held_ns.max(silent_ns));
         ReadTime { reads_ns: reads.time_ns(count, bytes), ahead_ns }
     }
 

@@ -4,6 +4,14 @@ from collections.abc import Iterator
 
 import kvrail
 import pytest
+from kvrail import _tier
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that run tests are busy: an answer that is late is no sidecar that is stopped."""
+    monkeypatch.setattr(_tier, "LOOKUP_S", 1.0)
+    monkeypatch.setattr(_tier, "ATTACH_AGAIN_S", 10.0)
 
 
 @pytest.fixture(scope="session")

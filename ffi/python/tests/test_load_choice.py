@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from kvrail import _load_choice
 from kvrail._load_choice import DECLINES, Front, LoadChoice, Speed
 
 CHUNK = 256
@@ -98,6 +99,18 @@ def test_loads_that_take_longer_than_expected_correct_the_next_ones():
     assert choice.blocks(front(32, 0.6)) == 32
     choice.loaded(None, 9.0)
     choice.loaded(0.0001, 9.0)  # too short to count
+    assert choice.blocks(front(32, 0.6)) == 32
+    choice.loaded(0.6, 60.0), choice.loaded(0.6, 60.0)  # a sidecar was killed
+    assert choice.blocks(front(32, 0.6)) == 32
+
+
+def test_old_loads_correct_nothing(monkeypatch):
+    choice, now = LoadChoice(speed(8192)), 100.0
+    monkeypatch.setattr(_load_choice.time, "monotonic", lambda: now)
+    for _ in range(5):
+        choice.loaded(0.6, 60.0)
+    assert choice.blocks(front(32, 0.6)) == 0
+    now += _load_choice.NOTICED_FOR_S + 1
     assert choice.blocks(front(32, 0.6)) == 32
 
 

@@ -298,10 +298,11 @@ def test_a_sidecar_that_hangs_blocks_no_engine(host, rows):
         begun = time.monotonic()
         assert tie.gone() == []
         assert time.monotonic() - begun < 0.5
+        # One request waits, and then none until the sidecar is back.
         begun = time.monotonic()
-        for _ in range(5):
+        for _ in range(1000):
             assert list(tie.lookup(keys)) == [False] * 4 and tie.gone() == []
-        assert time.monotonic() - begun < _tier.LOOKUP_S
+        assert time.monotonic() - begun < 3 * _tier.LOOKUP_S
     finally:
         host.thaw()
     lane = Lane(tie)

@@ -36,6 +36,8 @@ pub(crate) struct Pace {
     /// Of each read or write, beside its bytes.
     operation_ns: u64,
     window: Option<Window>,
+    /// Nothing was measured yet but empty places of the device, at its start.
+    guessed: bool,
 }
 
 /// Completions since a moment.
@@ -64,7 +66,13 @@ impl Pace {
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
         let measured = bytes_per_second.map(|rate| (1_000_000_000 << 20) / rate.max(1));
         let mib_ns = measured.unwrap_or(MIB_NS_FIRST).clamp(MIB_NS.0, MIB_NS.1);
-        Self { mib_ns, operation_ns: OPERATION_NS_FIRST, window: None }
+        Self { mib_ns, operation_ns: OPERATION_NS_FIRST, window: None, guessed: false }
+    }
+
+    /// The same, which is only a guess: the first window counts in full. A drive that is asked at
+    /// its start for what nobody wrote has no need to read it.
+    pub(crate) fn guessed(self) -> Self {
+        Self { guessed: true, ..self }
     }
 
     /// Bytes that it moves in 2 ms, within bounds: what it is given while sessions share it.
@@ -131,11 +139,15 @@ impl Pace {
         if !full && took_ns >= bytes_ns + ends_ns {
             return; // it could have done more
         }
-        if bytes_ns >= ends_ns {
+        let guessed = std::mem::replace(&mut self.guessed, false);
+        if bytes_ns >= ends_ns || guessed {
             let seen = took_ns.saturating_sub(ends_ns);
             let seen = u128::from(seen) * (1 << 20) / u128::from(bytes.max(1));
             let seen = u64::try_from(seen).unwrap_or(u64::MAX);
-            self.mib_ns = follow(self.mib_ns, seen, MIB_NS);
+            self.mib_ns = match guessed {
+                true => seen.clamp(MIB_NS.0, MIB_NS.1),
+                false => follow(self.mib_ns, seen, MIB_NS),
+            };
         } else {
             let seen = took_ns.saturating_sub(bytes_ns) / ends;
             self.operation_ns = follow(self.operation_ns, seen, OPERATION_NS);
@@ -225,6 +237,15 @@ mod tests {
             device.serve(&[4 * MIB, MIB], 500, Left::Waiting);
             assert!((0.9..1.1).contains(&device.apart()), "{mib_ns}: {}", device.apart());
         }
+    }
+
+    #[test]
+    fn a_guess_is_replaced_by_the_first_window() {
+        let mut device = Simulated::new(388_000);
+        device.pace = Pace::new(Some(33_000_000_000)).guessed();
+        device.serve(&[32 * MIB], 1_000, Left::Waiting);
+        let second_ns = device.pace.time_ns(32, 1 << 30);
+        assert!(second_ns.abs_diff(1024 * 388_000) < 1024 * 38_000, "{second_ns} ns");
     }
 
     #[test]

@@ -73,6 +73,25 @@ fn a_lookup_returns_the_time_of_reads_of_what_it_finds() {
 }
 
 #[test]
+fn a_drive_that_is_silent_is_expected_to_stay_so() {
+    let (mut rig, mut client) = rig();
+    let gets = gets(&client, 1..=BLOCKS);
+    rig.ask(&mut client, &gets);
+    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
+    client.post(&gets[0]);
+    for silent_ns in [50_000_000, 500_000_000] {
+        rig.pass(silent_ns);
+        let found = look(&mut rig, &mut client, &[1, 2, 3, 4, 5]);
+        assert!(u64::from(found.queue_ns) >= silent_ns, "{found:?}");
+    }
+    let sim = rig.sim.borrow().control();
+    sim.release();
+    rig.until(|_| !client.collect().is_empty());
+    let found = look(&mut rig, &mut client, &[1, 2, 3, 4, 5]);
+    assert_eq!(found.queue_ns, 0, "it is back");
+}
+
+#[test]
 fn writes_of_a_drive_that_writes_slowly_do_not_count() {
     let (mut rig, mut client) = rig();
     for round in 1..4 {

@@ -91,6 +91,8 @@ class Session:
     memory: Memory
     events: kvrail.Events
     uid: int
+    pulse: "kvrail.Queue[kvrail.GroupEnd]"
+    """Asks whether the sidecar answers, without waiting."""
 
 
 class Attached(Protocol):

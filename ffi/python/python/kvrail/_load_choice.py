@@ -6,6 +6,9 @@ loads now and then what it would decline, so that a drive that has become faster
 """
 
 import logging
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -18,11 +21,9 @@ FORGET = 0.98
 STEP_TOKENS = 256
 """Tokens of the smallest step whose time counts: that of shorter ones is not for their tokens."""
 
-NOTICE = 0.25
-"""Weight of the last load in the correction of their times."""
-
-CORRECTIONS = (0.5, 8.0)
-"""Bounds of the correction."""
+NOTICED, NOTICED_FOR_S = 5, 60.0
+"""Number of the last loads that correct their times, and for how long: the median counts, since a
+load may end late because a sidecar was killed."""
 
 NOTICED_S = 0.002
 """Loads that should take less do not correct it: the engine looks for their end between steps."""
@@ -127,7 +128,7 @@ class LoadChoice:
             raise ValueError(f"prefer is {prefer!r}; it must be one of {known}")
         self._speed, self._prefer = speed, prefer
         speed.give(prefill_tokens_per_second)
-        self._correction = 1.0
+        self._noticed: deque[tuple[float, float]] = deque(maxlen=NOTICED)
         self._in_a_row = 0
         self.declined_prompts = self.declined_blocks = 0
 
@@ -150,9 +151,7 @@ class LoadChoice:
         """A load for which this time was expected took that long."""
         if expected is None or expected < NOTICED_S:
             return
-        least, most = CORRECTIONS
-        seen = min(max(seconds / expected, least), most)
-        self._correction += NOTICE * (seen - self._correction)
+        self._noticed.append((time.monotonic(), seconds / expected))
 
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
@@ -162,6 +161,13 @@ class LoadChoice:
             "declined_blocks": self.declined_blocks,
             "load_correction": round(self._correction, 3),
         }
+
+    @property
+    def _correction(self) -> float:
+        """How much longer loads take than expected."""
+        since = time.monotonic() - NOTICED_FOR_S
+        seen = [ratio for at, ratio in self._noticed if at > since]
+        return statistics.median(seen) if seen else 1.0
 
     def _seconds(self, front: Front, count: int) -> float | None:
         """Seconds to the prompt's last token with so many blocks loaded: loads go on beside the

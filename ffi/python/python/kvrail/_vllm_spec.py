@@ -48,6 +48,9 @@ HOLD_S = 30.0
 TOUCHED, TOUCH_DEPTH = 1024, 16
 """Chunks that are touched at once, and the requests of touches that are in flight."""
 
+STALL_S = 0.1
+"""A load for which no drive answers for this long is computed instead."""
+
 DRAIN_S = 10.0
 """Longest wait of a shutdown for requests in flight."""
 
@@ -278,7 +281,8 @@ class _Worker(OffloadingWorker, ReportsPages):
         job = _Job(job_id, is_load=True)
         for group, keys, rows in self._cut(dst_spec, src_spec):
             # vLLM computes all that is behind a block which is not there.
-            manner = {"priority": "demand" if expedited else "prefetch", "prefix": True}
+            manner = {"priority": "demand" if expedited else "prefetch"}
+            manner |= {"prefix": True, "patience": STALL_S}
             self._submit(job, group, (keys, rows), manner)
         return self._begun(job)
 

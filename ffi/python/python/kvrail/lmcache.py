@@ -42,7 +42,7 @@ from kvrail._chains import LookedUp, Places
 from kvrail._identity import OPAQUE, lmcache_form
 from kvrail._lane import Blocks, Ended, Lane, Work
 from kvrail._relay import Relay
-from kvrail._tier import LOOKUP_S, Link
+from kvrail._tier import CHANGE_S, Link
 from kvrail._types import ChainWord
 
 PARAMETERS: dict[str, Any] = {
@@ -207,7 +207,7 @@ class L2Adapter(L2AdapterInterface):
                 del self._locked[name]
         if free:
             # What cannot be released now ends by itself.
-            self._link.call(lambda space: space.release(free, timeout=LOOKUP_S), None)
+            self._link.call(lambda space: space.release(free, timeout=CHANGE_S), None)
 
     def submit_load_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> L2TaskId:
         return self._begin(self._loads, "get", keys, objects)
@@ -238,7 +238,7 @@ class L2Adapter(L2AdapterInterface):
                 break
         names = {name: key for key in keys for name in self._names(key)}
         asked = list(names)
-        dropped = self._link.call(lambda space: space.drop(asked, timeout=LOOKUP_S), None)
+        dropped = self._link.call(lambda space: space.drop(asked, timeout=CHANGE_S), None)
         if dropped is None:
             return
         gone = list(compress(asked, dropped.ok))

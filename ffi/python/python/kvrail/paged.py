@@ -46,6 +46,9 @@ PRIORITIES = ("demand", "prefetch", "background")
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S = 0.0001
+_BEHIND = "a block before it is not there"
+# Weight of the last wave in the time that waves take, and how many of them a drive may be silent.
+_NOTICE, _WAVES = 0.25, 8
 _WELL = frozenset({"OK", "PRESENT"})
 _ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 Work = Literal["put", "get"]
@@ -132,6 +135,9 @@ class _Job:
     reasons: dict[int, str] = field(default_factory=dict)
     prefix: bool = False
     """Of no use behind a block that is not there."""
+    patience: float | None = None
+    """Seconds without an answer of a drive after which it is given up."""
+    since: float = field(default_factory=time.monotonic)
     begun: int = 0
     open: int = field(init=False)
 
@@ -144,10 +150,9 @@ class _Job:
             self.reasons[at] = reason
         self.open -= 1
 
-    def give_up(self, places: Iterable[int]) -> None:
-        """Ends blocks behind one that is not there."""
+    def give_up(self, places: Iterable[int], reason: str) -> None:
         for at in places:
-            self.end(at, "MISS", "a block before it is not there")
+            self.end(at, "MISS", reason)
 
 
 @dataclass(eq=False)
@@ -224,6 +229,8 @@ class Cache:
         self._last_ticket = 0
         self._failure: kvrail.KvrailError | None = None
         self._closed = False
+        # When a drive answered last, and how long waves of gets take.
+        self._answered, self._wave_s = 0.0, 0.0
 
     @property
     def block_bytes(self) -> int:
@@ -293,7 +300,9 @@ class Cache:
         a MISS at once; it is read again for the sidecar's sake, and nobody waits for this.
 
         :param options: `priority` as for `Namespace.get_many`; with `prefix` the blocks behind the
-            first that is not there are given up: they end as MISS, although they may be there.
+            first that is not there are given up: they end as MISS, although they may be there; so
+            do all that are not on the GPU yet when no drive has answered for `patience` seconds,
+            and for several times as long as it takes lately.
         """
         return self._submit("get", keys, blocks, stream, options, None)
 
@@ -376,8 +385,8 @@ class Cache:
                 raise kvrail.RequestError(text)
         self._last_ticket += 1
         rest = {key: value for key, value in options.items() if key not in each}
-        prefix = bool(rest.pop("prefix", False))
-        job = _Job(self._last_ticket, work, keys, rows, rest, each, prefix=prefix)
+        own = {name: rest.pop(name) for name in ("prefix", "patience") if name in rest}
+        job = _Job(self._last_ticket, work, keys, rows, rest, each, **own)
         self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
@@ -428,6 +437,7 @@ class Cache:
         try:
             for end in self._arrived(seconds):
                 self._drive_ended(self._on_drive.pop(end.ticket), end.results)
+            self._lose_patience()
             for wave in [wave for wave in self._on_gpu if self._mover.is_done(wave.batch)]:
                 self._on_gpu.remove(wave)
                 if self._failure is None:
@@ -511,11 +521,14 @@ class Cache:
 
     def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
         assert results is not None, "groups have results"
+        self._answered = time.monotonic()
         if wave.given_up:
             self._keep(wave, ())
             return
         if wave.way is Way.IN:
             self._fit(wave, results.queue_ns)
+            took = self._answered - wave.begun_ns / 1e9
+            self._wave_s += _NOTICE * (took - self._wave_s)
         job, lengths, came, missed = wave.job, results.lengths, [], []
         for at, word in enumerate(results):
             if job.work == "put" or word != "OK":
@@ -528,24 +541,36 @@ class Cache:
             else:
                 came.append(at)
         if job.prefix and missed:
-            job.give_up(wave.places[at] for at in came if at > missed[0])
+            job.give_up((wave.places[at] for at in came if at > missed[0]), _BEHIND)
             came = [at for at in came if at < missed[0]]
-            self._give_up(job, wave.places[missed[0]])
+            self._give_up(job, wave.places[missed[0]], _BEHIND)
         wave.crcs = list(results.crcs)
         self._keep(wave, came)
         if came:
             self._to_gpu(wave)
 
-    def _give_up(self, job: _Job, hole: int) -> None:
+    def _give_up(self, job: _Job, hole: int, reason: str) -> None:
         """Ends the blocks behind one that is not there, but those that the GPU has."""
         if job in self._waiting[job.work]:
             self._waiting[job.work].remove(job)
-            job.give_up(range(job.begun, len(job.keys)))
+            job.give_up(range(job.begun, len(job.keys)), reason)
             job.begun = len(job.keys)
         for wave in self._on_drive.values():
             if wave.job is job and not wave.given_up and wave.places[0] > hole:
                 wave.given_up = True
-                job.give_up(wave.places)
+                job.give_up(wave.places, reason)
+
+    def _lose_patience(self) -> None:
+        """Gives up gets that wait for drives which do not answer."""
+        on_drive = (it for it in self._on_drive.values() if it.way is Way.IN and not it.given_up)
+        starts = [(it.job, it.begun_ns / 1e9) for it in on_drive]
+        starts += [(job, job.since) for job in self._waiting["get"]]
+        now = time.monotonic()
+        for job, start in starts:
+            if job.patience is not None and job.open:
+                most = max(job.patience, _WAVES * self._wave_s)
+                if now - max(self._answered, start) > most:
+                    self._give_up(job, -1, f"no drive has answered for {most:.1f} s")
 
     def _gpu_ended(self, wave: _Wave) -> None:
         if wave.job.work == "put":
@@ -561,7 +586,7 @@ class Cache:
             else:
                 wave.job.end(place, "OK")
         if wave.job.prefix and wrong:
-            self._give_up(wave.job, wave.places[wrong[0]])
+            self._give_up(wave.job, wave.places[wrong[0]], _BEHIND)
         self._keep(wave, wrong)
         if wrong:
             self._report(wave)
@@ -602,7 +627,7 @@ def _check(
 ) -> None:
     """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
     of_puts = {"priority", "durable", "depth", "chain", "replace"}
-    known = {"priority", "prefix"} if work == "get" else of_puts
+    known = {"priority", "prefix", "patience"} if work == "get" else of_puts
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
         raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")

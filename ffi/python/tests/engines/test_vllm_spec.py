@@ -243,6 +243,28 @@ def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
     assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
 
 
+def test_a_load_from_a_sidecar_that_is_stopped_is_computed_instead(engine, host):
+    its, keys = engine(), keys_of(0, 8)
+    its.worker.reports_pages = True
+    wanted = its.pages(0, range(8))
+    its.store(keys, list(range(8)), (8, 0))
+    its.clear()
+    host.freeze()
+    try:
+        for first in (10, 20):
+            pages = list(range(first, first + 8))
+            assert its.load(keys, pages, (8, 0)).success
+            assert its.worker.take_failed_pages() == set(pages)
+    finally:
+        host.thaw()
+    until = time.monotonic() + 20
+    while its.look(keys) != {LookupResult.HIT} and time.monotonic() < until:
+        time.sleep(0.05)
+    assert its.load(keys, list(range(30, 38)), (8, 0)).success
+    assert its.worker.take_failed_pages() == set()
+    assert same(its.pages(0, range(30, 38)), wanted)
+
+
 def test_a_sidecar_that_is_killed_and_started_again(engine, host):
     its, keys = engine(), keys_of(0, 4)
     its.worker.reports_pages = True
