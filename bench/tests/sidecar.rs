@@ -1,15 +1,13 @@
 //! The kvrail arm against a sidecar in this process: the real server, pollers, rings and lanes.
 #![forbid(unsafe_code)]
 
-#[path = "../examples/count/shard.rs"]
-mod shard;
+#[path = "../examples/count/local.rs"]
+mod local;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -25,12 +23,9 @@ use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOp
 use kvrail_poller::{
     Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
 };
-use kvrail_protocol::{SpinHints, VolumeInfo};
-use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex};
-use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
-};
+use kvrail_protocol::VolumeInfo;
+use kvrail_ring::{DeviceIndex, Doorbell, Geometry, PollerIndex};
+use kvrail_session::{Server, ServerError, ServerHandle, Stopped, server_handle};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -128,38 +123,8 @@ fn info(id: u16, name: &str, geometry: Geometry, members: Vec<String>) -> Volume
     let uuid = Uuid::from_u128(u128::from(id) + 1);
     let pollers = [vec![0, 1], vec![2], vec![3]][usize::from(id)].clone();
     let raw = kvrail_protocol::VolumeContent::Raw;
-    let content = if id == 2 { shard::content() } else { raw };
+    let content = if id == 2 { local::content() } else { raw };
     VolumeInfo { id, name: name.into(), uuid, geometry: geometry.into(), pollers, members, content }
-}
-
-fn config(directory: &Path) -> ServerConfig {
-    ServerConfig {
-        socket: directory.join("kvrail.sock"),
-        socket_mode: 0o600,
-        policy: Policy {
-            access: Access {
-                uids: vec![rustix::process::geteuid().as_raw()],
-                gids: vec![],
-                operators: vec![rustix::process::geteuid().as_raw()],
-            },
-            limits: Limits::default(),
-            pages: PagePolicy::Best,
-            sealing: kvrail_memory::Sealing::Required,
-            drain_timeout: Duration::from_secs(2),
-            patience: Patience::default(),
-            write_budgets: Vec::new(),
-            tenants: Vec::new(),
-            pools: Vec::new(),
-        },
-        numa: NumaPolicy::Anywhere,
-        identity: Identity { epoch: Epoch(1), version: "kvrail-test".into() },
-        spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
-        notes: vec![],
-        gpus: vec![],
-        stores: vec![],
-        // No client here sends a descriptor.
-        porter: Porter::new("/bin/false", &[]),
-    }
 }
 
 impl Harness for InProcess {
@@ -179,9 +144,9 @@ impl Harness for InProcess {
             Route { geometry: store_geometry(), members: vec![DeviceIndex(3)] },
         ];
         let bell = Arc::new(Doorbell::eventfd()?);
-        let store = shard::setup(&store_geometry());
-        let mut config = config(directory.path());
-        config.stores = vec![shard::served(2, DeviceIndex(3), &store)];
+        let store = local::setup(&store_geometry());
+        let mut config = local::config(directory.path(), 20_000);
+        config.stores = vec![local::served(2, DeviceIndex(3), &store)];
         let handles = pollers((&members, store), &routes, &bell);
         let volumes = vec![
             info(0, "bench", geometry, members[..2].to_vec()),

@@ -72,7 +72,7 @@ fn more_than_there_are_tags<M: Mode>() {
         }
         rig.device.submit();
         rig.reap_until("all of them", |rig| rig.device.in_flight() == 0);
-        assert!(rig.finished.drain(..).all(|finished| finished.status == Status::Ok));
+        assert!(rig.accounts.finished.drain(..).all(|finished| finished.status == Status::Ok));
     }
     assert!((0..DEPTH as usize).all(|nth| rig.holds(nth * 4096, (nth * 4096) as u64, 4096, 9)));
 }

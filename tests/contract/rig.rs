@@ -1,13 +1,14 @@
 //! Drives one device and keeps the accounts: every tag comes back once, OK means every byte.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_device::{BufferIndex, Device, Durability, Event, Events, Finished, Operation, Wait};
+use kvrail_device::{BufferIndex, Device, Durability, Finished, Operation, Wait};
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_ring::{Opcode, Status};
+
+use crate::accounts::{self, Accounts, Driven};
 
 /// No operation on a healthy machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,10 +35,7 @@ pub(crate) struct Rig<D: Device> {
     pub(crate) device: D,
     pub(crate) region: Arc<dyn Pinned>,
     bytes: Bytes,
-    lengths: HashMap<u64, u32>,
-    next_tag: u64,
-    pub(crate) finished: Vec<Finished>,
-    pub(crate) detached: Vec<BufferIndex>,
+    pub(crate) accounts: Accounts,
     _keep: Box<dyn std::any::Any>,
 }
 
@@ -50,8 +48,7 @@ impl<D: Device> Rig<D> {
         let Subject { mut device, bytes, keep } = subject;
         let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(region_bytes));
         device.attach(AT, Arc::clone(&region)).expect("a fresh device takes a region");
-        let (lengths, finished, detached) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { device, region, bytes, lengths, next_tag: 1, finished, detached, _keep: keep }
+        Self { device, region, bytes, accounts: Accounts::default(), _keep: keep }
     }
 
     /// An operation with a fresh tag.
@@ -62,10 +59,8 @@ impl<D: Device> Rig<D> {
         length: usize,
         buffer_offset: usize,
     ) -> Operation {
-        let tag = self.next_tag;
-        self.next_tag += 1;
         Operation {
-            tag,
+            tag: self.accounts.fresh_tag(),
             opcode,
             durability: Durability::Visible,
             offset,
@@ -78,42 +73,12 @@ impl<D: Device> Rig<D> {
     /// Prepares an operation; true when the device took it. A refused operation comes back
     /// unchanged.
     pub(crate) fn offer(&mut self, operation: Operation) -> bool {
-        let before = self.device.in_flight();
-        match self.device.prepare(operation) {
-            Ok(()) => {
-                assert_eq!(self.device.in_flight(), before + 1);
-                assert_eq!(self.lengths.insert(operation.tag, operation.length), None);
-                true
-            }
-            Err(back) => {
-                assert_eq!(back, operation, "given back changed");
-                assert_eq!(self.device.in_flight(), before);
-                false
-            }
-        }
+        self.accounts.offer(&mut self.device, operation)
     }
 
     /// One `reap`, entered into the accounts.
     pub(crate) fn reap(&mut self) {
-        let mut events = Events::new();
-        self.device.reap(&mut events);
-        for event in events {
-            match event {
-                Event::Detached(at) => self.detached.push(at),
-                Event::Finished(finished) => {
-                    let length = self.lengths.remove(&finished.tag);
-                    let length = length.expect("invariant 1: finished twice or never prepared");
-                    if finished.status == Status::Ok {
-                        assert_eq!(finished.bytes, length, "invariant 3: OK means every byte");
-                    } else {
-                        assert!(finished.bytes <= length);
-                    }
-                    self.finished.push(finished);
-                }
-            }
-        }
-        let open = u32::try_from(self.lengths.len()).expect("few");
-        assert_eq!(self.device.in_flight(), open, "in_flight disagrees with the accounts");
+        self.accounts.reap(&mut self.device);
     }
 
     /// Reaps until the condition holds.
@@ -129,18 +94,7 @@ impl<D: Device> Rig<D> {
     /// Runs all operations, with the largest number in flight that the device takes; returns their
     /// results in order.
     pub(crate) fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
-        let already = self.finished.len();
-        let mut waiting = operations.iter().copied().peekable();
-        let deadline = Instant::now() + PATIENCE;
-        while self.finished.len() - already < operations.len() {
-            while waiting.next_if(|operation| self.offer(*operation)).is_some() {}
-            self.device.submit();
-            self.reap();
-            assert!(Instant::now() < deadline, "waited too long for {operations:?}");
-        }
-        let ended: HashMap<u64, Finished> =
-            self.finished.drain(already..).map(|finished| (finished.tag, finished)).collect();
-        operations.iter().map(|operation| ended[&operation.tag]).collect()
+        accounts::run(self, operations)
     }
 
     /// Does one operation that must succeed.
@@ -217,6 +171,21 @@ fn pattern(offset: u64, length: usize, version: u64) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
+}
+
+impl<D: Device> Driven for Rig<D> {
+    fn accounts(&mut self) -> &mut Accounts {
+        &mut self.accounts
+    }
+
+    fn offer(&mut self, operation: Operation) -> bool {
+        Rig::offer(self, operation)
+    }
+
+    fn turn(&mut self) {
+        self.device.submit();
+        self.reap();
+    }
 }
 
 impl<D: Device> Debug for Rig<D> {

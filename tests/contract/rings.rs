@@ -200,7 +200,7 @@ fn a_ring_goes_on_with_what_came_back() {
     let error = rig.device.replace(&mut new).unwrap_err().to_string();
     assert!(error.contains("1 operations") && error.contains("tried again"), "{error}");
     rig.device.submit();
-    rig.reap_until("the read ends", |rig| !rig.finished.is_empty());
+    rig.reap_until("the read ends", |rig| !rig.accounts.finished.is_empty());
 
     rig.device.replace(&mut new).expect("nothing is in flight");
     let read = rig.operation(Opcode::Read, 0, 65_536, 0);

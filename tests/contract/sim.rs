@@ -105,11 +105,14 @@ fn a_hung_operation_keeps_its_memory_until_it_ends() {
     for _ in 0..100 {
         rig.reap();
     }
-    assert_eq!((rig.finished.len(), rig.detached.len(), control.hung()), (0, 0, 1));
+    assert_eq!(
+        (rig.accounts.finished.len(), rig.accounts.detached.len(), control.hung()),
+        (0, 0, 1)
+    );
     control.release();
-    rig.reap_until("the released read", |rig| rig.finished.len() == 1);
-    assert_eq!(rig.finished[0].status, Status::Ok);
-    rig.reap_until("its region", |rig| rig.detached == [AT]);
+    rig.reap_until("the released read", |rig| rig.accounts.finished.len() == 1);
+    assert_eq!(rig.accounts.finished[0].status, Status::Ok);
+    rig.reap_until("its region", |rig| rig.accounts.detached == [AT]);
     assert_eq!(control.hung(), 0);
 }
 
@@ -126,7 +129,7 @@ fn a_delay_passes_by_the_devices_clock_only() {
     for (advance, expected) in [(0, 0), (1_499, 0), (1, 1)] {
         clock.advance(advance);
         rig.reap();
-        assert_eq!(rig.finished.len(), expected);
+        assert_eq!(rig.accounts.finished.len(), expected);
     }
 }
 
@@ -139,7 +142,11 @@ fn reordered_operations_end_out_of_turn() {
     }
     rig.device.submit();
     rig.reap_until("all reads", |rig| rig.device.in_flight() == 0);
-    assert!(!rig.finished.is_sorted_by_key(|finished| finished.tag), "seed {}", rig.device.seed());
+    assert!(
+        !rig.accounts.finished.is_sorted_by_key(|finished| finished.tag),
+        "seed {}",
+        rig.device.seed()
+    );
 }
 
 #[test]
@@ -204,7 +211,7 @@ fn removal_from_outside_ends_what_hangs() {
     rig.reap();
     rig.device.control().remove();
     rig.reap();
-    assert_eq!(rig.finished[0].status, Status::DeviceGone);
+    assert_eq!(rig.accounts.finished[0].status, Status::DeviceGone);
 }
 
 #[test]
@@ -224,7 +231,7 @@ fn the_seed_decides() {
         }
         rig.device.submit();
         rig.reap_until("all reads", |rig| rig.device.in_flight() == 0);
-        rig.finished
+        rig.accounts.finished
     };
     assert_eq!(trace(7), trace(7));
     assert_ne!(trace(7), trace(8));
@@ -266,6 +273,6 @@ proptest! {
             rig.reap();
             control.release();
         }
-        prop_assert_eq!(rig.finished.len(), blocks.len());
+        prop_assert_eq!(rig.accounts.finished.len(), blocks.len());
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn beyond_depth<D: Device>(subject: Subject<D>) {
     assert_eq!(taken, depth);
     rig.device.submit();
     rig.reap_until("all that were taken", |rig| rig.device.in_flight() == 0);
-    assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
+    assert!(rig.accounts.finished.iter().all(|finished| finished.status == Status::Ok));
     rig.must(refused);
 }
 
@@ -172,22 +172,22 @@ pub(crate) fn detach_waits_for_the_last_use<D: Device>(subject: Subject<D>) {
             rig.reap(); // other regions go on as soon as there is room
         }
         rig.device.submit();
-        while rig.detached.is_empty() {
+        while rig.accounts.detached.is_empty() {
             rig.reap_until("detach", |rig| {
-                !rig.detached.is_empty() || rig.finished.len() == 33 * (round + 1)
+                !rig.accounts.detached.is_empty() || rig.accounts.finished.len() == 33 * (round + 1)
             });
-            if rig.detached.is_empty() {
+            if rig.accounts.detached.is_empty() {
                 rig.reap();
             }
         }
-        assert_eq!(rig.detached, [at]);
-        rig.detached.clear();
+        assert_eq!(rig.accounts.detached, [at]);
+        rig.accounts.detached.clear();
         // At most the operation on the other region may still be in flight.
-        let left = 33 * (round + 1) - rig.finished.len();
+        let left = 33 * (round + 1) - rig.accounts.finished.len();
         assert!(left <= 1, "{left} in flight at the detach");
         assert_eq!(Arc::strong_count(&region), 1, "the device has dropped the region");
         rig.reap_until("the rest", |rig| rig.device.in_flight() == 0);
-        assert!(rig.finished.iter().all(|finished| finished.status == Status::Ok));
+        assert!(rig.accounts.finished.iter().all(|finished| finished.status == Status::Ok));
     }
 }
 
@@ -203,8 +203,8 @@ pub(crate) fn attach_and_detach_mistakes<D: Device>(subject: Subject<D>) {
     let last = BufferIndex(BUFFERS_MAX - 1);
     rig.device.attach(last, Arc::clone(&region)).expect("the last entry is one");
     rig.device.detach(last).expect("attached");
-    rig.reap_until("an idle detach", |rig| !rig.detached.is_empty());
-    assert_eq!((rig.detached.as_slice(), Arc::strong_count(&region)), (&[last][..], 1));
+    rig.reap_until("an idle detach", |rig| !rig.accounts.detached.is_empty());
+    assert_eq!((rig.accounts.detached.as_slice(), Arc::strong_count(&region)), (&[last][..], 1));
 }
 
 pub(crate) fn dropped_in_flight<D: Device>(subject: Subject<D>) {
@@ -236,9 +236,9 @@ pub(crate) fn sleeping_wakes_up<D: Device>(subject: Subject<D>) {
             rig.reap();
         }
     }
-    assert_eq!(rig.finished.len(), 64);
+    assert_eq!(rig.accounts.finished.len(), 64);
     rig.device.detach(AT).expect("attached");
-    while rig.detached.is_empty() {
+    while rig.accounts.detached.is_empty() {
         rig.sleep();
         rig.reap();
     }
@@ -277,7 +277,7 @@ pub(crate) fn blocking_wakes_up<D: Device>(subject: Subject<D>) {
     }
     assert!(start.elapsed() < LONG, "slept to the end: a wake-up was lost");
     rig.device.block(1_000_000); // and time ends it as well
-    assert_eq!(rig.finished.len(), 64);
+    assert_eq!(rig.accounts.finished.len(), 64);
 }
 
 /// A region larger than one table entry: addressed on both sides of the border and across it.
@@ -317,7 +317,7 @@ pub(crate) fn survives_a_large_region<D: Device>(subject: Subject<D>) {
     }
     rig.region = first;
     rig.device.detach(at).expect("attached");
-    rig.reap_until("a detach of two entries", |rig| rig.detached == [at]);
+    rig.reap_until("a detach of two entries", |rig| rig.accounts.detached == [at]);
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
@@ -340,8 +340,8 @@ pub(crate) fn leaves_a_region_half_way<D: Device>(subject: Subject<D>) {
         }
         assert!(steps < 2 || progress == Attached::Whole, "three entries, three steps");
         rig.device.detach(at).expect("begun");
-        rig.reap_until("a detach half-way", |rig| rig.detached == [at]);
-        rig.detached.clear();
+        rig.reap_until("a detach half-way", |rig| rig.accounts.detached == [at]);
+        rig.accounts.detached.clear();
         assert_eq!(Arc::strong_count(&region), 1);
     }
 }

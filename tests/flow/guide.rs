@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
@@ -36,23 +37,30 @@ fn shell(script: &str, folder: &Path) -> Command {
 }
 
 /// The guide's sidecar; ends with the test.
-struct Serving(Child);
+struct Serving {
+    child: Child,
+    _port: MutexGuard<'static, ()>,
+}
+
+/// The guide's sidecars show their metrics at the default place: one at a time.
+static PORT: Mutex<()> = Mutex::new(());
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let _killed = self.0.kill();
-        let _reaped = self.0.wait();
+        let _killed = self.child.kill();
+        let _reaped = self.child.wait();
     }
 }
 
 /// A sidecar by the snippets of these titles: one makes a volume, one serves it.
 fn serving([create, serve]: [&str; 2]) -> (TempDir, Serving) {
+    let port = PORT.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a temporary folder");
     run(&mut shell(&snippet(create), folder.path())).expect(0, &[]);
     let script = format!("exec {} --exit-with-parent", snippet(serve).trim_end());
     let mut command = shell(&script, folder.path());
     let child = command.stderr(Stdio::null()).process_group(0).spawn().expect("bash starts");
-    let serving = Serving(child);
+    let serving = Serving { child, _port: port };
     let socket = folder.path().join("kvrail.sock");
     eventually("the guide's sidecar serves", || kvrail_client::Client::attach(&socket).is_ok());
     (folder, serving)

@@ -42,21 +42,18 @@ impl Writer {
 
     /// Puts until the store has room for the block.
     fn put(&mut self, number: u64, bytes: usize) {
-        let begun = Instant::now();
-        loop {
+        eventually("a put is taken", || {
             let mut lease = self.arena.lease(bytes).unwrap();
             lease.fill(u8::try_from(number % 251).unwrap());
             let put = BlockRequest::put(&self.space, key(number), lease);
             let put = put.metadata(&metadata(number)).depth(depth(number));
             self.queue.submit(put).unwrap();
             match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
-                Status::Ok => return,
-                Status::Declined if begun.elapsed() < LONG => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                Status::Ok => true,
+                Status::Declined => false,
                 other => panic!("put of {number}: {other}"),
             }
-        }
+        });
     }
 
     fn drop_block(&mut self, number: u64) {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
@@ -10,7 +9,7 @@ use kvrail_protocol::{
 };
 use kvrail_ring::limits::LANE_VERSION;
 
-use crate::rig::{Outcome, Place, Sidecar, eventually, kvrail, run};
+use crate::rig::{Outcome, Place, Sidecar, kvrail, run, until_some};
 
 /// Where a member's two supers begin: behind its label of 1 MiB.
 const SUPERS: [u64; 2] = [1 << 20, (1 << 20) + (32 << 10)];
@@ -36,18 +35,16 @@ impl Plain {
         self.seq += 1;
         let message = ClientMessage { seq: self.seq, ask };
         self.channel.send(&message, &[]).expect("the sidecar reads");
-        let mut received = None;
-        eventually("an answer", || {
+        let received = until_some("an answer", || {
             let mut buffer = PacketBuffer::default();
             match self.channel.receive::<SidecarMessage>(&mut buffer, FDS_MAX).and_then(unspill) {
-                Ok(packet) => received = Some(packet.message),
-                Err(ChannelError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(packet) => Some(packet.message),
+                Err(ChannelError::WouldBlock) => None,
                 Err(error) => panic!("{error}"),
             }
-            received.is_some()
         });
         match received {
-            Some(SidecarMessage::Reply { answer, .. }) => answer,
+            SidecarMessage::Reply { answer, .. } => answer,
             other => panic!("{other:?}"),
         }
     }

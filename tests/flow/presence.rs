@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Duration;
 
 use kvrail_client::{
     Arena, BlockKey, BlockRequest, Identity, Lookup, LookupExtent, Namespace, Pages, Presence,
@@ -41,16 +40,16 @@ impl User {
     }
 
     fn put(&mut self, number: u64) {
-        loop {
+        eventually("a put is taken", || {
             let lease = self.arena.lease(8000).unwrap();
             let put = BlockRequest::put(&self.space, key(number), lease);
             self.queue.submit(put).unwrap();
             match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
-                Status::Ok => return,
-                Status::Declined => std::thread::sleep(Duration::from_millis(1)),
+                Status::Ok => true,
+                Status::Declined => false,
                 other => panic!("put of {number}: {other}"),
             }
-        }
+        });
     }
 
     fn drop_block(&mut self, number: u64) {

@@ -9,10 +9,9 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, VOLUME, Worker, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, VOLUME, Worker, kvrail, rounds, run};
 
 const CLIENTS: usize = 2;
-const UPGRADES: usize = 3;
 /// Far above the usual time, for machines with other work.
 const LONGEST_MS: u64 = 20_000;
 
@@ -43,7 +42,8 @@ fn clients_go_on_over_an_upgrade() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    for _ in 0..UPGRADES {
+    let upgrades = rounds(3, 2);
+    for _ in 0..upgrades {
         go_on(&sidecar);
         let start = Instant::now();
         sidecar.stop();
@@ -57,7 +57,7 @@ fn clients_go_on_over_an_upgrade() {
         println!("upgrade: {tally:?}");
         assert!(tally.wrong.is_empty(), "{:#?}", tally.wrong);
         assert!(tally.puts > 100 && tally.right > 0, "{tally:?}");
-        assert_eq!(tally.interruptions_ms.len(), UPGRADES, "{tally:?}");
+        assert_eq!(tally.interruptions_ms.len(), upgrades, "{tally:?}");
         assert!(tally.interruptions_ms.iter().all(|&ms| ms < LONGEST_MS), "{tally:?}");
         // A drain leaves no request in doubt: those it cut off were not executed.
         assert!(tally.cut_off.keys().all(|status| status == "DRAINING"), "{tally:?}");

@@ -8,7 +8,7 @@ mod arms;
 mod baseline;
 mod counter;
 mod keyed;
-mod shard;
+mod local;
 mod sidecar;
 mod subject;
 

@@ -14,15 +14,12 @@ use kvrail_device::{
 use kvrail_poller::{
     Budget, InFlightBytes, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
 };
-use kvrail_protocol::{SpinHints, VolumeInfo};
-use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex};
-use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, Server,
-    ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
-};
+use kvrail_protocol::VolumeInfo;
+use kvrail_ring::{DeviceIndex, Doorbell, Geometry, PollerIndex};
+use kvrail_session::{Server, ServerConfig, ServerError, ServerHandle, Stopped, server_handle};
 use tempfile::TempDir;
 
-use crate::shard;
+use crate::local;
 
 /// The poller.
 pub(crate) type HandPoller<D> = Poller<D, MonotonicClock>;
@@ -92,8 +89,8 @@ pub(crate) fn open(device: Option<(ModeName, &Path)>) -> Result<AnyDevice> {
 pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Served<D>> {
     let description = devices[0].description().clone();
     let geometry = geometry(if content == Content::Store { STORE_BYTES } else { 1 << 20 });
-    let store = (content == Content::Store).then(|| shard::setup(&geometry));
-    let served = store.as_ref().map(|store| shard::served(0, DeviceIndex(0), store));
+    let store = (content == Content::Store).then(|| local::setup(&geometry));
+    let served = store.as_ref().map(|store| local::served(0, DeviceIndex(0), store));
     let to_control = Arc::new(Doorbell::eventfd()?);
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&to_control))?);
     let stats = Arc::new(PollerStats::new(1));
@@ -117,7 +114,8 @@ pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Serv
         thread: thread::spawn(move || while ended.recv().is_ok() {}),
     };
     let directory = tempfile::tempdir()?;
-    let config = ServerConfig { stores: served.into_iter().collect(), ..config(directory.path()) };
+    let config =
+        ServerConfig { stores: served.into_iter().collect(), ..local::config(directory.path(), 0) };
     let socket = config.socket.clone();
     let volume = VolumeInfo {
         id: 0,
@@ -128,7 +126,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Serv
         members: vec!["counted".into()],
         content: match content {
             Content::Raw => kvrail_protocol::VolumeContent::Raw,
-            Content::Store => shard::content(),
+            Content::Store => local::content(),
         },
     };
     let mut server = Server::new(config, vec![handle], to_control, vec![volume])?;
@@ -136,34 +134,4 @@ pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Serv
     let server = thread::spawn(move || server.run(&received));
     let control = Control { _directory: directory, handle, server, poller_ends };
     Ok(Served { socket, poller, control })
-}
-
-fn config(directory: &Path) -> ServerConfig {
-    ServerConfig {
-        socket: directory.join("kvrail.sock"),
-        socket_mode: 0o600,
-        policy: Policy {
-            access: Access {
-                uids: vec![rustix::process::geteuid().as_raw()],
-                gids: vec![],
-                operators: vec![rustix::process::geteuid().as_raw()],
-            },
-            limits: Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() },
-            pages: PagePolicy::Best,
-            sealing: kvrail_memory::Sealing::Required,
-            drain_timeout: Duration::from_secs(10),
-            patience: Patience::default(),
-            write_budgets: Vec::new(),
-            tenants: Vec::new(),
-            pools: Vec::new(),
-        },
-        numa: NumaPolicy::Anywhere,
-        identity: Identity { epoch: Epoch(1), version: "count".into() },
-        spin: SpinHints { spin_ns: 0, cores: 2, spinning_pollers: 0 },
-        notes: vec![],
-        gpus: vec![],
-        stores: vec![],
-        // No client here sends a descriptor.
-        porter: Porter::new("/bin/false", &[]),
-    }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{
     Attached, AttachedBytes, BufferIndex, Description, Device, Driver, Events, Operation, Wait,
 };
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceResult};
 use crate::failure::Failure;
 use crate::null::NullDevice;
 use crate::replacement::Replacement;
@@ -135,19 +135,15 @@ impl Device for AnyDevice {
         each!(self, device => device.description())
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         each!(self, device => device.begin_attach(at, region))
     }
 
-    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, at: BufferIndex) -> DeviceResult<Attached> {
         each!(self, device => device.attach_more(at))
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         each!(self, device => device.detach(at))
     }
 
@@ -190,7 +186,7 @@ impl Device for AnyDevice {
         each!(self, device => device.block(timeout_ns));
     }
 
-    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, with: &mut Replacement) -> DeviceResult<()> {
         each!(self, device => device.replace(with))
     }
 

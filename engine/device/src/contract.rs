@@ -22,7 +22,7 @@ use kvrail_ring::{Opcode, Status};
 use serde::{Deserialize, Serialize};
 
 pub use crate::buffer::{BUFFERS_MAX, BufferIndex, REMOTES_MAX};
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceResult};
 use crate::failure::Failure;
 use crate::replacement::Replacement;
 
@@ -201,17 +201,13 @@ pub trait Device: fmt::Debug {
     ///
     /// # Errors
     /// `DeviceError` when entries are taken or the kernel refuses; nothing is attached then.
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError>;
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached>;
 
     /// Goes on with a region that is attached partly: registers one more entry.
     ///
     /// # Errors
     /// `DeviceError` when the kernel refuses; nothing is attached then.
-    fn attach_more(&mut self, _at: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, _at: BufferIndex) -> DeviceResult<Attached> {
         Ok(Attached::Whole)
     }
 
@@ -220,7 +216,7 @@ pub trait Device: fmt::Debug {
     ///
     /// # Errors
     /// As `begin_attach`.
-    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> Result<(), DeviceError> {
+    fn attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<()> {
         let mut progress = self.begin_attach(at, region)?;
         while progress == Attached::Partly {
             progress = self.attach_more(at)?;
@@ -234,7 +230,7 @@ pub trait Device: fmt::Debug {
     ///
     /// # Errors
     /// `DeviceError` when nothing is attached there or the kernel refuses.
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError>;
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()>;
 
     /// Makes remote memory usable by operations as the entry `at`, from `BUFFERS_MAX` on. Left by
     /// `detach` like any region.
@@ -245,7 +241,7 @@ pub trait Device: fmt::Debug {
         &mut self,
         _at: BufferIndex,
         _memory: Arc<dyn RemoteMemory>,
-    ) -> Result<(), DeviceError> {
+    ) -> DeviceResult<()> {
         Err(DeviceError::NoRemote { device: self.description().name.clone() })
     }
 
@@ -305,7 +301,7 @@ pub trait Device: fmt::Debug {
     ///
     /// # Errors
     /// `DeviceError` while operations are in flight, or when the device cannot be replaced.
-    fn replace(&mut self, _with: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, _with: &mut Replacement) -> DeviceResult<()> {
         let Description { name, .. } = self.description();
         Err(DeviceError::unfit(name, "cannot be replaced while it runs", "restart the sidecar"))
     }

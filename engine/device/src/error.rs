@@ -5,6 +5,9 @@ use thiserror::Error;
 
 use crate::buffer::BufferIndex;
 
+/// The end of a call of a device outside the data path.
+pub type DeviceResult<T> = Result<T, DeviceError>;
+
 /// Why a device could not be opened, or a region not attached or detached.
 #[derive(Debug, Error)]
 pub enum DeviceError {

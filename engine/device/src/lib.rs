@@ -35,7 +35,7 @@ pub use contract::{
     Durability, EVENTS_MAX, Event, Events, Finished, Operation, REMOTES_MAX, RemoteMemory,
     WINDOW_BYTES, Wait,
 };
-pub use error::DeviceError;
+pub use error::{DeviceError, DeviceResult};
 pub use failure::{Cause, Failure};
 pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};

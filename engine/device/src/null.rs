@@ -10,7 +10,7 @@ use crate::contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
     Finished, Operation, Wait,
 };
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 
 /// Pretended properties of a null device.
 #[derive(Clone, Copy, Debug)]
@@ -83,16 +83,12 @@ impl Device for NullDevice {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         self.table.attach(at, region)?;
         Ok(Attached::Whole)
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         assert_eq!(self.table.leave(at)?, Leave::Now, "the null device counts no uses");
         self.leaving.push(at);
         Ok(())

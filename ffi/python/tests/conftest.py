@@ -1,6 +1,7 @@
-"""One sidecar for all tests that leave it alive."""
+"""One sidecar for all tests that leave it alive; a module's own fixture `sidecar` replaces it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import kvrail
 import pytest
@@ -24,6 +25,17 @@ def sidecar() -> Iterator[kvrail.Sidecar]:
 def client(sidecar: kvrail.Sidecar) -> Iterator[kvrail.Client]:
     with sidecar.attach(name="pytest") as client:
         yield client
+
+
+@pytest.fixture
+def space(
+    client: kvrail.Client, request: pytest.FixtureRequest
+) -> Iterator[kvrail.Namespace]:
+    """A namespace for one test, of the module's `IDENTITY` where it has one."""
+    store, name = client.store("kv"), request.node.name[:64]
+    yield store.namespace(name, getattr(request.module, "IDENTITY", {"model": "m"}))
+    with suppress(kvrail.ClosedError):  # a test may close its client
+        store.remove(name)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import kvrail
@@ -15,6 +16,14 @@ from kvrail._serve import _environment
 
 BUSY = 64 << 10
 """Bytes of the blocks that keep a store busy."""
+
+
+def until(what: str, holds: Callable[[], object], seconds: float = 30) -> None:
+    """Waits until it holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
 
 
 class Busy:
@@ -129,8 +138,11 @@ class Host:
         page. A kill loses none of them afterwards."""
         with kvrail.Client(self.socket) as client:
             space = client.store("kv").namespace("fence", {"of": "tests"})
-            while space.put(os.urandom(16), b"x", durable=True) != "OK":
-                time.sleep(0.01)
+
+            def is_taken() -> bool:
+                return space.put(os.urandom(16), b"x", durable=True) == "OK"
+
+            until("a durable put is taken", is_taken)
 
     def clear(self, namespace: str) -> None:
         """Clears a namespace as an operator does."""

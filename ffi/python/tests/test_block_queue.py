@@ -18,20 +18,9 @@ BYTES = 8192
 
 
 @pytest.fixture(scope="module")
-def stores():
+def sidecar():
     with kvrail.serve(store="64MiB", segment="8MiB", block_mean="16KiB") as sidecar:
         yield sidecar
-
-
-@pytest.fixture
-def client(stores):
-    with stores.attach(name="pytest") as client:
-        yield client
-
-
-@pytest.fixture
-def space(client, request):
-    yield client.store("kv").namespace(request.node.name, IDENTITY)
 
 
 @pytest.fixture
@@ -258,16 +247,16 @@ def test_an_event_loop_goes_on_during_a_lookup_that_hangs():
             os.kill(sidecar.pid, signal.SIGCONT)
 
 
-def test_lookups_of_a_queue_end_by_their_time(stores, client, space):
+def test_lookups_of_a_queue_end_by_their_time(sidecar, client, space):
     space.put_many(range(10), [b"x"] * 10)
     with space.queue(8) as queue:
-        os.kill(stores.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, stores.pid, os.WSTOPPED)  # a thread of it may still be running
+        os.kill(sidecar.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, sidecar.pid, os.WSTOPPED)  # a thread of it may still be running
         try:
             ticket = queue.submit_lookup(range(10), timeout=0.05)
             (end,) = queue.wait()
         finally:
-            os.kill(stores.pid, signal.SIGCONT)
+            os.kill(sidecar.pid, signal.SIGCONT)
         assert end.ticket == ticket and end.results is None
         with pytest.raises(kvrail.TimedOutError, match="lookup"):
             _ = end.found
@@ -282,17 +271,17 @@ def test_lookups_of_a_queue_end_by_their_time(stores, client, space):
         assert end.found.prefix == 0
 
 
-def taken_over(stores, space):
+def taken_over(sidecar, space):
     """Removes the namespace, and gives its name to another identity: it cannot be opened again."""
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         other.store("kv").remove(space.name)
         other.store("kv").namespace(space.name, {"model": "another"})
 
 
-def test_each_call_of_a_queue_ends_when_its_namespace_is_taken_over(stores, space, rows):
+def test_each_call_of_a_queue_ends_when_its_namespace_is_taken_over(sidecar, space, rows):
     space.put_many(range(4), rows[:4])
     with space.queue(16) as queue:
-        taken_over(stores, space)
+        taken_over(sidecar, space)
         tickets = [queue.submit_get([at], rows[at : at + 1]) for at in range(2)]
         tickets += [queue.submit_lookup([at]) for at in range(2)]
         tickets.append(queue.submit_put([9], rows[9:10]))
@@ -303,12 +292,12 @@ def test_each_call_of_a_queue_ends_when_its_namespace_is_taken_over(stores, spac
                 _ = end.results or end.found
 
 
-def test_awaited_calls_end_when_their_namespace_is_taken_over(stores, space, rows):
+def test_awaited_calls_end_when_their_namespace_is_taken_over(sidecar, space, rows):
     space.put_many(range(4), rows[:4])
 
     async def main():
         async with kvrail.aio.Queue(space, 16) as blocks:
-            taken_over(stores, space)
+            taken_over(sidecar, space)
             calls = [blocks.get(at, rows[at]) for at in range(2)]
             calls += [blocks.lookup([at]) for at in range(2)]
             ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)

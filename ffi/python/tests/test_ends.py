@@ -14,7 +14,7 @@ from pathlib import Path
 import kvrail
 import kvrail.aio
 import pytest
-from host import Host
+from host import Host, until
 
 SLOW = "import kvrail, signal, sys, os, time\n"
 
@@ -90,10 +90,7 @@ def test_a_client_goes_on_over_restarts(tmp_path):
                 assert all(space.put(*block, durable=True) == "OK" for block in blocks.items())
             epochs.append(client.epoch)
             # Until all of the drive is read, blocks that are not found yet are misses.
-            deadline = time.monotonic() + 30
-            while space.lookup(list(blocks)).warming:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until("its drive is read", lambda: not space.lookup(list(blocks)).warming)
             assert all(space.get(key) == block for key, block in blocks.items())
             host.kill()
             with pytest.raises(kvrail.SessionEndedError):
@@ -357,12 +354,11 @@ time.sleep(60)
         # Only the process that attached dies; its child keeps copies of all descriptors.
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 20
-        while sessions(client) > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        after, regions = sessions(client), client.status()["regions"]
-        os.killpg(process.pid, signal.SIGKILL)
-    assert after == before and regions["bytes"] == 0
+        try:
+            until("its session ends", lambda: sessions(client) == before)
+            assert client.status()["regions"]["bytes"] == 0
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_killed_program_takes_the_sidecar_of_an_ended_thread_along():
@@ -384,10 +380,7 @@ time.sleep(60)
         process.stdin.flush()
         assert process.stdout.readline() == "serves\n"
         process.kill()
-    deadline = time.monotonic() + 30
-    while (folder := Path(socket.strip()).parent).exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not folder.exists()
+    until("its folder is removed", lambda: not Path(socket.strip()).parent.exists())
 
 
 def test_the_end_of_the_interpreter_with_everything_open(sidecar):
@@ -410,11 +403,7 @@ print(sidecar.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     pid = int(run(code, tmp_path).stdout)
-    deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{pid}/exe") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with pytest.raises(OSError):
-        os.readlink(f"/proc/{pid}/exe")
+    until("it has ended", lambda: not os.path.exists(f"/proc/{pid}/exe"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import kvrail
 import kvrail.aio
 import numpy
 import pytest
+from host import until
 from kvrail import gpu
 from standin import SETTINGS, Allocation, Cache, Tensor
 
@@ -22,15 +22,9 @@ LAYERS, BLOCKS = 4, 24
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[kvrail.Sidecar]:
+def sidecar() -> Iterator[kvrail.Sidecar]:
     with kvrail.serve("64MiB", members=2, settings=SETTINGS) as sidecar:
         yield sidecar
-
-
-@pytest.fixture
-def client(served: kvrail.Sidecar) -> Iterator[kvrail.Client]:
-    with served.attach(name="pytest") as client:
-        yield client
 
 
 @pytest.fixture
@@ -265,7 +259,7 @@ def test_layouts_that_the_sidecar_would_refuse(client, uuid):
     assert client.status()["gpus"][0]["regions"] == 0
 
 
-def test_requests_that_cannot_be(client, served, uuid):
+def test_requests_that_cannot_be(client, sidecar, uuid):
     cache, volume = Cache(1, BLOCKS), client.volume("kv")
     region = client.gpu_region(layout=cache.layout(uuid))
     whole = region.block_bytes
@@ -292,7 +286,7 @@ def test_requests_that_cannot_be(client, served, uuid):
         volume.read_blocks(arena, 0, 0)
     with pytest.raises(TypeError):
         volume.read(region, 0, 4096)
-    with served.attach() as other, pytest.raises(kvrail.RequestError, match="another client"):
+    with sidecar.attach() as other, pytest.raises(kvrail.RequestError, match="another client"):
         other.volume("kv").read_blocks(region, 0, 0)
     region.close()
     for call in (volume.read_blocks, volume.write_blocks):
@@ -300,8 +294,8 @@ def test_requests_that_cannot_be(client, served, uuid):
             call(region, 0, 0)
 
 
-def test_a_closed_client_closes_its_regions(served, uuid):
-    client = served.attach()
+def test_a_closed_client_closes_its_regions(sidecar, uuid):
+    client = sidecar.attach()
     region = client.gpu_region(layout=Cache(1, BLOCKS).layout(uuid))
     client.close()
     assert region.closed
@@ -349,11 +343,12 @@ def test_tensors_live_until_the_sidecar_has_let_go(client, uuid):
     told = weakref.ref(cache.tensors[0])
     region = client.gpu_region(layout=cache.layout(uuid))
     del cache, region  # never closed: detached behind our back
-    deadline = time.monotonic() + 10
-    while told() is not None or client.status()["gpus"][0]["regions"]:
-        assert time.monotonic() < deadline, "a dropped region is detached"
+
+    def is_gone():
         gc.collect()
-        time.sleep(0.01)
+        return told() is None and not client.status()["gpus"][0]["regions"]
+
+    until("a dropped region is detached", is_gone)
 
 
 def test_a_limit_has_its_key(uuid):
@@ -411,9 +406,9 @@ with volume.open_queue() as queue:  # dies with requests in flight
 
 
 @pytest.mark.parametrize("kind", ["descriptor", "legacy"])
-def test_another_process_reads_what_a_dead_one_has_written(served, client, uuid, kind):
+def test_another_process_reads_what_a_dead_one_has_written(sidecar, client, uuid, kind):
     code = WRITER.format(layers=LAYERS, blocks=BLOCKS)
-    arguments = [str(Path(__file__).parent), str(served.socket), kind]
+    arguments = [str(Path(__file__).parent), str(sidecar.socket), kind]
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout.readline() == "written\n"
@@ -427,7 +422,5 @@ def test_another_process_reads_what_a_dead_one_has_written(served, client, uuid,
     volume.read_blocks(region, numpy.arange(BLOCKS) * region.block_bytes, back)
     assert [cache.block(index) for index in back] == wanted
     region.close()
-    deadline = time.monotonic() + 30
-    while client.status()["gpus"][0]["regions"]:
-        assert time.monotonic() < deadline, "the dead client's region is freed"
-        time.sleep(0.05)
+    of = "the dead client's region is freed"
+    until(of, lambda: not client.status()["gpus"][0]["regions"])

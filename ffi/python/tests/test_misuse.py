@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import kvrail
 import numpy
@@ -203,26 +204,17 @@ def test_a_queue_in_two_threads(volume, arena):
 
 
 def test_synchronous_calls_from_many_threads(volume, arena):
-    failures = []
-
     def work(me):
-        try:
-            for round in range(50):
-                place = me * 65536
-                view = memoryview(arena)[place : place + 4096]
-                view[:] = bytes([me * 10 + round % 10]) * 4096
-                volume.write(arena, place, 4096, place)
-                volume.read(arena, place, 4096, place + 4096)
-                assert bytes(memoryview(arena)[place + 4096 : place + 8192]) == bytes(view)
-        except BaseException as error:
-            failures.append(error)
+        for round in range(50):
+            place = me * 65536
+            view = memoryview(arena)[place : place + 4096]
+            view[:] = bytes([me * 10 + round % 10]) * 4096
+            volume.write(arena, place, 4096, place)
+            volume.read(arena, place, 4096, place + 4096)
+            assert bytes(memoryview(arena)[place + 4096 : place + 8192]) == bytes(view)
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
 
 
 def test_no_sidecar(tmp_path):

@@ -17,22 +17,9 @@ LAYERS, TOKENS_BYTES, PAGES = 61, 10_496, 24
 
 
 @pytest.fixture(scope="module")
-def stores():
+def sidecar():
     with kvrail.serve(store="192MiB", segment="8MiB", block_mean="256KiB", members=2) as sidecar:
         yield sidecar
-
-
-@pytest.fixture
-def client(stores):
-    with stores.attach(name="pytest") as client:
-        yield client
-
-
-@pytest.fixture
-def space(client, request):
-    store, name = client.store("kv"), request.node.name[:64]
-    yield store.namespace(name, {"model": "m"})
-    store.remove(name)
 
 
 @pytest.fixture(autouse=True)

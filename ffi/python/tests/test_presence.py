@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import kvrail
 import numpy
 import pytest
+from host import until
 
 IDENTITY = {"model": "m", "dtype": "fp8"}
 
@@ -22,15 +22,8 @@ def stores():
 def space(stores, request):
     with stores.attach(name="pytest") as client:
         space = client.store("kv").namespace(request.node.name[:64], IDENTITY)
-        until(lambda: space.probe(b"never") is False)  # it reads its drives first
+        until("its drives are read", lambda: space.probe(b"never") is False)
         yield space
-
-
-def until(holds):
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -48,7 +41,8 @@ class Stop:
     def __call__(self):
         os.kill(self._pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self._pid}/task")
-        until(lambda: all(") T" in (it / "stat").read_text() for it in tasks.iterdir()))
+        stands = lambda: all(") T" in (it / "stat").read_text() for it in tasks.iterdir())
+        until("it stands still", stands)
 
 
 def test_what_is_there_and_what_is_not(space, stopped):
@@ -86,7 +80,7 @@ def test_probes_are_unknown_after_a_clear_by_another_client(stores, space):
     assert space.probe(b"other") is None
     assert space.probe_many([b"other", b"another"]).unknown == 2
     assert space.get(b"key") is None  # opens it again
-    until(lambda: space.probe(b"other") is not None)  # its poller may come to it later
+    until("its poller has come to it", lambda: space.probe(b"other") is not None)
     assert space.probe(b"other") is False
 
 
@@ -99,7 +93,7 @@ def test_a_sidecar_that_never_answers_can_be_interrupted(stores, stopped):
         with pytest.raises(KeyboardInterrupt):
             space.probe(b"key")  # the first one needs the sidecar's tables
         os.kill(stores.pid, signal.SIGCONT)
-        until(lambda: space.probe(b"key") is False)
+        until("it is known to be absent", lambda: space.probe(b"key") is False)
     with pytest.raises(kvrail.ClosedError):
         space.probe(b"key")
     with pytest.raises(kvrail.ClosedError):
@@ -112,5 +106,5 @@ def test_probes_are_unknown_without_a_sidecar():
         space.put(b"key", b"x")
         assert space.probe(b"key") is True
         sidecar.kill()
-        until(lambda: space.probe(b"key") is None)
+        until("nothing is known", lambda: space.probe(b"key") is None)
         assert space.probe_many([b"key"]).unknown == 1

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import kvrail
 import numpy
 import pytest
+from host import until
 
 IDENTITY = {"model": "m", "dtype": "fp8", "tokens": 16}
 GUARD = 0x5A
@@ -21,22 +22,9 @@ FIRST_SIGHT = "little write budget is left, and the block was not put before"
 
 
 @pytest.fixture(scope="module")
-def stores():
+def sidecar():
     with kvrail.serve(store="192MiB", segment="8MiB", block_mean="16KiB", members=2) as sidecar:
         yield sidecar
-
-
-@pytest.fixture
-def client(stores):
-    with stores.attach(name="pytest") as client:
-        yield client
-
-
-@pytest.fixture
-def space(client, request):
-    store, name = client.store("kv"), request.node.name[:64]
-    yield store.namespace(name, IDENTITY)
-    store.remove(name)
 
 
 def some(nbytes: int, seed: int = 0) -> bytes:
@@ -319,8 +307,8 @@ def test_namespaces_and_identities(client):
     assert repr(store) == '<kvrail.Store "kv">' and store.members == 2
 
 
-def test_a_raw_volume_is_no_store(sidecar):
-    with sidecar.attach() as client:
+def test_a_raw_volume_is_no_store():
+    with kvrail.serve("16MiB") as sidecar, sidecar.attach() as client:
         with pytest.raises(kvrail.NoStoreError, match="--kind store"):
             client.store("kv")
         with pytest.raises(kvrail.UnknownVolumeError, match="it has: kv"):
@@ -356,10 +344,10 @@ def test_a_million_keys(space):
     assert space.get(kvrail.uniform(999_999)) == b"last"
 
 
-def test_somebody_clears_the_namespace(stores, space):
+def test_somebody_clears_the_namespace(sidecar, space):
     keys = [b"%d" % at for at in range(50)]
     space.put_many(keys, [b"old"] * 50)
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         theirs = other.store("kv").namespace(space.name, IDENTITY)
         theirs.clear()
         theirs.put_many(keys, [b"new"] * 50)
@@ -367,17 +355,17 @@ def test_somebody_clears_the_namespace(stores, space):
     missed = space.get_many(keys, into)
     assert missed.counts == {"MISS": 50} and "cleared" in missed.reason(0) and not into.any()
     assert space.get_many(keys, into).all_ok and bytes(into[0]) == b"new"
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         other.store("kv").clear(space.name)
     assert space.lookup(keys).prefix == 0
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         other.store("kv").clear(space.name)
     # No put is lost: the namespace is opened again, and the blocks are sent once more.
     assert space.put_many(keys, [b"x"] * 50).counts == {"OK": 50}
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         other.store("kv").clear(space.name)
     assert space.put_many(keys, [b"x"] * 50, chain=True).counts == {"OK": 50}
-    with stores.attach() as other:
+    with sidecar.attach() as other:
         other.store("kv").clear(space.name)
     with space.queue(16) as queue:
         queue.submit_put(keys, [b"y"] * 50)
@@ -452,8 +440,7 @@ def write_budget(sidecar, words):
 def test_a_chain_is_taken_at_second_sight():
     with kvrail.serve(store="16MiB", segment="1MiB", block_mean="16KiB") as sidecar:
         write_budget(sidecar, "0.001dwpd")
-        while "write_budget" not in sidecar.log():
-            time.sleep(0.001)
+        until("the budget is in force", lambda: "write_budget" in sidecar.log())
         space = sidecar.attach().store("kv").namespace("rationed", IDENTITY)
         at, reason = 0, None
         while reason is None or "places" in reason:  # until the ring was full once
@@ -476,30 +463,21 @@ def test_a_chain_is_taken_at_second_sight():
 
 
 def test_threads(client, space):
-    failures = []
-
     def work(me):
-        try:
-            arena = client.create_arena(1 << 20, pages="base")
-            rows = numpy.frombuffer(arena, numpy.uint8).reshape(-1, 8192)
-            for round in range(10):
-                keys = [b"%d %d %d" % (me, round, at) for at in range(64)]
-                rows[:64] = numpy.arange(64)[:, None] + me
-                assert space.put_many(keys, rows[:64]).all_ok
-                assert space.get_many(keys, rows[64:]).all_ok
-                assert (rows[:64] == rows[64:]).all()
-                assert space.lookup(keys, hold=1.0).prefix == 64
-                assert space.get(keys[3]) == bytes([3 + me]) * 8192
-                assert space.drop(keys).all_ok
-        except BaseException as error:
-            failures.append(error)
+        arena = client.create_arena(1 << 20, pages="base")
+        rows = numpy.frombuffer(arena, numpy.uint8).reshape(-1, 8192)
+        for round in range(10):
+            keys = [b"%d %d %d" % (me, round, at) for at in range(64)]
+            rows[:64] = numpy.arange(64)[:, None] + me
+            assert space.put_many(keys, rows[:64]).all_ok
+            assert space.get_many(keys, rows[64:]).all_ok
+            assert (rows[:64] == rows[64:]).all()
+            assert space.lookup(keys, hold=1.0).prefix == 64
+            assert space.get(keys[3]) == bytes([3 + me]) * 8192
+            assert space.drop(keys).all_ok
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
 
 
 TEN_LINES = """
@@ -515,9 +493,9 @@ with kvrail.Client(sys.argv[1]) as client:
 """
 
 
-def test_two_processes(stores):
+def test_two_processes(sidecar):
     for verb in ("put", "get"):
-        command = [sys.executable, "-c", TEN_LINES, str(stores.socket), verb]
+        command = [sys.executable, "-c", TEN_LINES, str(sidecar.socket), verb]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
@@ -567,8 +545,8 @@ def test_a_full_store_evicts(tmp_path):
         assert newest > 900 and space.get(newest) == some(40_000, newest)
 
 
-def test_calls_after_the_end(stores):
-    client = stores.attach()
+def test_calls_after_the_end(sidecar):
+    client = sidecar.attach()
     space = client.store("kv").namespace("ended", IDENTITY)
     store = client.store("kv")
     client.close()
@@ -589,7 +567,7 @@ def test_calls_after_the_end(stores):
             call()
 
 
-def test_a_fork_and_an_interrupt(stores):
+def test_a_fork_and_an_interrupt(sidecar):
     code = """
 import os, signal, sys, time, kvrail
 client = kvrail.Client(sys.argv[1])
@@ -630,7 +608,7 @@ finally:
 print(space.get(b"k", timeout=20))
 client.close()
 """
-    command = [sys.executable, "-c", code, str(stores.socket), str(stores.pid)]
+    command = [sys.executable, "-c", code, str(sidecar.socket), str(sidecar.pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split()[:9] == ["interrupted"] * 7 + ["late"] * 2, done
     assert done.returncode == 0, done

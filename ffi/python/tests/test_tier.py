@@ -13,7 +13,7 @@ from typing import Any
 import kvrail
 import numpy
 import pytest
-from host import Busy, Host
+from host import Busy, Host, until
 from kvrail import _lane, _mapping, _tier
 from kvrail._chains import ASKED, LookedUp, Places
 from kvrail._lane import Blocks, Ended, Lane
@@ -131,10 +131,8 @@ def test_new_chains_of_a_busy_store_are_declined_and_settled(tmp_path, rows):
 def test_a_chain_is_known_by_what_is_there_of_its_front(host, rows):
     tie = link(host)
     lane, keys = Lane(tie), blocks(rows, range(9)).keys
-    deadline, told = time.monotonic() + 30, []
-    while tie.chain(keys) == "extends":
-        assert time.monotonic() < deadline, "the store still recovers"
-        time.sleep(0.01)
+    told = []
+    until("the store has recovered", lambda: tie.chain(keys) != "extends")
     for at in range(9):
         told.append(tie.chain(keys))
         lane.begin("put", at, blocks(rows, range(at, at + 1)))
@@ -178,8 +176,7 @@ def test_a_touch_blocks_no_call_and_one_is_in_flight(host, rows):
         assert lane.poll() == [] and lane.pending == 0
     finally:
         host.thaw()
-    while not lane.touch(keys):
-        time.sleep(0.01)
+    until("the touch has ended", lambda: lane.touch(keys))
     host.kill()
     while tie.session is not None:
         lane.touch(keys)
@@ -308,10 +305,7 @@ def test_a_sidecar_that_hangs_blocks_no_engine(host, rows):
     lane = Lane(tie)
     lane.begin("put", 1, blocks(rows, range(4)))
     assert all(end_of(lane).ok)
-    deadline = time.monotonic() + 10
-    while list(tie.lookup(keys)) != [True] * 4:
-        assert time.monotonic() < deadline, "never tried again"
-        time.sleep(0.05)
+    until("it is tried again", lambda: list(tie.lookup(keys)) == [True] * 4)
     tie.close()
 
 
@@ -342,10 +336,7 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     assert end_of(lane).words == [] and not tie.status()["is_healthy"]
     assert time.monotonic() - begun < 1
     host.start()
-    deadline = time.monotonic() + 30
-    while not all(tie.lookup(blocks(rows, range(8)).keys)):
-        assert time.monotonic() < deadline, "never attached again"
-        time.sleep(0.05)
+    until("it is attached again", lambda: all(tie.lookup(blocks(rows, range(8)).keys)))
     rows[:] = 0
     lane.begin("get", "again", blocks(rows, range(8)))
     assert all(end_of(lane).ok) and (rows[:8] == wanted).all()

@@ -70,12 +70,12 @@ fn a_gpu_that_hangs_keeps_its_requests_and_nothing_else() {
     for _ in 0..2000 {
         rig.turn();
     }
-    assert!(rig.finished.is_empty(), "no end before the hardware's last event");
+    assert!(rig.accounts.finished.is_empty(), "no end before the hardware's last event");
     host_works(&mut rig);
     assert!(rig.health.works() && rig.bridge.in_flight() == 1);
     control.release();
     rig.turn_until("the hung read", |rig| rig.bridge.in_flight() == 0);
-    assert_eq!(rig.finished[0].status, Status::Ok);
+    assert_eq!(rig.accounts.finished[0].status, Status::Ok);
 }
 
 #[test]
@@ -117,15 +117,15 @@ fn a_hung_batch_keeps_its_requests() {
     for _ in 0..200 {
         rig.turn();
     }
-    assert!(rig.finished.is_empty(), "nothing cancels or times out");
+    assert!(rig.accounts.finished.is_empty(), "nothing cancels or times out");
     // Other handles carry later requests.
     let write = rig.operation(Opcode::Write, (1, 0, bytes), 1 << 20);
     assert!(rig.offer(write));
-    rig.turn_until("the other request", |rig| rig.finished.len() == 1);
-    assert_eq!(rig.finished[0].tag, write.tag);
+    rig.turn_until("the other request", |rig| rig.accounts.finished.len() == 1);
+    assert_eq!(rig.accounts.finished[0].tag, write.tag);
     control.release();
-    rig.turn_until("the hung read", |rig| rig.finished.len() == 2);
-    assert_eq!(rig.finished[1].status, Status::Ok);
+    rig.turn_until("the hung read", |rig| rig.accounts.finished.len() == 2);
+    assert_eq!(rig.accounts.finished[1].status, Status::Ok);
 }
 
 #[test]
@@ -138,6 +138,9 @@ fn a_batch_without_status_keeps_its_memory() {
     for _ in 0..200 {
         rig.turn();
     }
-    assert!(rig.finished.is_empty(), "the states of the entries are unknown, so none is reported");
+    assert!(
+        rig.accounts.finished.is_empty(),
+        "the states of the entries are unknown, so none is reported"
+    );
     assert_eq!(blocks(&mut rig, Opcode::Write, 2)[1].status, Status::Ok, "others go on");
 }

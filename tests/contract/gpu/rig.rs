@@ -1,16 +1,14 @@
 //! Drives a bridge and its GPU's poller on one thread, and keeps a model of every byte of GPU
 //! memory and device: after each run both must equal the model.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 use kvrail_device::{
-    BUFFERS_MAX, BufferIndex, Device, DirectIo, Durability, Event, Events, Finished, Interrupt,
-    Operation, RemoteMemory, Uring, UringOptions, open_path,
+    BUFFERS_MAX, BufferIndex, Device, DirectIo, Durability, Finished, Interrupt, Operation,
+    RemoteMemory, Uring, UringOptions, open_path,
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPoller, GpuRegion, GpuSetup, Health, MechanismChoice,
@@ -21,10 +19,8 @@ use kvrail_ring::{Opcode, Status, ThreadWaker};
 use tempfile::TempPath;
 
 use super::layouts::Plan;
+use crate::accounts::{self, Accounts, Driven};
 use crate::uring::{FILE_BYTES, file};
-
-/// No operation on a healthy machine takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of the device that the model follows.
 const VOLUME_BYTES: usize = 24 << 20;
@@ -47,10 +43,7 @@ pub(crate) struct Rig {
     volume: Vec<u8>,
     path: TempPath,
     pub(crate) host: Arc<HeapBlock>,
-    lengths: HashMap<u64, u32>,
-    pub(crate) finished: Vec<Finished>,
-    pub(crate) detached: Vec<BufferIndex>,
-    next_tag: u64,
+    pub(crate) accounts: Accounts,
 }
 
 /// Pseudorandom bytes.
@@ -150,10 +143,7 @@ impl Rig {
             volume: vec![0; VOLUME_BYTES],
             path,
             host,
-            lengths: HashMap::new(),
-            finished: Vec::new(),
-            detached: Vec::new(),
-            next_tag: 1,
+            accounts: Accounts::default(),
         }
     }
 
@@ -170,8 +160,7 @@ impl Rig {
         offset: u64,
     ) -> Operation {
         assert!(offset + u64::from(length) <= (VOLUME_BYTES as u64).min(FILE_BYTES));
-        let tag = self.next_tag;
-        self.next_tag += 1;
+        let tag = self.accounts.fresh_tag();
         let line = self.region.line(block, start, length).expect("the block holds the range");
         let durability = Durability::Visible;
         Operation { tag, opcode, durability, offset, length, buffer: AT, buffer_offset: line }
@@ -179,65 +168,25 @@ impl Rig {
 
     /// Offers an operation; true when the bridge took it.
     pub(crate) fn offer(&mut self, operation: Operation) -> bool {
-        let before = self.bridge.in_flight();
-        match self.bridge.prepare(operation) {
-            Ok(()) => {
-                assert_eq!(self.bridge.in_flight(), before + 1);
-                assert_eq!(self.lengths.insert(operation.tag, operation.length), None);
-                true
-            }
-            Err(back) => {
-                assert_eq!((back, self.bridge.in_flight()), (operation, before));
-                false
-            }
-        }
+        self.accounts.offer(&mut self.bridge, operation)
     }
 
     /// One turn of both pollers.
     pub(crate) fn turn(&mut self) {
         self.bridge.submit();
         self.poller.tick();
-        let mut events = Events::new();
-        self.bridge.reap(&mut events);
-        for event in events {
-            match event {
-                Event::Detached(at) => self.detached.push(at),
-                Event::Finished(finished) => {
-                    let length = self.lengths.remove(&finished.tag);
-                    let length = length.expect("invariant 1: finished twice or never prepared");
-                    let whole = finished.bytes == length;
-                    assert!(finished.status != Status::Ok || whole, "invariant 3: {finished:?}");
-                    assert!(finished.bytes <= length);
-                    self.finished.push(finished);
-                }
-            }
-        }
-        assert_eq!(self.bridge.in_flight() as usize, self.lengths.len());
+        self.accounts.reap(&mut self.bridge);
     }
 
     /// Turns until the condition holds.
     pub(crate) fn turn_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !done(self) {
-            assert!(Instant::now() < deadline, "waited too long: {what}");
-            self.turn();
-        }
+        accounts::turn_until(self, what, done);
     }
 
     /// Runs all operations, with the largest number in flight that is taken; returns their results
     /// in order.
     pub(crate) fn run(&mut self, operations: &[Operation]) -> Vec<Finished> {
-        let already = self.finished.len();
-        let mut waiting = operations.iter().copied().peekable();
-        let deadline = Instant::now() + PATIENCE;
-        while self.finished.len() - already < operations.len() {
-            while waiting.next_if(|operation| self.offer(*operation)).is_some() {}
-            self.turn();
-            assert!(Instant::now() < deadline, "waited too long for {operations:?}");
-        }
-        let ended: HashMap<u64, Finished> =
-            self.finished.drain(already..).map(|finished| (finished.tag, finished)).collect();
-        operations.iter().map(|operation| ended[&operation.tag]).collect()
+        accounts::run(self, operations)
     }
 
     /// Runs operations on disjoint ranges that must succeed, and applies them to the model.
@@ -279,8 +228,7 @@ impl Rig {
 
     /// A host operation of 4 KiB, far from the range of the model.
     pub(crate) fn host_operation(&mut self, opcode: Opcode, nth: u64) -> Operation {
-        let tag = self.next_tag;
-        self.next_tag += 1;
+        let tag = self.accounts.fresh_tag();
         Operation {
             tag,
             opcode,
@@ -290,5 +238,19 @@ impl Rig {
             buffer: HOST,
             buffer_offset: nth * 4096,
         }
+    }
+}
+
+impl Driven for Rig {
+    fn accounts(&mut self) -> &mut Accounts {
+        &mut self.accounts
+    }
+
+    fn offer(&mut self, operation: Operation) -> bool {
+        Rig::offer(self, operation)
+    }
+
+    fn turn(&mut self) {
+        Rig::turn(self);
     }
 }

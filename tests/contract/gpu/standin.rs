@@ -80,8 +80,8 @@ fn a_small_read_is_expected_at_the_gpu_until_it_is_there() {
         rig.bridge.submit();
         assert_eq!(rig.poller.expects_jobs(), expected, "{operation:?}");
         assert_eq!(rig.bridge.has_handed_over(), opcode == Write, "{operation:?}");
-        rig.turn_until("the read has ended", |rig| rig.finished.len() == 1);
-        rig.finished.clear();
+        rig.turn_until("the read has ended", |rig| rig.accounts.finished.len() == 1);
+        rig.accounts.finished.clear();
         assert!(!rig.poller.expects_jobs() && !rig.bridge.has_handed_over());
     }
     assert!(rig.bridge.detach(AT).is_ok());

@@ -140,15 +140,15 @@ pub(crate) fn detach_waits_for_the_last_use(gpu: &dyn Gpu, wanted: MechanismChoi
     assert!(count > 0, "an idle bridge takes something");
     rig.bridge.detach(AT).expect("attached");
     assert!(rig.bridge.detach(AT).is_err(), "detached twice");
-    rig.turn_until("detach", |rig| !rig.detached.is_empty());
-    assert_eq!((rig.detached.as_slice(), rig.finished.len()), (&[AT][..], count));
+    rig.turn_until("detach", |rig| !rig.accounts.detached.is_empty());
+    assert_eq!((rig.accounts.detached.as_slice(), rig.accounts.finished.len()), (&[AT][..], count));
     assert_eq!(Arc::strong_count(&rig.region), 1, "the bridge has dropped the region");
     let region = Arc::clone(&rig.region) as Arc<dyn RemoteMemory>;
     rig.bridge.attach_remote(AT, region).expect("free again");
     rig.bridge.detach(AT).expect("attached");
-    rig.turn_until("an idle detach", |rig| rig.detached.len() == 2);
+    rig.turn_until("an idle detach", |rig| rig.accounts.detached.len() == 2);
     rig.bridge.detach(HOST).expect("attached");
-    rig.turn_until("a host detach", |rig| rig.detached.len() == 3);
+    rig.turn_until("a host detach", |rig| rig.accounts.detached.len() == 3);
 }
 
 pub(crate) fn mistakes_are_errors(gpu: &dyn Gpu, wanted: MechanismChoice) {

@@ -25,10 +25,18 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Waits until the condition holds.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    until_some(what, || so().then_some(()));
+}
+
+/// Tries again until there is something.
+pub(crate) fn until_some<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
-    while !so() {
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
         assert!(start.elapsed() < LONG, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -37,8 +45,14 @@ pub(crate) fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
+/// How often something is tried: as often as `all` says, or in ordinary work as `brief` says
+/// (`scripts/dev test` sets `BRIEF_TESTS`, `scripts/dev test all` does not).
+pub(crate) fn rounds<N>(all: N, brief: N) -> N {
+    if std::env::var_os("BRIEF_TESTS").is_some() { brief } else { all }
+}
+
 /// Seconds a soak lasts: `KVRAIL_SOAK_SECONDS`, or a few.
 pub(crate) fn soak_seconds() -> f64 {
     let wanted = std::env::var("KVRAIL_SOAK_SECONDS").ok();
-    wanted.map_or(6.0, |text| text.parse().expect("KVRAIL_SOAK_SECONDS is a number"))
+    wanted.map_or(rounds(6.0, 3.0), |text| text.parse().expect("KVRAIL_SOAK_SECONDS is a number"))
 }

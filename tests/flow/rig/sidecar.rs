@@ -165,15 +165,10 @@ impl Sidecar {
     /// Waits until it holds no more than before: the resources of a session are freed a little
     /// after its end, maybe also those of a session that ended before the first look.
     pub(crate) fn wait_for_belongings(&self, before: &Belongings) {
-        let start = Instant::now();
-        loop {
+        eventually(&format!("it has no more than {before:?}"), || {
             let now = self.belongings();
-            if now.fds <= before.fds && now.mappings <= before.mappings {
-                return;
-            }
-            assert!(start.elapsed() < LONG, "had {before:?}, keeps {now:?}");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+            now.fds <= before.fds && now.mappings <= before.mappings
+        });
     }
 }
 

@@ -1,8 +1,6 @@
 //! A write budget that runs out: puts are declined with the reason, repeated puts are taken, and
 //! SIGHUP sets another budget.
 
-use std::time::Duration;
-
 use kvrail_client::{
     Arena, BlockKey, BlockNote, BlockRequest, Completed, Decline, Identity, Namespace, Pages,
     Queue, Status,
@@ -10,7 +8,7 @@ use kvrail_client::{
 use rustix::process::Signal;
 
 use super::{counter, small_store};
-use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run, until_some};
 
 const BYTES: usize = 8000;
 const MEMBER: u64 = 40 << 20;
@@ -51,12 +49,10 @@ impl Putter {
     fn put_new(&mut self) -> (u64, Option<Decline>) {
         let number = self.next;
         self.next += 1;
-        loop {
-            match self.put(number) {
-                Some(Decline::Busy) => std::thread::sleep(Duration::from_millis(1)),
-                answer => return (number, answer),
-            }
-        }
+        until_some("the store is not busy", || match self.put(number) {
+            Some(Decline::Busy) => None,
+            answer => Some((number, answer)),
+        })
     }
 
     /// Puts a block that the budget declines. The budget grows by a byte every two seconds, and a

@@ -14,15 +14,15 @@ use kvrail_store::{PAGE_BYTES, SUPER_AT, Super};
 use kvrail_tests::{Op, Seat, bytes_of, key_of};
 
 use super::{number, seat, seed, shape};
-use crate::rig::{Place, Sidecar, VOLUME, kvrail, run};
+use crate::rig::{Place, Sidecar, VOLUME, kvrail, rounds, run};
 
 /// First byte of a store on a member with a label.
 const AREA_AT: u64 = 1 << 20;
 const KEYS: u64 = 600;
-const BYTES: u32 = 2000;
+pub(super) const BYTES: u32 = 2000;
 
 /// The numbers of these that are there, with the right bytes.
-fn found(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+pub(super) fn found(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let there = |number: &u64| {
         let (key, capacity) = (key_of(*number), BYTES);
         let end = loop {
@@ -43,7 +43,7 @@ fn found(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u6
     numbers.into_iter().filter(there).collect()
 }
 
-fn put(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) {
+pub(super) fn put(seat: &mut Seat, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         let block = bytes_of(number, 1, BYTES);
         let end = seat.one(Op::put_durable(key_of(number), &block)).expect("it stays");
@@ -58,7 +58,7 @@ fn drop_all(seat: &mut Seat, numbers: &BTreeSet<u64>) {
     }
 }
 
-fn of_member(seat: &Seat, member: u16, numbers: &BTreeSet<u64>) -> BTreeSet<u64> {
+pub(super) fn of_member(seat: &Seat, member: u16, numbers: &BTreeSet<u64>) -> BTreeSet<u64> {
     let own = numbers.iter().copied().filter(|number| seat.member_of(key_of(*number)) == member);
     own.collect()
 }
@@ -81,7 +81,7 @@ fn add(new: &Path, members: &[PathBuf]) {
 }
 
 /// One life of the sidecar; returns its standard error and that of earlier lives.
-fn life(place: &Place, act: impl FnOnce(&mut Seat)) -> String {
+pub(super) fn life(place: &Place, act: impl FnOnce(&mut Seat)) -> String {
     let sidecar = Sidecar::start(place);
     let mut seat_ = seat(&sidecar, "drives");
     act(&mut seat_);
@@ -252,7 +252,7 @@ fn an_add_that_is_killed_loses_nothing() {
     let old = place.members.clone();
     let new = place.data_path("member-3");
     let mut left_there = 0;
-    'rounds: for round in 0..number("KVRAIL_STORE_ROUNDS", 4) {
+    'rounds: for round in 0..number("KVRAIL_STORE_ROUNDS", rounds(4, 2)) {
         let mut command = kvrail();
         command.args(["volume", "add", VOLUME, "--direct", "optional", "--quiet", "--force"]);
         let mut adding = command.arg(&new).args(&old).spawn().expect("it runs");

@@ -15,7 +15,7 @@ use kvrail_client::{
 use kvrail_tests::bytes_of;
 
 use super::{counter, shards, small_store};
-use crate::rig::{LONG, Sidecar, soak_seconds};
+use crate::rig::{LONG, Sidecar, rounds, soak_seconds, until_some};
 
 /// Bytes of the store's member.
 const MEMBER_BYTES: u64 = 128 << 20;
@@ -23,8 +23,6 @@ const MEMBER_BYTES: u64 = 128 << 20;
 const CLIENTS: u64 = 4;
 /// Blocks that a client gets again and again: they are moved, lap after lap.
 const HOT: u64 = 8;
-/// Rows of the table, and laps at least.
-const ROWS: u32 = 20;
 /// Rows in which the ring fills and wraps for the first time.
 const WARM: usize = 4;
 /// Latencies in microseconds since the row began.
@@ -85,19 +83,19 @@ impl Client {
     fn put(&mut self) -> u64 {
         let number = self.first + self.put;
         let bytes = bytes_of(number, 1, length(number));
-        loop {
+        until_some("a put is taken", || {
             let mut lease = self.arena.lease(bytes.len()).expect("one at a time");
             lease.copy_from_slice(&bytes);
             let (done, us) = self.end(BlockRequest::put(&self.space, key(number), lease));
             match done.status {
                 Status::Ok => {
                     self.put += 1;
-                    return us;
+                    Some(us)
                 }
-                Status::Declined => std::thread::sleep(Duration::from_millis(1)),
+                Status::Declined => None,
                 other => panic!("put of {number}: {other}"),
             }
-        }
+        })
     }
 
     /// Gets a block, and compares every byte of it; the time it took, or `None` if the block is
@@ -160,12 +158,13 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Takes the rows: each ends when its part of the time and of the laps is over.
+/// Takes the rows: each ends when its part of the time is over, and a lap at least.
 fn watch(sidecar: &Sidecar, shared: &Shared, seconds: f64) -> Vec<Row> {
     let (began, ring) = (Instant::now(), shards(sidecar)[0].capacity_bytes);
     let (mut rows, mut before) = (Vec::new(), [0; 2]);
-    for row in 1..=ROWS {
-        let until = Duration::from_secs_f64(seconds * f64::from(row) / f64::from(ROWS));
+    let most: u32 = rounds(20, 10);
+    for row in 1..=most {
+        let until = Duration::from_secs_f64(seconds * f64::from(row) / f64::from(most));
         let bytes = || [counter(sidecar, "written_bytes"), counter(sidecar, "put_bytes")];
         while began.elapsed() < until || bytes()[0] < ring * u64::from(row) {
             std::thread::sleep(Duration::from_millis(20));

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::load::seat;
 use super::{create, place_on};
 use crate::machine::{self, name, namespace, tool};
-use crate::rig::{Place, Sidecar};
+use crate::rig::{Place, Sidecar, eventually};
 
 const SERIAL: &str = "kvr-fdp";
 /// Bytes of the store's member: its ring is written several times over.
@@ -56,13 +56,13 @@ fn taken(before: &BTreeMap<u64, u64>, after: &BTreeMap<u64, u64>) -> BTreeMap<u6
 fn churn(seat: &mut Seat) {
     for number in 0..BLOCKS {
         let (key, block) = (key_of(number), bytes_of(number, 1, BLOCK_BYTES));
-        loop {
+        eventually("a put is taken", || {
             match seat.one(Op::put(key, &block)).expect("the sidecar stays").status {
-                Status::Ok => break,
-                Status::Declined => std::thread::sleep(std::time::Duration::from_millis(5)),
+                Status::Ok => true,
+                Status::Declined => false,
                 other => panic!("{number} ended {other}"),
             }
-        }
+        });
         // Often enough that each was read before its segment is reclaimed.
         if number % HOT != 0 {
             continue;

@@ -12,7 +12,7 @@ use crate::contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
     Operation, Wait,
 };
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 use crate::sim::plan::{Fault, FaultPlan, Order, PieceFate};
 use crate::sim::prng::Prng;
 use crate::sim::store::Store;
@@ -229,16 +229,12 @@ impl<C: Clock> Device for SimDevice<C> {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         self.table.attach(at, region)?;
         Ok(Attached::Whole)
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         if self.table.leave(at)? == Leave::Now {
             self.freed.push(at);
         }

@@ -18,7 +18,7 @@ use crate::contract::{
     Attached, AttachedBytes, BufferIndex, Description, Device, Event, Events, Finished, Operation,
     Wait,
 };
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceResult};
 use crate::failure::Failure;
 use crate::removal::Removal;
 use crate::replacement::Replacement;
@@ -248,7 +248,7 @@ impl<M: Mode> Uring<M> {
     /// The kernel refused an entry of a region: what it has of it is taken back. Where the limit of
     /// pinned memory is the cause, requests name the region by address from now on.
     #[cold]
-    fn unregistered(&mut self, at: BufferIndex, errno: Errno) -> Result<Attached, DeviceError> {
+    fn unregistered(&mut self, at: BufferIndex, errno: Errno) -> DeviceResult<Attached> {
         if self.ring.is_filled(at) && !self.emptying.contains(&at) {
             self.emptying.push_back(at);
         }
@@ -336,11 +336,7 @@ impl<M: Mode> Device for Uring<M> {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         self.table.attach(at, Arc::clone(&region))?;
         if self.registering == Registering::Never {
             return Ok(self.attach_by_address(at));
@@ -348,14 +344,14 @@ impl<M: Mode> Device for Uring<M> {
         self.ring.register(at, &region).or_else(|errno| self.unregistered(at, errno))
     }
 
-    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, at: BufferIndex) -> DeviceResult<Attached> {
         if self.table.is_addressed(at) {
             return Ok(Attached::Whole);
         }
         self.ring.register_more(at).or_else(|errno| self.unregistered(at, errno))
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         if self.table.leave(at)? == Leave::Now {
             self.forget(at);
         }
@@ -465,7 +461,7 @@ impl<M: Mode> Device for Uring<M> {
         }
     }
 
-    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, with: &mut Replacement) -> DeviceResult<()> {
         self.refit(with)
     }
 

@@ -53,132 +53,139 @@ pub trait Mode: RingMode {}
 
 impl<M: RingMode> Mode for M {}
 
-/// Declares a mode whose own calls submit and make the kernel run its deferred work: no system
-/// call while spinning, one to submit.
-macro_rules! by_interrupt {
-    ($(#[$doc:meta])* $mode:ident, $wire:ty, $flags:expr) => {
+/// Who submits to a ring, and how its completions are posted.
+trait Way {
+    const SUBMISSION: Submission;
+
+    fn submit<F: SqeFormat>(ring: &mut Ring<F>);
+
+    fn collect<F: SqeFormat>(ring: &mut Ring<F>, pieces: u32);
+}
+
+/// Own calls submit and make the kernel run its deferred work: no system call while spinning, one
+/// to submit.
+#[derive(Debug)]
+struct ByInterrupt;
+
+impl Way for ByInterrupt {
+    const SUBMISSION: Submission = Submission::Caller;
+
+    #[inline(always)]
+    fn submit<F: SqeFormat>(ring: &mut Ring<F>) {
+        if ring.queued() > 0 {
+            ring.hand_over(IoringEnterFlags::empty());
+        }
+    }
+
+    #[inline(always)]
+    fn collect<F: SqeFormat>(ring: &mut Ring<F>, _: u32) {
+        if ring.is_empty() && ring.has_work() {
+            ring.collect();
+        }
+    }
+}
+
+/// Own calls poll the device; the call that submits also polls once.
+#[derive(Debug)]
+struct ByPolling;
+
+impl Way for ByPolling {
+    const SUBMISSION: Submission = Submission::Caller;
+
+    #[inline(always)]
+    fn submit<F: SqeFormat>(ring: &mut Ring<F>) {
+        if ring.queued() > 0 {
+            ring.collect();
+        }
+    }
+
+    #[inline(always)]
+    fn collect<F: SqeFormat>(ring: &mut Ring<F>, pieces: u32) {
+        if pieces > 0 && ring.is_empty() {
+            ring.collect();
+        }
+    }
+}
+
+/// A kernel thread submits and posts completions by itself, unless they have overflown.
+#[derive(Debug)]
+struct ByThread;
+
+impl Way for ByThread {
+    const SUBMISSION: Submission = Submission::KernelThread;
+
+    #[inline(always)]
+    fn submit<F: SqeFormat>(ring: &mut Ring<F>) {
+        if ring.queued() > 0 {
+            ring.wake();
+        }
+    }
+
+    #[inline(always)]
+    fn collect<F: SqeFormat>(ring: &mut Ring<F>, pieces: u32) {
+        ByInterrupt::collect(ring, pieces);
+    }
+}
+
+/// Declares a mode: its way, the form of its requests, where completions come from, its flags.
+macro_rules! mode {
+    ($(#[$doc:meta])* $mode:ident: $way:ty, $format:ty, $completing:ident, $flags:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $mode;
 
         impl RingMode for $mode {
             const NAME: ModeName = ModeName::$mode;
-            const SUBMISSION: Submission = Submission::Caller;
-            const COMPLETING: Completing = Completing::Interrupts;
+            const SUBMISSION: Submission = <$way>::SUBMISSION;
+            const COMPLETING: Completing = Completing::$completing;
             const FLAGS: IoringSetupFlags = $flags;
-            type SqeFormat = $wire;
+            type SqeFormat = $format;
 
             #[inline]
-            fn submit(ring: &mut Ring<Self::SqeFormat>) {
-                if ring.queued() > 0 {
-                    ring.hand_over(IoringEnterFlags::empty());
-                }
+            fn submit(ring: &mut Ring<$format>) {
+                <$way>::submit(ring);
             }
 
             #[inline]
-            fn collect(ring: &mut Ring<Self::SqeFormat>, _: u32) {
-                if ring.is_empty() && ring.has_work() {
-                    ring.collect();
-                }
+            fn collect(ring: &mut Ring<$format>, pieces: u32) {
+                <$way>::collect(ring, pieces);
             }
         }
     };
 }
 
-/// Declares a mode whose own calls poll the device; the call that submits also polls once.
-macro_rules! by_polling {
-    ($(#[$doc:meta])* $mode:ident, $wire:ty, $flags:expr) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $mode;
-
-        impl RingMode for $mode {
-            const NAME: ModeName = ModeName::$mode;
-            const SUBMISSION: Submission = Submission::Caller;
-            const COMPLETING: Completing = Completing::Polling;
-            const FLAGS: IoringSetupFlags = $flags;
-            type SqeFormat = $wire;
-
-            #[inline]
-            fn submit(ring: &mut Ring<Self::SqeFormat>) {
-                if ring.queued() > 0 {
-                    ring.collect();
-                }
-            }
-
-            #[inline]
-            fn collect(ring: &mut Ring<Self::SqeFormat>, pieces: u32) {
-                if pieces > 0 && ring.is_empty() {
-                    ring.collect();
-                }
-            }
-        }
-    };
-}
-
-/// Declares a mode with a kernel thread, which submits and posts completions by itself unless they
-/// have overflown.
-macro_rules! by_thread {
-    ($(#[$doc:meta])* $mode:ident, $completing:expr, $flags:expr) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $mode;
-
-        impl RingMode for $mode {
-            const NAME: ModeName = ModeName::$mode;
-            const SUBMISSION: Submission = Submission::KernelThread;
-            const COMPLETING: Completing = $completing;
-            const FLAGS: IoringSetupFlags = $flags;
-            type SqeFormat = Block;
-
-            #[inline]
-            fn submit(ring: &mut Ring<Block>) {
-                if ring.queued() > 0 {
-                    ring.wake();
-                }
-            }
-
-            #[inline]
-            fn collect(ring: &mut Ring<Block>, _: u32) {
-                if ring.is_empty() && ring.has_work() {
-                    ring.collect();
-                }
-            }
-        }
-    };
-}
-
-by_interrupt! {
+mode! {
     /// Completions by interrupt, their work deferred to our own calls.
-    Interrupt, Block, INTERRUPT
+    Interrupt: ByInterrupt, Block, Interrupts, INTERRUPT
 }
 
-by_interrupt! {
+mode! {
     /// NVMe commands on the namespace's character device, completions by interrupt.
-    Passthrough, Nvme, INTERRUPT.union(WIDE)
+    Passthrough: ByInterrupt, Nvme, Interrupts, INTERRUPT.union(WIDE)
 }
 
-by_polling! {
+mode! {
     /// Completions by polling the device from our own calls.
-    Iopoll, Block, POLLING
+    Iopoll: ByPolling, Block, Polling, POLLING
 }
 
-by_polling! {
+mode! {
     /// The same, but the kernel sleeps for half of what requests usually take before it polls.
-    Hybrid, Block, POLLING.union(HYBRID_IOPOLL)
+    Hybrid: ByPolling, Block, Polling, POLLING.union(HYBRID_IOPOLL)
 }
 
-by_polling! {
+mode! {
     /// NVMe commands on the namespace's character device, completions by polling.
-    PassthroughIopoll, Nvme, POLLING.union(WIDE)
+    PassthroughIopoll: ByPolling, Nvme, Polling, POLLING.union(WIDE)
 }
 
-by_thread! {
+mode! {
     /// A kernel thread submits; completions by interrupt.
-    Sqpoll, Completing::Interrupts, IoringSetupFlags::SQPOLL
+    Sqpoll: ByThread, Block, Interrupts, IoringSetupFlags::SQPOLL
 }
 
-by_thread! {
+mode! {
     /// A kernel thread submits and polls the device.
-    SqpollIopoll, Completing::Polling, IoringSetupFlags::SQPOLL.union(IoringSetupFlags::IOPOLL)
+    SqpollIopoll: ByThread, Block, Polling,
+    IoringSetupFlags::SQPOLL.union(IoringSetupFlags::IOPOLL)
 }

@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DeviceError, Event,
-    Events, Failure, Finished, Operation, RemoteMemory, Replacement, SlotId, Wait,
+    Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DeviceError,
+    DeviceResult, Event, Events, Failure, Finished, Operation, RemoteMemory, Replacement, SlotId,
+    Wait,
 };
 use kvrail_memory::{Pinned, Region};
 use kvrail_ring::wake::Waker;
@@ -361,15 +362,11 @@ impl<D: Device> Device for Bridge<D> {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         self.inner.begin_attach(at, region)
     }
 
-    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, at: BufferIndex) -> DeviceResult<Attached> {
         self.inner.attach_more(at)
     }
 
@@ -377,7 +374,7 @@ impl<D: Device> Device for Bridge<D> {
         &mut self,
         at: BufferIndex,
         memory: Arc<dyn RemoteMemory>,
-    ) -> Result<(), DeviceError> {
+    ) -> DeviceResult<()> {
         let unknown = || DeviceError::NoRemote { device: self.description.name.clone() };
         let memory: Arc<dyn Any + Send + Sync> = memory;
         let region = memory.downcast::<GpuRegion>().map_err(|_| unknown())?;
@@ -390,7 +387,7 @@ impl<D: Device> Device for Bridge<D> {
         self.inner.attached()
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         if !Regions::is_remote(at) {
             self.inner.detach(at)?;
             self.leaving += 1;
@@ -476,7 +473,7 @@ impl<D: Device> Device for Bridge<D> {
         self.inner.block(timeout_ns);
     }
 
-    fn replace(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, with: &mut Replacement) -> DeviceResult<()> {
         self.inner.replace(with)?;
         // The GPU's own calls name the file that was there before.
         for link in &mut self.links {

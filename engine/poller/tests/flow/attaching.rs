@@ -7,13 +7,13 @@ use kvrail_memory::HeapBlock;
 use kvrail_poller::{Command, Notice, TickOutcome};
 use kvrail_ring::{RegionId, Request, Status};
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 const ENTRIES: u32 = 100;
 
 /// Sends for a region of many entries; returns its name and place.
 fn begin(rig: &Rig, client: &Client) -> (RegionId, BufferIndex, Arc<HeapBlock>) {
-    rig.shelf.borrow_mut().entries = ENTRIES;
+    rig.own.shelf.borrow_mut().entries = ENTRIES;
     let (region, buffer) = (RegionId(17), BufferIndex(40));
     let memory = Arc::new(HeapBlock::new(4096));
     let session = client.session;
@@ -26,18 +26,18 @@ fn a_tick_attaches_one_entry_and_serves_the_others() {
     let mut rig = Rig::new(8);
     let (large, mut other) = (rig.client(0, 8), rig.client(1, 8));
     let (region, buffer, _memory) = begin(&rig, &large);
-    rig.shelf.borrow_mut().prompt = true;
+    rig.own.shelf.borrow_mut().prompt = true;
     for step in 1..ENTRIES {
         other.post(&[other.read(u64::from(step), 4096)]);
         assert_eq!(rig.poller.tick(), TickOutcome::Busy);
-        assert_eq!(rig.shelf.borrow().attach_steps, step, "one entry a tick");
+        assert_eq!(rig.own.shelf.borrow().attach_steps, step, "one entry a tick");
         let ends = other.collect();
         assert_eq!(ends.len(), 1, "served in the tick of step {step}");
         assert!(rig.notices().is_empty(), "not attached before the last step");
     }
     rig.settle();
     assert!(matches!(rig.notices()[..], [Notice::Attached(_, id, Ok(()))] if id == region));
-    assert!(rig.shelf.borrow().attached.contains(&buffer));
+    assert!(rig.own.shelf.borrow().attached.contains(&buffer));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn requests_may_not_name_a_region_that_is_attached_partly() {
     rig.settle();
     large.post(&[early]);
     rig.settle();
-    assert_eq!(rig.shelf.borrow().held.len(), 1, "at the device, now that it is attached");
+    assert_eq!(rig.own.shelf.borrow().held.len(), 1, "at the device, now that it is attached");
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn a_client_that_dies_while_it_attaches_leaves_nothing() {
     for _ in 0..ENTRIES / 2 {
         rig.poller.tick();
     }
-    rig.tell(Command::CloseSession(large.session));
+    rig.carry_out(Command::CloseSession(large.session));
     let notices = rig.notices();
     let gone = |it: &Notice| matches!(it, Notice::Detached(_, id) if *id == region);
     assert!(notices.iter().any(gone), "{notices:?}");
     assert!(matches!(notices.last(), Some(Notice::SessionClosed(_))), "{notices:?}");
-    assert!(!rig.shelf.borrow().attached.contains(&buffer));
+    assert!(!rig.own.shelf.borrow().attached.contains(&buffer));
     assert_eq!(Arc::strong_count(&memory), 1);
 }
 
@@ -83,7 +83,7 @@ fn a_small_region_does_not_wait_for_a_large_one() {
     let memory = Arc::new(HeapBlock::new(4096));
     let command = Command::Attach { session: small.session, region: id, buffer, memory };
     // The device's steps are counted together here: the small one takes what is left of them.
-    rig.shelf.borrow_mut().attach_steps = ENTRIES - 2;
+    rig.own.shelf.borrow_mut().attach_steps = ENTRIES - 2;
     rig.mailbox.send(command).unwrap();
     for _ in 0..4 {
         rig.poller.tick();

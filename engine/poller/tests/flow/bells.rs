@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 /// Each costs who rings 150 ns and more: milliseconds together, ten times what is dear.
 const WATCHERS: usize = 40_000;

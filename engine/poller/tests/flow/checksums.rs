@@ -2,7 +2,7 @@
 
 use kvrail_ring::{Opcode, Request, Status};
 
-use crate::rig::Rig;
+use super::rig::Rig;
 
 #[test]
 fn nobody_has_the_poller_compute_checksums() {
@@ -13,7 +13,7 @@ fn nobody_has_the_poller_compute_checksums() {
         let with = |flags| Request { opcode: opcode as u8, flags, ..client.read(1, 4096) };
         client.post(&flags.map(with));
         rig.settle();
-        assert!(rig.shelf.borrow().held.is_empty());
+        assert!(rig.own.shelf.borrow().held.is_empty());
         let done = client.collect();
         assert!(done.len() == 3 && done.iter().all(|done| done.status() == Status::Invalid));
     }

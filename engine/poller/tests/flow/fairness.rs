@@ -3,7 +3,7 @@
 use kvrail_poller::InFlightBytes;
 use kvrail_ring::{Class, Opcode, Request, Status};
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 /// Nanoseconds that an operation takes, and each MiB of it.
 const OPERATION_NS: u64 = 7_500;
@@ -15,9 +15,9 @@ fn device_ns(length: u64) -> u64 {
 
 /// The device works on its oldest operation and ends it; and the tick after it.
 fn finish_one(rig: &mut Rig) {
-    let length = rig.shelf.borrow().held[0].length;
+    let length = rig.own.shelf.borrow().held[0].length;
     rig.clock.advance(device_ns(length.into()));
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
 }
 
@@ -95,16 +95,16 @@ fn what_is_in_flight_stays_within_a_limit_that_follows_the_device() {
     let mut before = limit(&rig);
     for (mib_ns, expected) in [(100_000, 20 << 20), (250_000, 8 << 20), (2_000_000, 4 << 20)] {
         for _ in 0..6000 {
-            let length = rig.shelf.borrow().held[0].length;
+            let length = rig.own.shelf.borrow().held[0].length;
             rig.clock.advance(4_000 + ((u64::from(length) * mib_ns) >> 20));
-            rig.shelf.borrow_mut().finish(0, Status::Ok);
+            rig.own.shelf.borrow_mut().finish(0, Status::Ok);
             rig.settle();
             for (client, request) in [(&mut one, large), (&mut two, small)] {
                 let done = client.collect().len();
                 client.post(&vec![request; done]);
             }
             rig.settle();
-            let held: u64 = rig.shelf.borrow().held.iter().map(|it| u64::from(it.length)).sum();
+            let held: u64 = rig.own.shelf.borrow().held.iter().map(|it| u64::from(it.length)).sum();
             let allowed = before.max(limit(&rig));
             assert!(held <= allowed, "{held} in flight, {allowed} allowed");
             before = if held <= limit(&rig) { limit(&rig) } else { allowed };
@@ -126,7 +126,7 @@ fn a_session_alone_gives_the_device_more() {
     let limit_after = |rig: &mut Rig, one: &mut Client, reads: u32| {
         for _ in 0..reads {
             rig.clock.advance(250_000);
-            rig.shelf.borrow_mut().finish(0, Status::Ok);
+            rig.own.shelf.borrow_mut().finish(0, Status::Ok);
             rig.settle();
             let done = one.collect().len();
             one.post(&vec![large; done]);

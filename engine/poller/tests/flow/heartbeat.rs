@@ -5,13 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{Clock, FakeClock, MonotonicClock};
-use kvrail_poller::{
-    Budget, InFlightBytes, Mailbox, Poller, PollerStats, Route, Setup, Sleep, TickOutcome,
-};
-use kvrail_ring::{DeviceIndex, Doorbell};
+use kvrail_poller::{InFlightBytes, Mailbox, Poller, PollerStats, Setup, Sleep, TickOutcome};
+use kvrail_ring::Doorbell;
 
-use crate::held::{Held, Shelf};
-use crate::rig::geometry;
+use super::held::{Held, Shelf};
+use super::rig::geometry;
+use crate::rig::one_device;
 
 const HEARTBEAT_NS: u64 = 1_000_000;
 
@@ -31,14 +30,8 @@ impl Clock for SparseClock {
 fn the_heartbeat_of_an_idle_poller_is_as_old_as_its_last_sleep() {
     let clock = SparseClock::default();
     let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
-    let setup = Setup {
-        routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
-        devices: vec![DeviceIndex(0)],
-        budgets: vec![Budget { operations: 8, bytes: InFlightBytes::Fixed(1 << 20) }],
-        stores: Vec::new(),
-        spin_ns: 0,
-        beat_ns: HEARTBEAT_NS,
-    };
+    let one = one_device(geometry(), 8, InFlightBytes::Fixed(1 << 20));
+    let setup = Setup { beat_ns: HEARTBEAT_NS, ..one };
     let stats = Arc::new(PollerStats::new(1));
     let devices = vec![Held::new(8, &Rc::new(RefCell::new(Shelf::default())))];
     let mut poller =

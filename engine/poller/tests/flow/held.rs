@@ -5,11 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{
-    Attached, AttachedBytes, BufferIndex, Cause, Description, Device, DeviceError, Event, Events,
-    Failure, Finished, Operation, Replacement, Wait,
+    Attached, AttachedBytes, BufferIndex, Cause, Description, Device, DeviceError, DeviceResult,
+    Event, Events, Failure, Finished, Operation, Replacement, Wait,
 };
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
+
+use crate::rig::described;
 
 /// What test and device share.
 #[derive(Debug, Default)]
@@ -63,20 +65,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(depth: u32, shelf: &Rc<RefCell<Shelf>>) -> Self {
-        let description = Description {
-            name: "held".into(),
-            kind: "held".into(),
-            mode: "held".into(),
-            reason: "test".into(),
-            features: Vec::new(),
-            io: "direct".into(),
-            capacity_bytes: 1 << 40,
-            logical_block: 512,
-            memory_alignment: 4,
-            transfer_bytes_max: 1 << 30,
-            depth,
-            bytes_per_second: None,
-        };
+        let description = described("held", depth);
         Self { description, shelf: Rc::clone(shelf), prepared: Vec::new() }
     }
 }
@@ -86,11 +75,7 @@ impl Device for Held {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        _: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, _: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         if let Some(what) = self.shelf.borrow_mut().refuse_attach.take() {
             return Err(DeviceError::Table { at, what });
         }
@@ -98,7 +83,7 @@ impl Device for Held {
         self.attach_more(at)
     }
 
-    fn attach_more(&mut self, at: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, at: BufferIndex) -> DeviceResult<Attached> {
         let mut shelf = self.shelf.borrow_mut();
         assert!(shelf.attached.contains(&at), "more of what has begun");
         shelf.attach_steps += 1;
@@ -113,7 +98,7 @@ impl Device for Held {
         AttachedBytes::default()
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         let mut shelf = self.shelf.borrow_mut();
         assert!(shelf.held.iter().all(|operation| operation.buffer != at), "detached under load");
         shelf.attached.retain(|other| *other != at);
@@ -121,7 +106,7 @@ impl Device for Held {
         Ok(())
     }
 
-    fn replace(&mut self, _: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, _: &mut Replacement) -> DeviceResult<()> {
         assert_eq!(self.in_flight(), 0, "replaced under load");
         Ok(())
     }

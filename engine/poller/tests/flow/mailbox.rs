@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
-use kvrail_memory::{HeapBlock, Pinned};
+use kvrail_memory::HeapBlock;
 use kvrail_poller::{
-    Command, LANES_MAX, LaneSeat, NOTICES_MAX, Notice, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX,
-    SessionSlot, TenantSlot,
+    Command, LANES_MAX, NOTICES_MAX, Notice, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX, SessionSlot,
+    TenantSlot,
 };
-use kvrail_ring::{Doorbell, RegionId, Segment};
+use kvrail_ring::{Doorbell, RegionId};
 
-use crate::rig::Rig;
+use super::rig::Rig;
+use crate::rig::LaneEnd;
 
 /// Descriptors this process may open.
 fn descriptors_max() -> usize {
@@ -31,26 +32,21 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
     let number = |at: usize| u16::try_from(at).unwrap();
     let mut lanes = Vec::new();
     for at in 0..LANES_MAX {
-        let bytes = Segment::bytes_needed(1, 8).unwrap();
-        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, 8).unwrap();
-        let (lane, doorbell) = (segment.into_server().remove(0), Doorbell::eventfd().unwrap());
-        let (queue, bell, tails) = (u32::from(number(at)), Arc::clone(&bell), None);
-        let tenant = TenantSlot(slot(at).0);
-        let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
-        rig.tell(Command::AddLane(slot(at), seat));
-        lanes.push(memory);
+        let (queue, tenant) = (u32::from(number(at)), TenantSlot(slot(at).0));
+        let (end, seat) = LaneEnd::make((queue, 8), Arc::clone(&bell), None, tenant);
+        rig.carry_out(Command::AddLane(slot(at), seat));
+        lanes.push(end.memory);
     }
     for at in 0..REGIONS_MAX {
         let (region, buffer) = (RegionId(u32::from(number(at))), BufferIndex(number(at)));
         let (session, memory) = (slot(at), Arc::new(HeapBlock::new(4096)));
-        rig.tell(Command::Attach { session, region, buffer, memory });
+        rig.carry_out(Command::Attach { session, region, buffer, memory });
     }
     for memory in &lanes {
         kvrail_memory::store(&**memory, 4096 + 384 + 11, &[7]); // a lap that cannot be
     }
     rig.settle();
-    (0..SESSIONS_MAX).for_each(|at| rig.tell(Command::CloseSession(slot(at))));
+    (0..SESSIONS_MAX).for_each(|at| rig.carry_out(Command::CloseSession(slot(at))));
     let notices = rig.notices();
     let expected = 3 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX;
     assert_eq!(notices.len(), expected, "of {NOTICES_MAX}");

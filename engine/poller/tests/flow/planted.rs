@@ -5,7 +5,7 @@ use kvrail_device::{Event, Finished};
 use kvrail_poller::Command;
 use kvrail_ring::Status;
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 /// A rig with one read of 4 KiB at the device.
 fn one_read_in_flight() -> (Rig, Client) {
@@ -17,7 +17,7 @@ fn one_read_in_flight() -> (Rig, Client) {
 }
 
 fn finished(rig: &Rig, status: Status, bytes: u32) -> Event {
-    let tag = rig.shelf.borrow().held[0].tag;
+    let tag = rig.own.shelf.borrow().held[0].tag;
     Event::Finished(Finished { tag, status, bytes })
 }
 
@@ -26,7 +26,7 @@ fn finished(rig: &Rig, status: Status, bytes: u32) -> Event {
 fn an_operation_that_ends_twice_is_seen() {
     let (mut rig, _client) = one_read_in_flight();
     let event = finished(&rig, Status::Ok, 4096);
-    rig.shelf.borrow_mut().due.extend([event, event]);
+    rig.own.shelf.borrow_mut().due.extend([event, event]);
     rig.settle();
 }
 
@@ -35,11 +35,11 @@ fn an_operation_that_ends_twice_is_seen() {
 fn an_end_of_an_earlier_use_of_the_slot_is_seen() {
     let (mut rig, mut client) = one_read_in_flight();
     let late = finished(&rig, Status::Ok, 4096);
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     client.post(&[client.read(2, 4096)]);
     rig.settle();
-    rig.shelf.borrow_mut().due.push(late);
+    rig.own.shelf.borrow_mut().due.push(late);
     rig.settle();
 }
 
@@ -49,7 +49,7 @@ fn an_end_of_nothing_is_seen() {
     let (mut rig, _client) = one_read_in_flight();
     let status = Status::IoError;
     let event = Event::Finished(Finished { tag: u64::MAX, status, bytes: 0 });
-    rig.shelf.borrow_mut().due.push(event);
+    rig.own.shelf.borrow_mut().due.push(event);
     rig.settle();
 }
 
@@ -58,7 +58,7 @@ fn an_end_of_nothing_is_seen() {
 fn ok_with_fewer_bytes_is_seen() {
     let (mut rig, _client) = one_read_in_flight();
     let event = finished(&rig, Status::Ok, 3584);
-    rig.shelf.borrow_mut().due.push(event);
+    rig.own.shelf.borrow_mut().due.push(event);
     rig.settle();
 }
 
@@ -66,7 +66,7 @@ fn ok_with_fewer_bytes_is_seen() {
 #[should_panic(expected = "invariant 2: a device deregistered a region that it had to keep")]
 fn a_region_forgotten_unasked_is_seen() {
     let (mut rig, client) = one_read_in_flight();
-    rig.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
+    rig.own.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
     rig.settle();
 }
 
@@ -74,7 +74,7 @@ fn a_region_forgotten_unasked_is_seen() {
 #[should_panic(expected = "invariant 2: a device deregistered a region that it had to keep")]
 fn a_region_forgotten_while_a_request_is_in_flight_is_seen() {
     let (mut rig, client) = one_read_in_flight();
-    rig.tell(Command::Detach(client.session, client.region));
-    rig.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
+    rig.carry_out(Command::Detach(client.session, client.region));
+    rig.own.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
     rig.settle();
 }

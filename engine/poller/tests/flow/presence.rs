@@ -5,7 +5,7 @@ use kvrail_poller::{Command, Notice};
 use kvrail_ring::Status;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::rig::Rig;
+use super::rig::Rig;
 
 /// What comes back, for a device that does not look at it.
 fn replacement() -> Box<Replacement> {
@@ -24,23 +24,23 @@ fn nothing_is_given_to_a_device_that_is_gone_until_it_is_back() {
     let mut client = rig.client(0, 8);
     client.post(&[1, 2, 3, 4].map(|name| client.read(name, 4096)));
     rig.settle();
-    assert_eq!(rig.shelf.borrow().held.len(), 2, "two at the device, two wait");
-    rig.shelf.borrow_mut().finish(0, Status::DeviceGone);
+    assert_eq!(rig.own.shelf.borrow().held.len(), 2, "two at the device, two wait");
+    rig.own.shelf.borrow_mut().finish(0, Status::DeviceGone);
     rig.settle();
-    rig.shelf.borrow_mut().finish(0, Status::DeviceGone);
+    rig.own.shelf.borrow_mut().finish(0, Status::DeviceGone);
     rig.settle();
     client.post(&[client.read(5, 4096)]);
     rig.settle();
     let done = client.collect();
     assert_eq!(done.len(), 5, "those that waited, and those that came later, end too");
     assert!(done.iter().all(|done| done.status() == Status::DeviceGone), "{done:?}");
-    assert!(rig.shelf.borrow().held.is_empty(), "the device was asked");
+    assert!(rig.own.shelf.borrow().held.is_empty(), "the device was asked");
 
-    rig.tell(Command::Replace(0, replacement()));
+    rig.carry_out(Command::Replace(0, replacement()));
     assert!(matches!(rig.notices()[..], [Notice::Replaced(0, _, Ok(()))]));
     client.post(&[client.read(6, 4096)]);
     rig.settle();
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Ok);
 }

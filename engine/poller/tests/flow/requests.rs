@@ -5,7 +5,7 @@ use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
 
-use crate::rig::{ARENA_BYTES, Rig};
+use super::rig::{ARENA_BYTES, Rig};
 
 #[test]
 fn a_read_goes_to_the_device_and_comes_back_once() {
@@ -14,9 +14,9 @@ fn a_read_goes_to_the_device_and_comes_back_once() {
     client.post(&[Request { volume_offset: 4096, ..client.read(42, 4096) }]);
     rig.settle();
     assert!(client.collect().is_empty(), "not before the device is done");
-    let operation = rig.shelf.borrow().held[0];
+    let operation = rig.own.shelf.borrow().held[0];
     assert_eq!((operation.offset, operation.length), ((1 << 20) + 4096, 4096));
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     let done = client.collect();
     assert_eq!(done.len(), 1);
@@ -32,14 +32,14 @@ fn operations_are_handed_over_in_fours() {
     let reads: Vec<_> = (0..9).map(|number| client.read(number, 4096)).collect();
     client.post(&reads);
     rig.settle();
-    assert_eq!(rig.shelf.borrow().batches, [4, 4, 1]);
+    assert_eq!(rig.own.shelf.borrow().batches, [4, 4, 1]);
 }
 
 #[test]
 fn what_ends_on_submission_is_completed_in_the_same_tick() {
     let mut rig = Rig::new(32);
     let mut client = rig.client(0, 32);
-    rig.shelf.borrow_mut().prompt = true;
+    rig.own.shelf.borrow_mut().prompt = true;
     for count in 1..=9 {
         let reads: Vec<_> = (0..count).map(|number| client.read(number, 4096)).collect();
         client.post(&reads);
@@ -87,7 +87,7 @@ fn every_kind_of_garbage_is_invalid_and_touches_nothing() {
     for (request, completion) in garbage.iter().zip(&done) {
         assert_eq!(completion.status(), Status::Invalid, "{request:?}");
     }
-    assert!(rig.shelf.borrow().held.is_empty());
+    assert!(rig.own.shelf.borrow().held.is_empty());
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn errors_reach_the_request_they_belong_to() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096), client.read(2, 4096), client.read(3, 4096)]);
     rig.settle();
-    rig.shelf.borrow_mut().finish(1, Status::IoError);
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
-    rig.shelf.borrow_mut().finish(0, Status::DeviceGone);
+    rig.own.shelf.borrow_mut().finish(1, Status::IoError);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::DeviceGone);
     rig.settle();
     let mut done: Vec<_> =
         client.collect().iter().map(|done| (done.user_data, done.status(), done.bytes)).collect();
@@ -127,8 +127,8 @@ fn a_client_that_never_reads_is_held_back_and_loses_nothing() {
             client.post(&[client.read(posted, 512)]);
         }
         rig.settle();
-        while !rig.shelf.borrow().held.is_empty() {
-            rig.shelf.borrow_mut().finish(0, Status::Ok);
+        while !rig.own.shelf.borrow().held.is_empty() {
+            rig.own.shelf.borrow_mut().finish(0, Status::Ok);
         }
         rig.settle();
     }
@@ -137,8 +137,8 @@ fn a_client_that_never_reads_is_held_back_and_loses_nothing() {
     for _ in 0..4 {
         seen.extend(client.collect().iter().map(|done| done.user_data));
         rig.settle();
-        while !rig.shelf.borrow().held.is_empty() {
-            rig.shelf.borrow_mut().finish(0, Status::Ok);
+        while !rig.own.shelf.borrow().held.is_empty() {
+            rig.own.shelf.borrow_mut().finish(0, Status::Ok);
         }
         rig.settle();
     }
@@ -155,12 +155,12 @@ fn demand_goes_before_background_that_came_first() {
     client.post(&background);
     client.post(&[client.read(1, 4096), client.read(2, 4096)]);
     rig.settle();
-    assert_eq!(rig.shelf.borrow().held.len(), 4, "three of background and one of demand");
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    assert_eq!(rig.own.shelf.borrow().held.len(), 4, "three of background and one of demand");
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     let mut order = Vec::new();
-    while !rig.shelf.borrow().held.is_empty() {
-        rig.shelf.borrow_mut().finish(0, Status::Ok);
+    while !rig.own.shelf.borrow().held.is_empty() {
+        rig.own.shelf.borrow_mut().finish(0, Status::Ok);
         rig.settle();
         order.extend(client.collect().iter().map(|done| done.user_data));
     }
@@ -184,7 +184,7 @@ fn a_deadline_gives_one_notice_and_no_early_completion() {
     assert_eq!(notices.len(), 1);
     assert_eq!((notices[0].user_data, notices[0].status()), (9, Status::Late));
     assert_eq!(notices[0].flags, FLAG_NOTICE);
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     let done = client.collect();
     assert_eq!((done.len(), done[0].status(), done[0].flags), (1, Status::Ok, 0));
@@ -198,8 +198,8 @@ fn deadlines_of_completed_requests_leave_room_for_those_in_flight() {
     for _ in 0..1000 {
         eager.post(&[hour; 64]);
         rig.settle();
-        while !rig.shelf.borrow().held.is_empty() {
-            rig.shelf.borrow_mut().finish(0, Status::Ok);
+        while !rig.own.shelf.borrow().held.is_empty() {
+            rig.own.shelf.borrow_mut().finish(0, Status::Ok);
         }
         rig.settle();
         assert_eq!(eager.collect().len(), 64);
@@ -217,12 +217,12 @@ fn a_draining_poller_finishes_what_it_took_and_refuses_the_rest() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);
     rig.settle();
-    rig.tell(Command::Drain);
+    rig.carry_out(Command::Drain);
     client.post(&[client.read(2, 4096)]);
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Draining);
     assert!(rig.notices().is_empty(), "one is still at the device");
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Ok);
     assert!(matches!(rig.notices()[..], [kvrail_poller::Notice::Drained]));
@@ -238,7 +238,7 @@ fn the_reason_of_a_failure_is_told_and_a_storm_of_them_is_not() {
         rig.clock.advance(pause_ns);
         client.post(&[Request { volume_offset: 4096, ..client.read(user_data, 4096) }]);
         rig.settle();
-        rig.shelf.borrow_mut().fail(0, Status::IoError);
+        rig.own.shelf.borrow_mut().fail(0, Status::IoError);
         rig.settle();
         assert_eq!(client.collect()[0].status(), Status::IoError);
         told.extend(rig.mailbox.next_failure());

@@ -1,22 +1,22 @@
 //! A poller with clients, in one thread and made-up time.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
-    RingerThread, Route, SessionSlot, Setup, TenantSlot, TickOutcome, Waking, WokenBy,
+    Command, InFlightBytes, Notice, QueueDoorbell, RingerThread, SessionSlot, TenantSlot, Waking,
+    WokenBy,
 };
 use kvrail_ring::{
-    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, Opcode, RegionId,
-    Request, Segment,
+    ClientLane, ClientSleep, Completion, Doorbell, Geometry, Opcode, RegionId, Request,
 };
 
-use crate::held::{Held, Shelf};
+use super::held::{Held, Shelf};
+use crate::rig::{self, LaneEnd, one_device};
 
 /// Bytes of each client's arena.
 pub(crate) const ARENA_BYTES: usize = 16 << 20;
@@ -33,14 +33,13 @@ pub(crate) fn geometry() -> Geometry {
     }
 }
 
-/// The poller and both its ends.
-pub(crate) struct Rig {
-    pub(crate) poller: Poller<Held, FakeClock>,
-    pub(crate) clock: FakeClock,
+/// A poller over a device that does as the test says.
+pub(crate) type Rig = rig::Rig<Held, Own>;
+
+/// What a test holds of it.
+pub(crate) struct Own {
     pub(crate) shelf: Rc<RefCell<Shelf>>,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) stats: Arc<PollerStats>,
-    pub(crate) ringer: RingerThread,
+    ringer: RingerThread,
 }
 
 /// One client's lane and arena.
@@ -70,43 +69,9 @@ impl Rig {
     /// A device of this depth with such a limit of bytes.
     pub(crate) fn with_bytes(depth: u32, bytes: InFlightBytes) -> Self {
         let shelf = Rc::new(RefCell::new(Shelf::default()));
-        let clock = FakeClock::default();
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
-        let setup = Setup {
-            routes: vec![Route { geometry: geometry(), members: vec![DeviceIndex(0)] }],
-            devices: vec![DeviceIndex(0)],
-            budgets: vec![Budget { operations: depth, bytes }],
-            stores: Vec::new(),
-            spin_ns: 0,
-            beat_ns: 200_000_000,
-        };
         let devices = vec![Held::new(depth, &shelf)];
-        let stats = Arc::new(PollerStats::new(1));
-        let mail = Arc::clone(&mailbox);
-        let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
-        Self { poller, clock, shelf, mailbox, stats, ringer: RingerThread::start().unwrap() }
-    }
-
-    /// Ticks until nothing moves; time passes by 1 us a tick.
-    pub(crate) fn settle(&mut self) {
-        for _ in 0..10_000 {
-            self.clock.advance(1_000);
-            if self.poller.tick() != TickOutcome::Busy {
-                return;
-            }
-        }
-        panic!("the poller never came to rest");
-    }
-
-    /// Sends a command and lets it be carried out.
-    pub(crate) fn tell(&mut self, command: Command) {
-        self.mailbox.send(command).unwrap();
-        self.settle();
-    }
-
-    /// Everything the poller said since the last call.
-    pub(crate) fn notices(&self) -> Vec<Notice> {
-        std::iter::from_fn(|| self.mailbox.receive()).collect()
+        let own = Own { shelf, ringer: RingerThread::start().unwrap() };
+        Self::over(one_device(geometry(), depth, bytes), devices, FakeClock::default(), own)
     }
 
     /// A client with one lane and one arena.
@@ -136,32 +101,18 @@ impl Rig {
         (bell, hears): (Doorbell, OwnedFd),
     ) -> Client {
         let (session, tenant) = (SessionSlot(session), TenantSlot(tenant));
-        let bytes = Segment::bytes_needed(1, depth).unwrap();
-        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
-        let lane = segment.into_server().remove(0);
-        let shared = Arc::clone(&memory);
-        let (mut client_lanes, sleep) = Segment::open(shared).unwrap().into_client();
-        let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
-        let doorbell = Doorbell::eventfd().unwrap();
-        let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
-        let seat = Box::new(LaneSeat { queue: 7, lane, bell, doorbell, tails: None, tenant });
-        self.tell(Command::AddLane(session, seat));
+        let waking = Waking::new(self.own.ringer.ringer(), WokenBy::Poller);
+        let bell = QueueDoorbell::new(bell, &waking);
+        let (end, seat) = LaneEnd::make((7, depth), bell, None, tenant);
+        self.carry_out(Command::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
         let memory_of_it: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
         let buffer = BufferIndex(u16::from(session.0));
-        self.tell(Command::Attach { session, region, buffer, memory: memory_of_it });
+        self.carry_out(Command::Attach { session, region, buffer, memory: memory_of_it });
         let notices = self.notices();
         assert!(matches!(notices[..], [Notice::LaneAdded(..), Notice::Attached(.., Ok(()))]));
-        Client {
-            session,
-            lane: client_lanes.remove(0),
-            sleep,
-            region,
-            memory,
-            hears,
-            doorbell: its_end,
-        }
+        let LaneEnd { lane, memory, sleep, doorbell } = end;
+        Client { session, lane, sleep, region, memory, hears, doorbell }
     }
 }
 
@@ -184,21 +135,11 @@ impl Client {
 
     /// Publishes requests as one batch.
     pub(crate) fn post(&mut self, requests: &[Request]) {
-        let count = u32::try_from(requests.len()).unwrap();
-        assert!(self.lane.free(count).unwrap() >= count, "the test fits its lane");
-        for request in requests {
-            self.lane.stage(*request);
-        }
-        let _nobody_sleeps = self.lane.publish();
+        rig::post(&mut self.lane, requests);
     }
 
     /// Everything completed since the last call.
     pub(crate) fn collect(&mut self) -> Vec<Completion> {
-        let mut all = Vec::new();
-        while let Some(completion) = self.lane.take().unwrap() {
-            all.push(completion.fields());
-        }
-        self.lane.release();
-        all
+        rig::collect(&mut self.lane)
     }
 }

@@ -3,7 +3,7 @@
 use kvrail_poller::Command;
 use kvrail_ring::{Opcode, Request, Status};
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 fn flush(user_data: u64) -> Request {
     Request { user_data, opcode: Opcode::Flush as u8, ..Request::default() }
@@ -15,13 +15,13 @@ fn discard(client: &Client, user_data: u64) -> Request {
 
 /// Places of these operations at the device.
 fn held(rig: &Rig, opcode: Opcode) -> Vec<usize> {
-    let shelf = rig.shelf.borrow();
+    let shelf = rig.own.shelf.borrow();
     (0..shelf.held.len()).filter(|at| shelf.held[*at].opcode == opcode).collect()
 }
 
 fn finish(rig: &mut Rig, opcode: Opcode, status: Status) {
     let at = held(rig, opcode)[0];
-    rig.shelf.borrow_mut().finish(at, status);
+    rig.own.shelf.borrow_mut().finish(at, status);
     rig.settle();
 }
 
@@ -103,11 +103,11 @@ fn a_client_that_is_gone_leaves_no_flush_and_no_discard_behind() {
     two.post(&gone);
     one.post(&[flush(30)]);
     rig.settle();
-    rig.tell(Command::CloseSession(two.session));
+    rig.carry_out(Command::CloseSession(two.session));
     finish(&mut rig, Opcode::Flush, Status::Ok);
     finish(&mut rig, Opcode::Flush, Status::Ok);
     assert_eq!(ended(&mut one), [(1, ok), (30, ok)]);
     finish(&mut rig, Opcode::Discard, Status::Ok);
-    assert!(rig.shelf.borrow().held.is_empty());
+    assert!(rig.own.shelf.borrow().held.is_empty());
     assert_eq!(rig.poller.in_flight(), 0);
 }

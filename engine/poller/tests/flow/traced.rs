@@ -5,14 +5,14 @@ use std::sync::Arc;
 use kvrail_poller::{Command, Notice, TraceEvent, TraceRing, Traced, Tracer};
 use kvrail_ring::{Opcode, Request, Status};
 
-use crate::rig::Rig;
+use super::rig::Rig;
 
 const MS: u64 = 1_000_000;
 
 /// Traces from now on.
 fn trace(rig: &mut Rig, slow_ns: u64) -> Arc<TraceRing> {
     let (tracer, ring) = Tracer::new(slow_ns);
-    rig.tell(Command::Trace(Some(Box::new(tracer))));
+    rig.carry_out(Command::Trace(Some(Box::new(tracer))));
     ring
 }
 
@@ -26,7 +26,7 @@ fn finish_after(rig: &mut Rig, ns: u64) {
         rig.clock.advance(MS);
         rig.poller.tick();
     }
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
 }
 
@@ -71,7 +71,7 @@ fn requests_that_end_together_are_one_event() {
         rig.poller.tick();
     }
     for _ in 0..32 {
-        rig.shelf.borrow_mut().finish(0, Status::Ok);
+        rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     }
     rig.settle();
     let [event] = events(&ring)[..] else { panic!("one batch") };
@@ -103,15 +103,15 @@ fn a_tracer_is_given_back_and_nothing_is_traced_without_one() {
         Request { opcode: Opcode::Write as u8, ..client.read(2, 4096) },
     ]);
     rig.settle();
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert_eq!(events(&ring).len(), 1, "everything is slow");
-    rig.tell(Command::Trace(None));
+    rig.carry_out(Command::Trace(None));
     assert!(matches!(rig.notices()[..], [Notice::Traced(_)]));
-    rig.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert_eq!((events(&ring), ring.lost()), (Vec::new(), 0));
-    rig.tell(Command::Trace(None));
+    rig.carry_out(Command::Trace(None));
     assert!(rig.notices().is_empty(), "there is none to give back");
 }
 
@@ -120,7 +120,7 @@ fn events_that_nobody_reads_are_counted() {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 64);
     let ring = trace(&mut rig, 0);
-    rig.shelf.borrow_mut().prompt = true;
+    rig.own.shelf.borrow_mut().prompt = true;
     for _ in 0..5_000 {
         client.post(&[client.read(1, 512)]);
         rig.settle();

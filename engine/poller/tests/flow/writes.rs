@@ -4,7 +4,7 @@ use kvrail_device::{Clock, Operation};
 use kvrail_poller::InFlightBytes;
 use kvrail_ring::{Class, Opcode, Request, Status};
 
-use crate::rig::{Client, Rig};
+use super::rig::{Client, Rig};
 
 const MIB: u64 = 1 << 20;
 /// A read of 64 KiB by itself.
@@ -27,7 +27,7 @@ impl Drive {
     }
 
     fn writes_held(&self) -> u64 {
-        let held = self.rig.shelf.borrow();
+        let held = self.rig.own.shelf.borrow();
         let writes = held.held.iter().filter(|it| it.opcode == Opcode::Write);
         writes.map(|it| u64::from(it.length)).sum()
     }
@@ -39,7 +39,7 @@ impl Drive {
     /// Begins what was submitted, and ends what is due; or a while passes, in which writes wait.
     fn step(&mut self) {
         let held = self.writes_held();
-        for operation in self.rig.shelf.borrow().held.clone() {
+        for operation in self.rig.own.shelf.borrow().held.clone() {
             if self.at_work.iter().all(|(it, _)| it.tag != operation.tag) {
                 let took_ns = match operation.opcode {
                     Opcode::Write => WRITE_NS,
@@ -52,7 +52,7 @@ impl Drive {
         let end_ns = first_ns.unwrap_or(self.now_ns() + 100_000);
         self.rig.clock.advance(end_ns.saturating_sub(self.now_ns()));
         let now_ns = self.now_ns();
-        let mut shelf = self.rig.shelf.borrow_mut();
+        let mut shelf = self.rig.own.shelf.borrow_mut();
         self.at_work.retain(|(operation, end_ns)| {
             if *end_ns <= now_ns {
                 let at = shelf.held.iter().position(|it| it.tag == operation.tag).unwrap();
@@ -195,7 +195,7 @@ fn writes_that_wait_keep_no_read_waiting_and_background_reads_do_not_count() {
     // 60 writes wait; a read goes to the drive in the turn that takes it.
     reader.post(&[requests.0; 8]);
     drive.rig.settle();
-    let held = drive.rig.shelf.borrow().held.clone();
+    let held = drive.rig.own.shelf.borrow().held.clone();
     assert_eq!(held.iter().filter(|it| it.opcode == Opcode::Read).count(), 9);
 
     let mut drive = Drive::new(2_000_000, InFlightBytes::Followed);

@@ -4,7 +4,7 @@ use kvrail_poller::{Command, SessionSlot, StoreAsk, StoreCall, StoreFound};
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
 use kvrail_store::{Cursor, Explained, Fault, Gone, Key, SpaceId, StartError, Status as Ending};
 
-use crate::rig::{HANDLE, Rig, block, drop_slot, keyed};
+use super::rig::{HANDLE, Rig, block, drop_slot, keyed};
 
 #[test]
 fn namespaces_are_made_listed_cleared_and_removed() {
@@ -68,7 +68,8 @@ fn handles_are_of_one_session() {
 #[test]
 fn a_store_that_does_not_start_says_why() {
     let rig = Rig::new(512);
-    rig.sim
+    rig.own
+        .sim
         .borrow_mut()
         .plan()
         .add(kvrail_device::Rule::always(kvrail_device::Fault::Error(Status::IoError)));
@@ -105,19 +106,19 @@ fn what_is_gone_is_told_before_the_next_page_of_a_listing() {
     let drop = drop_slot(Opcode::Drop, keys[4], 0);
     let dropped = rig.ask_one(&mut client, drop);
     assert_eq!((dropped.status(), dropped.bytes), (Status::Ok, 700), "what it had");
-    rig.notices.clear();
+    rig.own.notices.clear();
     // Nobody lent a batch: the page waits for one.
     let ask = StoreAsk::List { space, from: Cursor::default() };
     rig.mailbox.send(Command::Store(0, StoreCall::new(0, ask))).unwrap();
     rig.pass(5_000_000);
-    assert!(rig.mailbox.next_gone().is_none() && rig.notices.is_empty());
+    assert!(rig.mailbox.next_gone().is_none() && rig.own.notices.is_empty());
     rig.mailbox.lend_batches();
-    rig.until(|rig| !rig.notices.is_empty());
+    rig.until(|rig| !rig.own.notices.is_empty());
     let batch = rig.mailbox.next_gone().expect("told before the page");
     let told: Vec<_> = batch.iter().map(|(row, _)| (row.uid, row.key, row.why)).collect();
     assert_eq!((told, batch.lost), (vec![(uid, keys[4], Gone::Dropped)], 0));
     rig.mailbox.return_batch(batch);
-    rig.notices.clear();
+    rig.own.notices.clear();
     assert_eq!(listed(&mut rig, space).len(), 89);
     for (key, there) in [(keys[3], true), (keys[4], false)] {
         let call = rig.call_with(StoreCall::new(0, StoreAsk::Explain { space, key }));

@@ -5,7 +5,7 @@ use kvrail_poller::{Command, Counter, Notice, StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
-use crate::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed, open};
+use super::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed, open};
 
 #[test]
 fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
@@ -14,13 +14,13 @@ fn an_error_of_body_or_tail_fails_the_request_and_leaves_no_block() {
         let mut client = rig.client(0);
         let key = Key::of(1, 1);
         let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Write).after(skip);
-        rig.sim.borrow_mut().plan().add(failing);
+        rig.own.sim.borrow_mut().plan().add(failing);
         let put = rig.put(&mut client, key, &block(1, length));
         assert_eq!(put.status(), Status::IoError, "{skip} {length}");
         assert_eq!(rig.lookup(&mut client, 0, &[1]), 0);
         assert_eq!(rig.put(&mut client, key, &block(1, length)).status(), Status::Ok);
         let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Read).after(skip);
-        rig.sim.borrow_mut().plan().add(failing);
+        rig.own.sim.borrow_mut().plan().add(failing);
         let failed = rig.get(&mut client, key, 10_000).0;
         let end = (failed.status(), failed.bytes, failed.checksum);
         assert_eq!(end, (Status::IoError, 0, 0));
@@ -37,7 +37,7 @@ fn a_reported_block_is_looked_at_before_it_goes() {
     let sum = |key| check(crc(&bytes), 1_000, key, 300_001);
     assert_eq!(rig.put(&mut client, right, &bytes).status(), Status::Ok);
     let corrupt = Rule::once(Fault::Corrupt).on(Opcode::Write);
-    rig.sim.borrow_mut().plan().add(corrupt);
+    rig.own.sim.borrow_mut().plan().add(corrupt);
     assert_eq!(rig.put(&mut client, wrong, &bytes).status(), Status::Ok);
     for key in [right, wrong] {
         let report = drop_slot(Opcode::Suspect, key, sum(key));
@@ -71,7 +71,7 @@ fn reports_of_who_may_not_write_are_counted_and_those_of_another_key_find_nothin
     let (right, wrong, bytes) = (Key::of(1, 1), Key::of(2, 2), block(1, 30_001));
     let sum = |key| check(crc(&bytes), 1_000, key, 30_001);
     assert_eq!(rig.put(&mut writer, right, &bytes).status(), Status::Ok);
-    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
     assert_eq!(rig.put(&mut writer, wrong, &bytes).status(), Status::Ok);
     for bit in 40..64 {
         let twin = Key::of(1 ^ 1 << bit, 1);
@@ -128,7 +128,7 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     let (space, _) = rig.space("first");
     let list = || StoreAsk::List { space, from: Cursor::default() };
     let gone = Fault::Error(Status::DeviceGone);
-    rig.sim.borrow_mut().plan().add(Rule::once(gone).on(Opcode::Read));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(gone).on(Opcode::Read));
     // A listing's page is what it does not read.
     assert_eq!(rig.call(list()).status, Ending::Failed(Status::DeviceGone.number()));
     rig.pass(5_000_000);
@@ -142,7 +142,7 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     assert_eq!(refused.status, Ending::Failed(Status::DeviceGone.number()));
     rig.replace();
     let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
-    call.store = Some(Box::new(Store::new(&rig.config).unwrap()));
+    call.store = Some(Box::new(Store::new(&rig.own.config).unwrap()));
     let call = rig.call_with(call);
     assert!(call.status == Ending::Ok && call.store.is_some());
     rig.until(|rig| rig.phase() == 3);
@@ -167,7 +167,7 @@ fn gets_under_way_when_a_device_goes_end_once_and_the_next_store_knows_nothing_o
     });
     rig.pass(100_000_000);
     let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Read).after(4);
-    rig.sim.borrow_mut().plan().add(gone);
+    rig.own.sim.borrow_mut().plan().add(gone);
     let gets: Vec<_> = (0..12_u32)
         .map(|number| {
             let place = (u64::from(number) * 8192, number);
@@ -187,7 +187,7 @@ fn gets_under_way_when_a_device_goes_end_once_and_the_next_store_knows_nothing_o
     }
     // Nobody is left in the region: it goes.
     rig.mailbox.send(Command::Detach(client.session, client.region)).unwrap();
-    rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
+    rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
 }
 
 /// What was acknowledged is on the device 100 ms later, however long other requests take there: a
@@ -199,7 +199,7 @@ fn a_record_waits_for_no_other_request() {
     let (read, put) = (Key::of(1, 1), Key::of(2, 2));
     assert_eq!(rig.put(&mut client, read, &block(1, 8192)).status(), Status::Ok);
     rig.pass(100_000_000);
-    rig.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Read).times(4));
+    rig.own.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Read).times(4));
     assert_eq!(rig.put(&mut client, put, &block(2, 8192)).status(), Status::Ok);
     let written = rig.stats.devices[0].writes.get();
     for place in 0..8 {
@@ -207,8 +207,8 @@ fn a_record_waits_for_no_other_request() {
         client.post(&Asked { request, side: None });
     }
     rig.pass(100_000_000);
-    assert_eq!(rig.sim.borrow().control().hung(), 4, "the device may hold no more");
+    assert_eq!(rig.own.sim.borrow().control().hung(), 4, "the device may hold no more");
     assert_eq!(rig.stats.devices[0].writes.get(), written + 1, "the page is not written");
-    rig.sim.borrow().control().release();
+    rig.own.sim.borrow().control().release();
     rig.until(|rig| rig.poller.in_flight() == 0);
 }

@@ -5,7 +5,7 @@ use kvrail_poller::{Command, TickOutcome};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{DeclineReason, Key, Status as Ending};
 
-use crate::rig::{Asked, Rig, block, drop_slot};
+use super::rig::{Asked, Rig, block, drop_slot};
 
 const SECOND: u64 = 1_000_000_000;
 /// The reason in a completion.
@@ -15,7 +15,7 @@ const REFUSED: u32 = 8;
 fn refuse(rig: &Rig) {
     let no_space = || Rule::always(Fault::Error(Status::NoSpace));
     let plan = FaultPlan::none().with(no_space().on(Opcode::Write));
-    *rig.sim.borrow_mut().plan() = plan.with(no_space().on(Opcode::Flush));
+    *rig.own.sim.borrow_mut().plan() = plan.with(no_space().on(Opcode::Flush));
 }
 
 fn is_refused(rig: &Rig) -> bool {
@@ -38,7 +38,7 @@ fn a_refusal_is_shown_and_ends_by_itself() {
     assert!((3..20).contains(&tries), "{tries} tries in three seconds");
     assert_eq!(rig.get(&mut client, key, 8192).1, block(1, 5000));
     assert_eq!(rig.make_space("second", 5_000), Ending::Declined(DeclineReason::Refused));
-    *rig.sim.borrow_mut().plan() = FaultPlan::none();
+    *rig.own.sim.borrow_mut().plan() = FaultPlan::none();
     rig.until(|rig| !is_refused(rig));
     assert_eq!(rig.put(&mut client, Key::of(1, 2), &block(2, 5000)).status(), Status::Ok);
     rig.pass(SECOND / 10);
@@ -56,7 +56,7 @@ fn each_put_is_answered_with_the_reason() {
     let mut rig = Rig::new(512);
     let mut client = rig.stranger(0, 128);
     let (space, _) = rig.space("first");
-    assert_eq!(rig.grant(client.session, crate::rig::HANDLE, space), Ending::Ok);
+    assert_eq!(rig.grant(client.session, super::rig::HANDLE, space), Ending::Ok);
     refuse(&rig);
     let bytes = block(1, 1024);
     for round in 0..4 {

@@ -10,7 +10,7 @@ use kvrail_ring::{
 };
 use kvrail_store::{Key, Status as Ending, check};
 
-use crate::rig::{ARENA_BYTES, Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed};
+use super::rig::{ARENA_BYTES, Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
 /// What stands where nobody may write.
 const GUARD: u8 = 0xa7;
@@ -217,7 +217,9 @@ fn every_kind_of_garbage_is_invalid_and_leaves_nothing_entered() {
     // Nobody is left in the region: it goes.
     let (session, region) = (client.session, client.region);
     rig.mailbox.send(kvrail_poller::Command::Detach(session, region)).unwrap();
-    rig.until(|rig| rig.notices.iter().any(|it| matches!(it, kvrail_poller::Notice::Detached(..))));
+    rig.until(|rig| {
+        rig.own.notices.iter().any(|it| matches!(it, kvrail_poller::Notice::Detached(..)))
+    });
 }
 
 #[test]

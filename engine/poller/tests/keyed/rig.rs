@@ -1,29 +1,29 @@
 //! A poller with a store on a simulated device, and clients of it, in one thread and made-up time.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_device::{
-    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Events, FakeClock,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceResult, Events, FakeClock,
     Operation, Replacement, SimDevice, SimOptions, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Permit, Poller, PollerStats,
-    QueueDoorbell, RingerThread, Route, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall,
-    StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
+    Command, InFlightBytes, Notice, Permit, QueueDoorbell, RingerThread, STORE_OWNERS, SessionSlot,
+    Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
-    ClientLane, Completion, DeviceIndex, Doorbell, Geometry, KeyedRequest, Opcode, RegionId,
-    Request, Segment, Side, Status, keys_slot,
+    ClientLane, Completion, Doorbell, Geometry, KeyedRequest, Opcode, RegionId, Request, Side,
+    Status, keys_slot,
 };
 use kvrail_store::{
     Config, Discard, Expect, Identity, Key, Members, SpaceId, Start, Status as Ending, Store,
     Times, check,
 };
+
+use crate::rig::{self, LaneEnd, one_device};
 
 /// Bytes of each client's arena.
 pub(crate) const ARENA_BYTES: usize = 104 << 20;
@@ -50,11 +50,7 @@ impl Device for Kept {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         self.sim.borrow_mut().begin_attach(at, region)
     }
 
@@ -62,7 +58,7 @@ impl Device for Kept {
         self.sim.borrow().attached()
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         self.sim.borrow_mut().detach(at)
     }
 
@@ -87,20 +83,19 @@ impl Device for Kept {
         Wait::Poll
     }
 
-    fn replace(&mut self, _: &mut Replacement) -> Result<(), DeviceError> {
+    fn replace(&mut self, _: &mut Replacement) -> DeviceResult<()> {
         Ok(())
     }
 }
 
-/// The poller, its device and its control thread.
-pub(crate) struct Rig {
-    pub(crate) poller: Poller<Kept, FakeClock>,
-    pub(crate) clock: FakeClock,
+/// A poller with a store.
+pub(crate) type Rig = rig::Rig<Kept, Own>;
+
+/// What a test holds of its device and its store.
+pub(crate) struct Own {
     pub(crate) sim: Rc<RefCell<SimDevice<FakeClock>>>,
     /// How long the machine stands still within each tick.
     pub(crate) stands_still_ns: Rc<Cell<u64>>,
-    pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) stats: Arc<PollerStats>,
     pub(crate) config: Config,
     pub(crate) notices: Vec<Notice>,
     ringer: RingerThread,
@@ -200,7 +195,6 @@ impl Rig {
         (config, start): (Config, Start),
         (buffers, operations): (u16, u32),
     ) -> Self {
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
         let geometry = Geometry {
             members: 1,
             stripe_bytes: MIB,
@@ -218,41 +212,27 @@ impl Rig {
             buffer: BufferIndex(buffers),
             presence: None,
         };
-        let setup = Setup {
-            routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
-            devices: vec![DeviceIndex(0)],
-            budgets: vec![Budget { operations, bytes: InFlightBytes::Fixed(1 << 30) }],
-            stores: vec![(0, store)],
-            spin_ns: 0,
-            beat_ns: 200_000_000,
-        };
+        let one = one_device(geometry, operations, InFlightBytes::Fixed(1 << 30));
+        let setup = Setup { stores: vec![(0, store)], ..one };
         let description = sim.borrow().description().clone();
         let stands_still_ns = Rc::new(Cell::new(0));
-        let devices = vec![Kept {
+        let kept = Kept {
             sim: Rc::clone(&sim),
             description,
             clock: clock.clone(),
             stands_still_ns: Rc::clone(&stands_still_ns),
-        }];
-        let stats = Arc::new(PollerStats::new(1));
-        let mail = Arc::clone(&mailbox);
-        let poller = Poller::new(setup, devices, clock.clone(), mail, Arc::clone(&stats)).unwrap();
-        let (ringer, notices) = (RingerThread::start().unwrap(), Vec::new());
-        let (calls, buffers) = (0, buffers + 1);
-        Self {
-            poller,
-            clock,
+        };
+        let own = Own {
             sim,
             stands_still_ns,
-            mailbox,
-            stats,
             config,
-            notices,
-            ringer,
-            calls,
-            buffers,
+            notices: Vec::new(),
+            ringer: RingerThread::start().unwrap(),
+            calls: 0,
+            buffers: buffers + 1,
             operations,
-        }
+        };
+        Self::over(setup, vec![kept], clock, own)
     }
 
     /// The sidecar dies, and another one opens what is there. Clients are new ones.
@@ -271,7 +251,8 @@ impl Rig {
     }
 
     fn reopened(self, phase: u64) -> Self {
-        let Self { poller, clock, sim, config, buffers, operations, .. } = self;
+        let Self { poller, clock, own, .. } = self;
+        let Own { sim, config, buffers, operations, .. } = own;
         drop(poller);
         let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
         rig.until(|rig| rig.phase() == phase);
@@ -283,8 +264,8 @@ impl Rig {
         let with = Box::new(Replacement::new(()));
         self.mailbox.send(Command::Replace(0, with)).unwrap();
         self.until(|rig| {
-            let at = rig.notices.iter().position(|it| matches!(it, Notice::Replaced(..)));
-            at.map(|at| rig.notices.remove(at)).is_some()
+            let at = rig.own.notices.iter().position(|it| matches!(it, Notice::Replaced(..)));
+            at.map(|at| rig.own.notices.remove(at)).is_some()
         });
     }
 
@@ -292,7 +273,7 @@ impl Rig {
     pub(crate) fn begin_anew(&mut self) {
         self.replace();
         let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
-        call.store = Some(Box::new(Store::new(&self.config).unwrap()));
+        call.store = Some(Box::new(Store::new(&self.own.config).unwrap()));
         assert_eq!(self.call_with(call).status, Ending::Ok);
         self.pass(20_000_000); // its phase is shown
         self.until(|rig| rig.phase() == 3);
@@ -304,9 +285,9 @@ impl Rig {
 
     /// One tick, after 20 us.
     pub(crate) fn tick(&mut self) -> TickOutcome {
-        self.clock.advance(20_000);
-        let outcome = self.poller.tick();
-        self.notices.extend(std::iter::from_fn(|| self.mailbox.receive()));
+        let outcome = self.tick_after(20_000);
+        let fresh = self.notices();
+        self.own.notices.extend(fresh);
         outcome
     }
 
@@ -334,17 +315,17 @@ impl Rig {
     }
 
     pub(crate) fn call_with(&mut self, mut call: Box<StoreCall>) -> Box<StoreCall> {
-        self.calls += 1;
-        call.number = self.calls;
+        self.own.calls += 1;
+        call.number = self.own.calls;
         self.mailbox.send(Command::Store(0, call)).unwrap();
         let mut found = None;
         self.until(|rig| {
-            let at = rig.notices.iter().position(|it| matches!(it, Notice::Store(0, _)));
-            found = at.map(|at| rig.notices.remove(at));
+            let at = rig.own.notices.iter().position(|it| matches!(it, Notice::Store(0, _)));
+            found = at.map(|at| rig.own.notices.remove(at));
             found.is_some()
         });
         let Some(Notice::Store(_, call)) = found else { unreachable!("just found") };
-        assert_eq!(call.number, self.calls);
+        assert_eq!(call.number, self.own.calls);
         call
     }
 
@@ -396,35 +377,28 @@ impl Rig {
 
     fn stranger_of(&mut self, (session, tenant): (u8, TenantSlot), depth: u32) -> Client {
         let session = SessionSlot(session);
-        let bytes = Segment::bytes_needed(1, depth).unwrap();
-        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
-        let lane = segment.into_server().remove(0);
-        let (mut lanes, _) = Segment::open(memory).unwrap().into_client();
         let (bell, _hears) = Doorbell::heard().unwrap();
-        let bell = QueueDoorbell::new(bell, &Waking::new(self.ringer.ringer(), WokenBy::Poller));
-        let doorbell = Doorbell::eventfd().unwrap();
-        let _its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
+        let waking = Waking::new(self.own.ringer.ringer(), WokenBy::Poller);
+        let bell = QueueDoorbell::new(bell, &waking);
         let (region, tails_region) =
             (RegionId(u32::from(session.0)), RegionId(100 + u32::from(session.0)));
         let arena = self.attach(session, region, ARENA_BYTES);
         let tails = self.attach(session, tails_region, TAILS * 4096);
-        let queue = 7;
-        let seat = LaneSeat { queue, lane, bell, doorbell, tails: Some(tails_region), tenant };
-        self.mailbox.send(Command::AddLane(session, Box::new(seat))).unwrap();
+        let (end, seat) = LaneEnd::make((7, depth), bell, Some(tails_region), tenant);
+        self.mailbox.send(Command::AddLane(session, seat)).unwrap();
         self.tick();
-        Client { session, lane: lanes.remove(0), region, arena, tails, next: 1 }
+        Client { session, lane: end.lane, region, arena, tails, next: 1 }
     }
 
     fn attach(&mut self, session: SessionSlot, region: RegionId, bytes: usize) -> Arc<dyn Pinned> {
         let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let (buffer, memory) = (BufferIndex(self.buffers), Arc::clone(&arena));
-        self.buffers += 2; // entries of 64 MiB each
+        let (buffer, memory) = (BufferIndex(self.own.buffers), Arc::clone(&arena));
+        self.own.buffers += 2; // entries of 64 MiB each
         self.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
         self.until(|rig| {
             let there = |it: &Notice| matches!(it, Notice::Attached(.., Ok(())));
-            let attached = rig.notices.iter().position(there);
-            attached.map(|at| rig.notices.remove(at)).is_some()
+            let attached = rig.own.notices.iter().position(there);
+            attached.map(|at| rig.own.notices.remove(at)).is_some()
         });
         arena
     }
@@ -464,7 +438,7 @@ impl Rig {
         bytes: &[u8],
         (at, tail): (u64, u32),
     ) -> Request {
-        let block = self.config.logical_block as usize;
+        let block = self.own.config.logical_block as usize;
         let body = bytes.len() - bytes.len() % block;
         store(&*client.arena, usize::try_from(at).unwrap(), &bytes[..body]);
         store(&*client.tails, tail as usize * 4096, &bytes[body..]);
@@ -491,7 +465,7 @@ impl Rig {
 
     /// The bytes of a block that was got to this place.
     pub(crate) fn bytes(&self, client: &Client, (at, tail): (u64, u32), length: u32) -> Vec<u8> {
-        let block = self.config.logical_block as usize;
+        let block = self.own.config.logical_block as usize;
         let mut bytes = vec![0; length as usize];
         let body = bytes.len() - bytes.len() % block;
         load(&*client.arena, usize::try_from(at).unwrap(), &mut bytes[..body]);
@@ -527,12 +501,7 @@ impl Client {
     }
 
     pub(crate) fn collect(&mut self) -> Vec<Completion> {
-        let mut all = Vec::new();
-        while let Some(completion) = self.lane.take().unwrap() {
-            all.push(completion.fields());
-        }
-        self.lane.release();
-        all
+        rig::collect(&mut self.lane)
     }
 }
 

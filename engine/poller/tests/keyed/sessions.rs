@@ -6,7 +6,7 @@ use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, check};
 
-use crate::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot};
+use super::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot};
 
 #[test]
 fn everything_acknowledged_is_found_by_the_next_sidecar() {
@@ -42,7 +42,7 @@ fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
     rig.mailbox.send(Command::Drain).unwrap();
     rig.mailbox.send(Command::Stop).unwrap();
     while rig.tick() != TickOutcome::Stopped {}
-    assert!(rig.notices.iter().any(|it| matches!(it, Notice::Drained)));
+    assert!(rig.own.notices.iter().any(|it| matches!(it, Notice::Drained)));
     let mut rig = rig.restart();
     let mut client = rig.client(0);
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 8192).1, block(1, 5000));
@@ -56,7 +56,7 @@ fn what_was_acknowledged_is_written_however_long_it_takes() {
         let mut rig = Rig::with(config(512, 120 << 20, 8 << 20), options);
         let mut client = rig.client(0);
         assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
-        rig.stands_still_ns.set(stands_still_ms * 1_000_000);
+        rig.own.stands_still_ns.set(stands_still_ms * 1_000_000);
         rig.mailbox.send(Command::Drain).unwrap();
         rig.mailbox.send(Command::Stop).unwrap();
         while rig.tick() != TickOutcome::Stopped {}
@@ -151,13 +151,13 @@ fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
     let late = rig.put_request(&client, Key::of(2, 2), &block(2, 900_001), (0, 3));
     client.post(&Asked { request: late, side: None });
     rig.mailbox.send(Command::CloseSession(client.session)).unwrap();
-    rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
+    rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
     // The key is free again, and so is the slot.
     assert_eq!(rig.put(&mut other, key, &bytes).flags, 0);
     assert_eq!(rig.get(&mut other, key, 3 << 20).1, bytes);
-    rig.notices.clear();
+    rig.own.notices.clear();
     let mut again = rig.stranger(0, 8);
-    let get = crate::rig::keyed(&again, key, (4096, 0), (0, 0)).slot(kvrail_ring::Opcode::Get);
+    let get = super::rig::keyed(&again, key, (4096, 0), (0, 0)).slot(kvrail_ring::Opcode::Get);
     assert_eq!(rig.ask_one(&mut again, get).status(), Status::Invalid, "its handles are gone");
 }
 
@@ -173,12 +173,12 @@ fn a_grant_that_still_waits_ends_with_its_session() {
     rig.mailbox.send(Command::Store(0, call)).unwrap();
     rig.mailbox.send(Command::CloseSession(session)).unwrap();
     rig.until(|rig| {
-        let has = |what: fn(&Notice) -> bool| rig.notices.iter().any(what);
+        let has = |what: fn(&Notice) -> bool| rig.own.notices.iter().any(what);
         has(|it| matches!(it, Notice::SessionClosed(_)))
             && has(|it| matches!(it, Notice::Store(..)))
     });
-    rig.notices.clear();
+    rig.own.notices.clear();
     let mut next = rig.stranger(0, 8);
-    let get = crate::rig::keyed(&next, Key::of(1, 1), (4096, 0), (0, 0)).slot(Opcode::Get);
+    let get = super::rig::keyed(&next, Key::of(1, 1), (4096, 0), (0, 0)).slot(Opcode::Get);
     assert_eq!(rig.ask_one(&mut next, get).status(), Status::Invalid);
 }

@@ -6,7 +6,7 @@ use kvrail_ring::slot::FLAG_MORE;
 use kvrail_ring::{Opcode, Side, Status};
 use kvrail_store::{Key, check};
 
-use crate::rig::{Asked, Client, Rig, block, config, crc, keyed};
+use super::rig::{Asked, Client, Rig, block, config, crc, keyed};
 
 const BYTES: u32 = 16 << 10;
 const HALF: u32 = BYTES / 2;
@@ -91,7 +91,7 @@ fn a_users_sessions_have_one_share_of_a_store_that_began_anew() {
         let first = rig.put(&mut clients[0], Key::of(9, 9), &block(1, 4096));
         assert_eq!(first.status(), Status::Ok);
         rig.pass(200_000_000); // what the store writes for itself is written
-        rig.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Write).times(64));
+        rig.own.sim.borrow_mut().plan().add(Rule::always(Fault::Hang).on(Opcode::Write).times(64));
         for (session, client) in (0..).zip(&mut clients) {
             for number in 0..8 {
                 let (key, bytes) = (Key::of(session, number), block(1, 4096));
@@ -100,7 +100,7 @@ fn a_users_sessions_have_one_share_of_a_store_that_began_anew() {
             }
             rig.pass(1_000_000);
         }
-        rig.sim.borrow().control().hung()
+        rig.own.sim.borrow().control().hung()
     });
     assert_eq!(begun, [6, 6], "three quarters of the places");
 }

@@ -5,7 +5,7 @@ use kvrail_poller::{Command, Notice};
 use kvrail_ring::{Opcode, Request, Status};
 use kvrail_store::Key;
 
-use crate::rig::{Asked, Client, Rig, config, keyed};
+use super::rig::{Asked, Client, Rig, config, keyed};
 
 const BYTES: u32 = 256 << 10;
 /// Blocks that go round in a ring of 120 MiB.
@@ -125,8 +125,9 @@ fn the_death_of_a_session_that_waits_for_space_costs_no_block() {
             quiet = if waiting <= GETS + 1 { quiet + 1 } else { 0 };
         }
         full.rig.mailbox.send(Command::CloseSession(writer.session)).unwrap();
-        full.rig.until(|rig| rig.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
-        full.rig.notices.clear();
+        full.rig
+            .until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
+        full.rig.own.notices.clear();
     }
     full.rig.pass(20_000_000); // counters are shown every 10 ms
     assert_eq!(

@@ -6,7 +6,7 @@ use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Opcode, Request, Status};
 use kvrail_store::Key;
 
-use crate::rig::{Rig, block, config};
+use super::rig::{Rig, block, config};
 
 #[test]
 fn a_request_to_a_store_says_its_key_and_what_it_waited_for() {

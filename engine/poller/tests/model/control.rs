@@ -6,15 +6,15 @@ use std::sync::Arc;
 use kvrail_poller::{Command, Notice, SessionSlot};
 use kvrail_ring::RegionId;
 
-use crate::contents::Ending;
-use crate::session::{LaneEnd, Life, RegionEnd, Session};
-use crate::trace::What;
-use crate::world::World;
+use super::contents::Ending;
+use super::session::{LaneEnd, Life, RegionEnd, Session};
+use super::trace::What;
+use super::world::World;
 
 impl World {
     fn tell(&mut self, what: &'static str, slot: u8, number: u32, command: Command) {
         self.trace.note(What::Told { what, slot, number });
-        self.mailbox.send(command).expect("commands are handled each tick");
+        self.rig.mailbox.send(command).expect("commands are handled each tick");
     }
 
     /// A client arrives, or one of them asks for a change, leaves or dies.
@@ -96,7 +96,7 @@ impl World {
 
     /// Hears what the poller has to say.
     pub(crate) fn hear(&mut self) {
-        while let Some(notice) = self.mailbox.receive() {
+        while let Some(notice) = self.rig.mailbox.receive() {
             let slot = match &notice {
                 Notice::LaneAdded(slot, _)
                 | Notice::LaneClosed(slot, _)

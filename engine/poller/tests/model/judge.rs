@@ -3,11 +3,11 @@
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::contents::{Ending, Zone};
-use crate::options::{Health, Temper};
-use crate::session::{Expect, Late, Life, Pending, Session, Taken};
-use crate::trace::What;
-use crate::world::World;
+use super::contents::{Ending, Zone};
+use super::options::{Health, Temper};
+use super::session::{Expect, Late, Life, Pending, Session, Taken};
+use super::trace::What;
+use super::world::World;
 
 /// A notice comes within this time of its deadline, and the tick that follows.
 const LATE_WITHIN_NS: u64 = 1_000_000;

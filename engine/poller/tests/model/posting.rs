@@ -4,12 +4,12 @@ use kvrail_device::{BufferIndex, Durability, Operation};
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Class, Geometry, Opcode, RegionId, Request};
 
-use crate::contents::{DISCARD, fill};
-use crate::options::Temper;
-use crate::session::{Expect, Late, Life, Pending, Session};
-use crate::trace::What;
-use crate::watch::Asked;
-use crate::world::World;
+use super::contents::{DISCARD, fill};
+use super::options::Temper;
+use super::session::{Expect, Late, Life, Pending, Session};
+use super::trace::What;
+use super::watch::Asked;
+use super::world::World;
 
 impl World {
     /// A client posts a batch into each of its lanes, perhaps.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use kvrail_device::BufferIndex;
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{LaneSeat, QueueDoorbell, SessionSlot, TenantSlot};
-use kvrail_ring::{ClientLane, Doorbell, RegionId, Request, Segment};
+use kvrail_ring::{ClientLane, Doorbell, RegionId, Request};
 
-use crate::watch::Asked;
+use super::watch::Asked;
+use crate::rig;
 
 /// What stands in a buffer that no request owns.
 const SENTINEL: u8 = 0xa5;
@@ -48,16 +49,10 @@ pub(crate) struct LaneEnd {
 impl LaneEnd {
     /// A new lane: the client's end and the seat for the poller.
     pub(crate) fn make(queue: u32, depth: u32) -> (Self, Box<LaneSeat>) {
-        let bytes = Segment::bytes_needed(1, depth).unwrap();
-        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
-        let server = segment.into_server().remove(0);
-        let lane = Segment::open(Arc::clone(&memory)).unwrap().into_client().0.remove(0);
         let (bell, hears) = Doorbell::heard().unwrap();
         let bell = QueueDoorbell::trusted(bell);
-        let doorbell = Doorbell::eventfd().unwrap();
-        let (tails, tenant) = (None, TenantSlot(0));
-        let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails, tenant });
+        let (end, seat) = rig::LaneEnd::make((queue, depth), bell, None, TenantSlot(0));
+        let rig::LaneEnd { lane, memory, .. } = end;
         let (posted, life) = (VecDeque::new(), Life::Coming);
         let (outstanding, collected) = (0, 0);
         let _hears = hears;

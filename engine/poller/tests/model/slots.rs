@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use kvrail_device::{
-    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Event, Events,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceResult, Event, Events,
     FakeClock, Finished, Operation, Wait,
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, Mailbox, Notice, Poller, PollerStats, Route, Setup,
+    Budget, Command, InFlightBytes, Notice, Route, SessionSlot, Setup, TickOutcome,
 };
-use kvrail_poller::{SessionSlot, TickOutcome};
-use kvrail_ring::{DeviceIndex, Doorbell, Geometry, RegionId, Request, Status};
+use kvrail_ring::{DeviceIndex, Geometry, RegionId, Request, Status};
 
-use crate::number;
-use crate::session::LaneEnd;
+use super::number;
+use super::session::LaneEnd;
+use crate::rig::{self, Rig, described, setup};
 
 /// Slots posted without a word from outside.
 const SLOTS: u64 = 200_000;
@@ -61,30 +61,24 @@ fn routes() -> Vec<Route> {
     ]
 }
 
+/// What devices were asked, in order.
+type Log = Rc<RefCell<Vec<(usize, Operation)>>>;
+
 /// A device that ends everything at once and keeps what it was asked.
 #[derive(Debug)]
 struct Recorder {
     description: Description,
     device: usize,
     due: Vec<Event>,
-    asked: Rc<RefCell<Vec<(usize, Operation)>>>,
+    asked: Log,
 }
 
 impl Recorder {
-    fn new(device: usize, asked: &Rc<RefCell<Vec<(usize, Operation)>>>) -> Self {
+    fn new(device: usize, asked: &Log) -> Self {
         let description = Description {
-            name: "recorder".into(),
-            kind: "recorder".into(),
-            mode: "recorder".into(),
-            reason: "test".into(),
-            features: Vec::new(),
-            io: "direct".into(),
-            capacity_bytes: DEVICES[device].end,
-            logical_block: 512,
-            memory_alignment: 4,
             transfer_bytes_max: 1 << 20,
-            depth: 4,
-            bytes_per_second: None,
+            capacity_bytes: DEVICES[device].end,
+            ..described("recorder", 4)
         };
         Self { description, device, due: Vec::new(), asked: Rc::clone(asked) }
     }
@@ -95,11 +89,7 @@ impl Device for Recorder {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        _: BufferIndex,
-        _: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, _: BufferIndex, _: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         Ok(Attached::Whole)
     }
 
@@ -107,7 +97,7 @@ impl Device for Recorder {
         AttachedBytes::default()
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         self.due.push(Event::Detached(at));
         Ok(())
     }
@@ -135,34 +125,24 @@ impl Device for Recorder {
     }
 }
 
-struct Rig {
-    poller: Poller<Recorder, FakeClock>,
-    mailbox: Arc<Mailbox>,
-    clock: FakeClock,
-    asked: Rc<RefCell<Vec<(usize, Operation)>>>,
+/// A poller over devices that keep what they were asked, and two clients.
+struct Asking {
+    rig: Rig<Recorder, Log>,
     lanes: Vec<LaneEnd>,
 }
 
-impl Rig {
+impl Asking {
     fn new() -> Self {
         let asked = Rc::default();
-        let clock = FakeClock::default();
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
-        let setup = Setup {
-            routes: routes(),
-            devices: [7, 4, 9].map(DeviceIndex).to_vec(),
-            budgets: vec![Budget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) }; 3],
-            stores: Vec::new(),
-            spin_ns: 0,
-            beat_ns: 200_000_000,
-        };
+        let budget = Budget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) };
+        let devices = [7, 4, 9].map(DeviceIndex).to_vec();
+        let setup = Setup { devices, ..setup(routes(), vec![budget; 3]) };
         let devices = (0..3).map(|device| Recorder::new(device, &asked)).collect();
-        let (mail, stats) = (Arc::clone(&mailbox), Arc::new(PollerStats::new(3)));
-        let poller = Poller::new(setup, devices, clock.clone(), mail, stats).unwrap();
-        let mut rig = Self { poller, mailbox, clock, asked, lanes: Vec::new() };
+        let mut rig = Rig::over(setup, devices, FakeClock::default(), asked);
+        let mut lanes = Vec::new();
         for slot in 0..2 {
             let (end, seat) = LaneEnd::make(0, DEPTH);
-            rig.lanes.push(end);
+            lanes.push(end);
             rig.mailbox.send(Command::AddLane(SessionSlot(slot), seat)).unwrap();
         }
         for (slot, region, bytes) in REGIONS {
@@ -171,35 +151,28 @@ impl Rig {
             let (session, region) = (SessionSlot(slot), RegionId(region));
             rig.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
         }
-        while rig.poller.tick() == TickOutcome::Busy {}
-        let notices = std::iter::from_fn(|| rig.mailbox.receive());
-        let fit = |notice: &Notice| {
+        rig.settle();
+        let fit = |notice: &&Notice| {
             matches!(notice, Notice::LaneAdded(..) | Notice::Attached(.., Ok(())))
         };
-        assert_eq!(notices.filter(fit).count(), 2 + REGIONS.len());
-        rig
+        assert_eq!(rig.notices().iter().filter(fit).count(), 2 + REGIONS.len());
+        Self { rig, lanes }
     }
 
     /// Posts these as one batch; returns their statuses by `user_data`.
     fn serve(&mut self, slot: usize, batch: &[Request]) -> Vec<Option<Status>> {
         let lane = &mut self.lanes[slot].lane;
         assert_eq!(lane.free(DEPTH).unwrap(), DEPTH);
-        batch.iter().for_each(|request| lane.stage(*request));
-        let _nobody_sleeps = lane.publish();
+        rig::post(lane, batch);
         let mut statuses = vec![None; batch.len()];
         for _ in 0..100_000 {
-            self.clock.advance(1_000);
-            let turn = self.poller.tick();
-            let lane = &mut self.lanes[slot].lane;
-            while let Some(done) = lane.take().unwrap() {
-                if done.status() == Status::Late {
-                    continue;
-                }
-                let at = usize::try_from(done.user_data()).unwrap();
+            let turn = self.rig.tick_after(1_000);
+            let done = rig::collect(&mut self.lanes[slot].lane);
+            for done in done.iter().filter(|done| done.status() != Status::Late) {
+                let at = usize::try_from(done.user_data).unwrap();
                 assert_eq!(statuses[at], None, "invariant 1: completed twice");
                 statuses[at] = Some(done.status());
             }
-            lane.release();
             if turn == TickOutcome::Idle && statuses.iter().all(Option::is_some) {
                 return statuses;
             }
@@ -331,16 +304,16 @@ fn check_asked(asked: &[(usize, Operation)], session: u8) {
 #[test]
 fn arbitrary_slots_never_leave_their_session_and_are_invalid_exactly_when_unsound() {
     let slots = number("KVRAIL_SIM_SLOTS").unwrap_or(SLOTS);
-    let mut rig = Rig::new();
+    let mut asking = Asking::new();
     let mut rng = Rng::with_seed(0x51_07);
     let mut counts = [0_u64; 2];
     for batch in 0..slots.div_ceil(u64::from(DEPTH)) {
         let session = u8::try_from(batch % 2).unwrap();
         let requests: Vec<Request> =
             (0..u64::from(DEPTH)).map(|at| slot(&mut rng, session, at)).collect();
-        let statuses = rig.serve(usize::from(session), &requests);
-        check_asked(&rig.asked.borrow(), session);
-        rig.asked.borrow_mut().clear();
+        let statuses = asking.serve(usize::from(session), &requests);
+        check_asked(&asking.rig.own.borrow(), session);
+        asking.rig.own.borrow_mut().clear();
         for (request, status) in requests.iter().zip(statuses) {
             let status = status.expect("served");
             let sound = is_sound(request, session);

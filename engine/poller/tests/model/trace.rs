@@ -7,7 +7,7 @@ use std::rc::Rc;
 use kvrail_device::{Finished, Operation};
 use kvrail_ring::{Opcode, Status};
 
-use crate::options::Options;
+use super::options::Options;
 
 /// Events printed for a failed run.
 const SHOWN: usize = 100;

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use kvrail_device::{
-    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceError, Event, Events,
+    Attached, AttachedBytes, BufferIndex, Description, Device, DeviceResult, Event, Events,
     FakeClock, Finished, Operation, SimDevice, Wait,
 };
 use kvrail_memory::{Pinned, load, store};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{Opcode, RegionId, Status};
 
-use crate::options::{Options, Temper};
-use crate::trace::{Trace, What};
+use super::options::{Options, Temper};
+use super::trace::{Trace, What};
 
 /// A bug of the device, to see that the model finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,11 +241,7 @@ impl Device for Watched {
         &self.description
     }
 
-    fn begin_attach(
-        &mut self,
-        at: BufferIndex,
-        region: Arc<dyn Pinned>,
-    ) -> Result<Attached, DeviceError> {
+    fn begin_attach(&mut self, at: BufferIndex, region: Arc<dyn Pinned>) -> DeviceResult<Attached> {
         let weak = Arc::downgrade(&region);
         self.inner.borrow_mut().attach(at, region)?;
         self.watch.borrow_mut().attached.insert((self.device, at.0), weak);
@@ -253,7 +249,7 @@ impl Device for Watched {
     }
 
     /// One to three steps, whatever region it is.
-    fn attach_more(&mut self, _: BufferIndex) -> Result<Attached, DeviceError> {
+    fn attach_more(&mut self, _: BufferIndex) -> DeviceResult<Attached> {
         self.steps += 1;
         Ok(if self.steps.is_multiple_of(3) { Attached::Whole } else { Attached::Partly })
     }
@@ -262,7 +258,7 @@ impl Device for Watched {
         self.inner.borrow().attached()
     }
 
-    fn detach(&mut self, at: BufferIndex) -> Result<(), DeviceError> {
+    fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
         self.inner.borrow_mut().detach(at)
     }
 

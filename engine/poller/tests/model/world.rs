@@ -3,21 +3,18 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fastrand::Rng;
 use kvrail_device::{Clock, FakeClock, FaultPlan, SimControl, SimDevice, SimOptions};
-use kvrail_poller::{
-    Budget, Command, InFlightBytes, Mailbox, Poller, PollerStats, REGIONS_MAX, Route, Setup,
-    TickOutcome,
-};
-use kvrail_ring::{DeviceIndex, Doorbell, RegionId, Status};
+use kvrail_poller::{Budget, Command, InFlightBytes, REGIONS_MAX, Route, TickOutcome};
+use kvrail_ring::{RegionId, Status};
 
-use crate::contents::Zone;
-use crate::options::{Options, Temper};
-use crate::session::{Life, Session};
-use crate::trace::{Event, Guard, Trace};
-use crate::watch::{Plant, Watch, Watched};
+use super::contents::Zone;
+use super::options::{Options, Temper};
+use super::session::{Life, Session};
+use super::trace::{Event, Guard, Trace};
+use super::watch::{Plant, Watch, Watched};
+use crate::rig::{Rig, setup};
 
 /// What runs did, to see that the tests test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +35,6 @@ pub(crate) struct World {
     pub(crate) trace: Rc<Trace>,
     pub(crate) rng: Rng,
     pub(crate) routes: Vec<Route>,
-    pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) watch: Rc<RefCell<Watch>>,
     /// By slot, then by volume.
     pub(crate) zones: Vec<Vec<Zone>>,
@@ -54,11 +50,9 @@ pub(crate) struct World {
     pub(crate) drained_at: Option<u32>,
     pub(crate) heard_drained: bool,
     pub(crate) tally: Tally,
-    clock: FakeClock,
+    pub(crate) rig: Rig<Watched, ()>,
     sims: Vec<Rc<RefCell<SimDevice<FakeClock>>>>,
     controls: Vec<SimControl>,
-    stats: Arc<PollerStats>,
-    poller: Poller<Watched, FakeClock>,
 }
 
 impl World {
@@ -97,20 +91,11 @@ impl World {
         let sims: Vec<_> = (0..options.devices).map(sim).collect();
         let controls = sims.iter().map(|sim| sim.borrow().control()).collect();
         let watched = (0..).zip(&sims).map(|(at, sim)| Watched::new(sim, &watch, (at, plant)));
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Doorbell::eventfd().unwrap())).unwrap());
-        let stats = Arc::new(PollerStats::new(sims.len()));
         let (operations, bytes) = (options.budget_operations, options.budget_bytes);
         let routes = options.routes();
-        let setup = Setup {
-            routes: routes.clone(),
-            devices: (0..options.devices).map(DeviceIndex).collect(),
-            budgets: vec![Budget { operations, bytes: InFlightBytes::Fixed(bytes) }; sims.len()],
-            stores: Vec::new(),
-            spin_ns: 0,
-            beat_ns: 200_000_000,
-        };
-        let (mail, counters) = (Arc::clone(&mailbox), Arc::clone(&stats));
-        let poller = Poller::new(setup, watched.collect(), clock.clone(), mail, counters).unwrap();
+        let budget = Budget { operations, bytes: InFlightBytes::Fixed(bytes) };
+        let setup = setup(routes.clone(), vec![budget; sims.len()]);
+        let rig = Rig::over(setup, watched.collect(), clock, ());
         let slots = u8::try_from(options.slots.len()).expect("few");
         let zones = (0..slots)
             .map(|slot| {
@@ -123,7 +108,6 @@ impl World {
             options,
             trace,
             routes,
-            mailbox,
             watch,
             zones,
             sessions: (0..slots).map(|_| None).collect(),
@@ -134,16 +118,14 @@ impl World {
             drained_at: None,
             heard_drained: false,
             tally: Tally::default(),
-            clock,
+            rig,
             sims,
             controls,
-            stats,
-            poller,
         }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+        self.rig.clock.now_ns()
     }
 
     /// Calls this for every session that is there.
@@ -168,10 +150,10 @@ impl World {
 
     /// One tick of the poller, and what everyone sees of it.
     fn turn(&mut self, advance_ns: u64) -> TickOutcome {
-        self.clock.advance(advance_ns);
+        self.rig.clock.advance(advance_ns);
         self.tick += 1;
         self.trace.tick(self.tick, self.now_ns());
-        let turn = self.poller.tick();
+        let turn = self.rig.poller.tick();
         self.each(Self::note_taken);
         self.hear();
         self.each(|world, session| {
@@ -210,7 +192,7 @@ impl World {
                 }
             });
             if self.rng.u32(..16) == 0 {
-                self.poller.sleep(1);
+                self.rig.poller.sleep(1);
             }
         }
     }
@@ -220,7 +202,7 @@ impl World {
         for sim in &self.sims {
             *sim.borrow_mut().plan() = FaultPlan::none();
         }
-        self.mailbox.send(Command::Drain).expect("room for a command");
+        self.rig.mailbox.send(Command::Drain).expect("room for a command");
         self.drained_at = Some(self.tick + 1);
         let pending = |world: &Self| -> usize {
             let honest = world.sessions.iter().flatten().filter(|one| !world.is_hostile(one));
@@ -264,17 +246,17 @@ impl World {
         assert!(remaining.is_none(), "a session never closed: {remaining:?}");
         assert_eq!(self.watch.borrow().in_flight(), 0, "operations nobody waits for");
         assert!(!self.watch.borrow().knows_any_region(), "a device still knows a region");
-        let sleeps = self.stats.counters.sleeps.get();
-        self.poller.sleep(1);
+        let sleeps = self.rig.stats.counters.sleeps.get();
+        self.rig.poller.sleep(1);
         assert_eq!(
-            self.stats.counters.sleeps.get(),
+            self.rig.stats.counters.sleeps.get(),
             sleeps + 1,
             "nothing to do, and it cannot sleep"
         );
-        self.mailbox.send(Command::Stop).expect("room for a command");
+        self.rig.mailbox.send(Command::Stop).expect("room for a command");
         assert_eq!(self.turn(1000), TickOutcome::Stopped);
-        assert_eq!(self.poller.in_flight(), 0);
-        for session in &self.stats.sessions {
+        assert_eq!(self.rig.poller.in_flight(), 0);
+        for session in &self.rig.stats.sessions {
             let counters = &session.counters;
             assert_eq!(counters.accepted.get(), counters.completed.get(), "invariant 1");
         }

@@ -4,6 +4,7 @@
 //! because a member changes one namespace at a time; those of other stores go on meanwhile.
 //! Messages of the session socket and results of pollers meet here and nowhere else.
 
+mod call_failure;
 mod calls;
 mod explain;
 mod handles;
@@ -14,6 +15,7 @@ mod listings;
 mod reading;
 mod refusals;
 mod report;
+mod requests;
 mod served;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,23 +24,20 @@ use std::time::Instant;
 
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
-    Permit, PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound,
-    presence_witness,
+    PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound, presence_witness,
 };
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
 use kvrail_ring::Status;
-use kvrail_store::{
-    DeclineReason, Fault, Key, Members, NAME_BYTES_MAX, Sizing, Start, Status as StoreStatus,
-    Store as Shards,
-};
+use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
+use call_failure::failure;
 use calls::Calls;
 use handles::Handles;
 use history::History;
-use identity::parse;
 use job::{Asker, Create, JobStage, Next, Seen, StoreJob, Wish};
 use listings::{Listing, Listings};
 use refusals::RefusalLog;
+use requests::wish;
 pub use served::{ServedShard, ServedStore, presence_table};
 
 use crate::failure::{Failure, invalid, quota};
@@ -48,7 +47,7 @@ use crate::pools::{PoolSize, pools_fit};
 use crate::rate::RateLimit;
 use crate::reply::Reply;
 use crate::session::Session;
-use crate::tenants::{Right, Rights};
+use crate::tenants::Rights;
 use crate::watch::Watch;
 
 /// Requests about namespaces that one session may have waiting.
@@ -270,8 +269,8 @@ impl Stores {
             return Vec::new();
         };
         let store = &mut self.stores[at];
-        let failure = failure(store, place, &call);
         let shard = &mut store.shards[place];
+        let failure = failure((&store.name, place), shard.served.config.spaces, &call);
         match call.ask {
             StoreAsk::Survey if failure.is_none() => {
                 shard.spaces = Some(std::mem::take(&mut call.spaces));
@@ -624,109 +623,6 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
         logged_small: false,
         refusals,
     })
-}
-
-/// The store and the operation of a request about namespaces, if the client has the permission.
-fn wish(ask: ControlRequest, rights: impl Fn(u16) -> Rights) -> Result<(u16, Wish), Failure> {
-    let (volume, wish) = match ask {
-        ControlRequest::OpenNamespace { volume, name, identity, create } => {
-            let (name, value, rights) = (checked(name)?, parse(&identity)?, rights(volume));
-            rights.check(&name, Right::Read, "open")?;
-            let permit = rights.permit(&name);
-            // A client without write permission makes none.
-            let create = create && permit == Permit::Write;
-            let create = if create { Create::Allowed } else { Create::Forbidden };
-            let (document, identity) = (identity, value);
-            (volume, Wish::Open { name, document, identity, create, permit, rights })
-        }
-        ControlRequest::ClearNamespace { volume, name } => {
-            (volume, Wish::Clear { name: checked(name)? })
-        }
-        ControlRequest::RemoveNamespace { volume, name } => {
-            let (name, rights) = (checked(name)?, rights(volume));
-            let otherwise = rights.check(&name, Right::Own, "remove").err();
-            if otherwise.is_some() {
-                rights.check(&name, Right::Write, "remove")?;
-            }
-            return Ok((volume, Wish::Remove { name, otherwise }));
-        }
-        ControlRequest::ListNamespaces { volume } => {
-            (volume, Wish::List { rights: rights(volume) })
-        }
-        ControlRequest::ListBlocks { volume, name, from } => {
-            (volume, Wish::ListBlocks { name: checked(name)?, from })
-        }
-        ControlRequest::ExplainKey { volume, name, key } => {
-            (volume, Wish::Explain { name: checked(name)?, key: Key::new(key) })
-        }
-        _ => return Err((Status::Internal, "no ask about namespaces".into())),
-    };
-    let (wanted, to) = match &wish {
-        Wish::Open { .. } | Wish::List { .. } | Wish::Remove { .. } => return Ok((volume, wish)),
-        Wish::Clear { .. } => (Right::Own, "clear"),
-        Wish::ListBlocks { .. } => (Right::Read, "list"),
-        Wish::Explain { .. } => (Right::Read, "ask about a key of"),
-    };
-    rights(volume).check(wish.name().unwrap_or_default(), wanted, to)?;
-    Ok((volume, wish))
-}
-
-/// A name, if it is one.
-fn checked(name: String) -> Result<String, Failure> {
-    let bytes = name.len();
-    if (1..=NAME_BYTES_MAX).contains(&bytes) && !name.chars().any(char::is_control) {
-        return Ok(name);
-    }
-    Err(invalid(format!(
-        "name: {bytes} bytes; a namespace has a name of 1 to {NAME_BYTES_MAX} bytes without \
-         control characters"
-    )))
-}
-
-/// Why a call did not do what it was to do.
-fn failure(store: &Store, place: usize, call: &StoreCall) -> Option<Failure> {
-    let (name, shard) = (&store.name, &store.shards[place]);
-    let said =
-        |status, what: String| Some((status, format!("store {name}, member {place}: {what}")));
-    match (call.status, call.start_error) {
-        (StoreStatus::Ok, None) => None,
-        (_, Some(error)) => said(
-            Status::DeviceDegraded,
-            format!("it does not start: {error}; see `kvrail store status` and the log"),
-        ),
-        (StoreStatus::Failed(code), _) => {
-            let status = Status::from_number(code).filter(|status| *status != Status::Ok);
-            let status = status.unwrap_or(Status::IoError);
-            said(status, format!("{}; see the log and dmesg", status.meaning()))
-        }
-        (StoreStatus::Invalid(Fault::Limit), _) => {
-            let most = shard.served.config.spaces;
-            said(
-                Status::Quota,
-                format!(
-                    "it has room for {most} namespaces and those that were cleared a moment ago; \
-                     remove some (kvrail store remove)"
-                ),
-            )
-        }
-        (StoreStatus::Invalid(Fault::Space), _) => {
-            said(Status::Stale, "the namespace was cleared or removed meanwhile; ask again".into())
-        }
-        (StoreStatus::Warming, _) => said(
-            Status::Declined,
-            "it has not read all of its records yet; ask again in a moment".into(),
-        ),
-        (StoreStatus::Declined(DeclineReason::Refused), _) => said(
-            Status::Declined,
-            "its drive refuses writes: see the log, dmesg and the room on its file system; ask \
-             again when it takes them"
-                .into(),
-        ),
-        (StoreStatus::Declined(reason), _) => {
-            said(Status::Declined, format!("not now ({reason:?}); ask again"))
-        }
-        (status, _) => said(Status::Internal, format!("{status:?}; ask again")),
-    }
 }
 
 /// All namespaces that any member has.

@@ -255,7 +255,10 @@ fn a_stop_under_load_loses_nothing() {
                 scope.spawn(move || flood(&mut queue, volume, arena, part))
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(50));
+        eventually("they are at work", || {
+            let sessions = client.status().unwrap().sessions;
+            sessions.iter().any(|session| session.counters.completed > Some(100))
+        });
         orders.stop();
         workers.into_iter().map(|worker| worker.join().unwrap()).sum::<usize>()
     });

@@ -10,7 +10,7 @@ use super::transfer::{Code, Transfer};
 use super::{FILE, SqeFormat, table_entry};
 use crate::buffer_table::Place;
 use crate::contract::{Durability, Operation};
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Discard, Stream, Target};
@@ -33,10 +33,7 @@ impl SqeFormat for Block {
     type Entry = squeue::Entry;
     type Cqe = cqueue::Entry;
 
-    fn open(
-        target: &Target,
-        stream: Option<Stream>,
-    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let stream = stream.map_or(0, |stream| stream.0.get());
         Ok((Self { discard: target.discard(), stream }, None))
     }

@@ -17,7 +17,7 @@ pub(crate) use nvme::Nvme;
 
 use crate::buffer_table::Place;
 use crate::contract::Operation;
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Stream, Target};
@@ -43,10 +43,7 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
 
     /// Opens the format for this device; the file is the destination of requests where that is not
     /// the target's own. Writes carry the stream, if there is one.
-    fn open(
-        target: &Target,
-        stream: Option<Stream>,
-    ) -> Result<(Self, Option<OwnedFd>), DeviceError>;
+    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)>;
 
     /// Makes a ring that carries it.
     fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;

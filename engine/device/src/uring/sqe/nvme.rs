@@ -12,7 +12,7 @@ use super::transfer::Passed;
 use super::{SqeFormat, table_entry};
 use crate::buffer_table::Place;
 use crate::contract::{Durability, Operation};
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::namespace::Namespace;
 use crate::nvme_status::NvmeStatus;
@@ -57,10 +57,7 @@ impl SqeFormat for Nvme {
     type Entry = squeue::Entry128;
     type Cqe = cqueue::Entry32;
 
-    fn open(
-        target: &Target,
-        stream: Option<Stream>,
-    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let Namespace { file, id, block_bytes, request_bytes_max, cache, .. } =
             Namespace::behind(target)?;
         let durable = match cache {

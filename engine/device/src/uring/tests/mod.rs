@@ -19,7 +19,7 @@ use crate::buffer_table::Place;
 use crate::contract::{
     BufferIndex, Device, DirectIo, Durability, Event, Events, Finished, Operation,
 };
-use crate::error::DeviceError;
+use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
 use crate::target::{Stream, Target, open_path};
@@ -52,10 +52,7 @@ impl<F: Fault> SqeFormat for Faulty<F> {
     type Entry = squeue::Entry;
     type Cqe = cqueue::Entry;
 
-    fn open(
-        target: &Target,
-        stream: Option<Stream>,
-    ) -> Result<(Self, Option<OwnedFd>), DeviceError> {
+    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block, PhantomData), file))
     }

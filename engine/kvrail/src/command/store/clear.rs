@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::target::{TargetArgs, confirm};
+use super::target::NamespaceArgs;
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, print_json, print_text};
@@ -20,13 +20,8 @@ has the namespace open gets STALE and opens it again.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClearArgs {
-    /// The namespace
-    name: String,
     #[command(flatten)]
-    target: TargetArgs,
-    /// The name once more, instead of a question
-    #[arg(long, value_name = "NAME")]
-    yes: Option<String>,
+    of: NamespaceArgs,
 }
 
 #[derive(Serialize)]
@@ -38,13 +33,14 @@ struct Cleared<'a> {
 
 /// Clears.
 pub(super) fn run(args: &ClearArgs, context: &Context) -> Result<(), Failure> {
-    let session = args.target.attach(context)?;
-    let store = session.store(args.target.store())?;
-    let what = format!("all blocks of namespace {:?} of {} become misses", args.name, store.name());
-    confirm(&args.name, args.yes.as_deref(), &what)?;
-    let uid = session.ask(|client| client.store(store.name())?.clear(&args.name))?;
+    let NamespaceArgs { name, target, .. } = &args.of;
+    let session = target.attach(context)?;
+    let store = session.store(target.store())?;
+    let what = format!("all blocks of namespace {name:?} of {} become misses", store.name());
+    args.of.confirm(&what)?;
+    let uid = session.ask(|client| client.store(store.name())?.clear(name))?;
     if context.format == Format::Json {
-        return print_json(&Cleared { store: store.name(), namespace: &args.name, uid });
+        return print_json(&Cleared { store: store.name(), namespace: name, uid });
     }
-    print_text(&format!("cleared namespace {} of {}", args.name, store.name()))
+    print_text(&format!("cleared namespace {name} of {}", store.name()))
 }

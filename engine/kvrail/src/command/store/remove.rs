@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::target::{TargetArgs, confirm};
+use super::target::NamespaceArgs;
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, print_json, print_text};
@@ -19,13 +19,8 @@ Name, identity and blocks are forgotten. The name can be used again, for another
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RemoveArgs {
-    /// The namespace
-    name: String,
     #[command(flatten)]
-    target: TargetArgs,
-    /// The name once more, instead of a question
-    #[arg(long, value_name = "NAME")]
-    yes: Option<String>,
+    of: NamespaceArgs,
 }
 
 #[derive(Serialize)]
@@ -36,14 +31,14 @@ struct Removed<'a> {
 
 /// Removes.
 pub(super) fn run(args: &RemoveArgs, context: &Context) -> Result<(), Failure> {
-    let session = args.target.attach(context)?;
-    let store = session.store(args.target.store())?;
-    let what =
-        format!("namespace {:?} of {} and its blocks are forgotten", args.name, store.name());
-    confirm(&args.name, args.yes.as_deref(), &what)?;
-    session.ask(|client| client.store(store.name())?.remove(&args.name))?;
+    let NamespaceArgs { name, target, .. } = &args.of;
+    let session = target.attach(context)?;
+    let store = session.store(target.store())?;
+    let what = format!("namespace {name:?} of {} and its blocks are forgotten", store.name());
+    args.of.confirm(&what)?;
+    session.ask(|client| client.store(store.name())?.remove(name))?;
     if context.format == Format::Json {
-        return print_json(&Removed { store: store.name(), namespace: &args.name });
+        return print_json(&Removed { store: store.name(), namespace: name });
     }
-    print_text(&format!("removed namespace {} of {}", args.name, store.name()))
+    print_text(&format!("removed namespace {name} of {}", store.name()))
 }

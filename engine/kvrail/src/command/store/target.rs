@@ -29,6 +29,28 @@ pub(super) struct TargetArgs {
     store: Option<String>,
 }
 
+/// A namespace, and whether it is meant.
+#[derive(Debug, Args)]
+pub(super) struct NamespaceArgs {
+    /// The namespace
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) target: TargetArgs,
+    /// The name once more, instead of a question
+    #[arg(long, value_name = "NAME")]
+    yes: Option<String>,
+}
+
+impl NamespaceArgs {
+    /// Has the name repeated.
+    ///
+    /// # Errors
+    /// As `confirm`.
+    pub(super) fn confirm(&self, what: &str) -> Result<(), Failure> {
+        confirm(&self.name, self.yes.as_deref(), what)
+    }
+}
+
 /// A session for one command.
 #[derive(Debug)]
 pub(super) struct Session {

@@ -25,8 +25,9 @@ use options::{Health, Options};
 use watch::Plant;
 use world::{Tally, World};
 
-/// Seeds without a word from outside.
+/// Seeds without a word from outside; in ordinary work (`scripts/dev test`) a part of them.
 const SEEDS: u64 = 200;
+const SEEDS_BRIEF: u64 = 50;
 
 /// A number from the environment.
 pub(crate) fn number(name: &str) -> Option<u64> {
@@ -54,22 +55,24 @@ fn every_seed_keeps_the_invariants() {
         println!("{:#?}", World::run(Options::draw(seed), Plant::None).0);
         return;
     }
-    let seeds = number("KVRAIL_SIM_SEEDS").unwrap_or(SEEDS);
+    let usual = if std::env::var_os("BRIEF_TESTS").is_some() { SEEDS_BRIEF } else { SEEDS };
+    let seeds = number("KVRAIL_SIM_SEEDS").unwrap_or(usual);
     let mut all = Tally::default();
     for seed in 0..seeds {
         all.add(&World::run(Options::draw(seed), Plant::None).0);
     }
     println!("{seeds} seeds: {all:?}");
-    if seeds < SEEDS {
+    if seeds < SEEDS_BRIEF {
         return;
     }
+    let least = seeds / 2;
     let seen = |status: Status| all.statuses[usize::from(status.number())];
     use Status::{DeviceGone, Draining, Invalid, IoError, NoSpace, Ok};
     for status in [Ok, IoError, NoSpace, DeviceGone, Invalid, Draining] {
-        assert!(seen(status) >= 100, "{status} hardly ever came: {all:?}");
+        assert!(seen(status) >= least, "{status} hardly ever came: {all:?}");
     }
     let rest = [all.late, all.deaths, all.lane_faults, all.read_right];
-    assert!(rest.iter().all(|count| *count >= 100), "something hardly ever came: {all:?}");
+    assert!(rest.iter().all(|count| *count >= least), "something hardly ever came: {all:?}");
 }
 
 #[test]
