@@ -155,6 +155,8 @@ pub enum ControlRequest {
         /// Threshold in nanoseconds; the same in every request.
         slow_ns: u64,
     },
+    /// Read the slow requests of the past. For root and the sidecar's user only. Reply: `Trace`.
+    SlowLog,
     /// Read the configuration again. For root and the sidecar's user only. Reply: `Reloaded`, or an
     /// error with the reason why the configuration in force stays.
     Reload,
@@ -195,6 +197,7 @@ impl ControlRequest {
             | Self::ShowPresence { .. }
             | Self::Trace { .. } => 1,
             Self::Reload => 3,
+            Self::SlowLog => 4,
         }
     }
 

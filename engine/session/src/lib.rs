@@ -38,6 +38,7 @@ mod server_handle;
 mod session;
 mod sessions;
 mod shutdown;
+mod slow_log;
 mod socket;
 mod stores;
 mod tenants;

@@ -136,6 +136,7 @@ impl Server {
         let mut pollers = Pollers::new(pollers);
         stores.set_budgets(&config.policy.write_budgets, &mut pollers);
         stores.set_pools(&config.policy.pools, &mut pollers);
+        let trace = Trace::start(config.policy.patience.slow_ns(), &mut pollers);
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
             regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
@@ -143,7 +144,7 @@ impl Server {
             queues: Queues::default(),
             busy,
             unregistered,
-            trace: Trace::default(),
+            trace,
             watch,
             pollers,
             config,
@@ -227,6 +228,7 @@ impl Server {
         self.pollers.set_overdue(policy.patience.overdue_after);
         self.stores.set_budgets(&policy.write_budgets, &mut self.pollers);
         self.stores.set_pools(&policy.pools, &mut self.pollers);
+        self.trace.set_log(policy.patience.slow_ns());
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
     }
@@ -551,6 +553,11 @@ impl Server {
                 let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
                 Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
             }
+            ControlRequest::SlowLog => {
+                self.check_operator(id, "read the slow log: it shows what all sessions ask")?;
+                let page = self.trace.past(self.pollers.handles(), &self.sessions);
+                Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
+            }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
@@ -727,7 +734,7 @@ impl Server {
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
                 }
             }
-            Notice::Traced(_freed_here) => self.trace.returned(poller),
+            Notice::Traced(tracer) => self.trace.returned(poller, &tracer),
             Notice::DearBell(slot) => self.expensive_bell(slot),
             Notice::Drained => self.shutdown.drained(poller),
         }

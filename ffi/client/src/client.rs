@@ -162,6 +162,18 @@ impl Client {
         }
     }
 
+    /// Requests of all sessions that were slow since the sidecar's start, as far as it keeps them.
+    ///
+    /// # Errors
+    /// `Denied` for users other than root and the sidecar's own.
+    pub fn slow_log(&self) -> Result<TracePage, ClientError> {
+        let ask = ControlRequest::SlowLog;
+        match self.session.control().call("asking for the slow log", ask, &[])?.message {
+            ControlReply::Trace(page) => Ok(page),
+            other => Err(ClientError::protocol(format!("answer to the slow log: {other:?}"))),
+        }
+    }
+
     /// Has the sidecar read its configuration again; what can change while it serves does.
     ///
     /// # Errors

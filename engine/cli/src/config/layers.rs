@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use toml::{Table, Value};
 
+use super::enums::LogFormat;
 use super::error::ConfigError;
 use super::provenance::{Origin, join};
 
@@ -53,15 +54,26 @@ impl Layers {
     /// `sidecar.socket` of layers that are broken elsewhere: as the strongest of them names it, by
     /// an absolute path.
     pub fn socket(&self) -> Option<PathBuf> {
+        self.of_sidecar("socket").map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// `sidecar.log_format` of layers that are broken elsewhere.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        Value::String(self.of_sidecar("log_format")?).try_into().ok()
+    }
+
+    fn of_sidecar(&self, key: &str) -> Option<String> {
         let overrides = self.overrides().unwrap_or_default();
-        let named = overrides.iter().rev().find(|set| set.path == ["sidecar", "socket"]);
-        let named = named.and_then(|set| set.meanings().first()?.as_str().map(PathBuf::from));
+        let named = overrides.iter().rev().find(|set| set.path == ["sidecar", key]);
+        let named = named.and_then(|set| set.meanings().first()?.as_str().map(str::to_owned));
         let in_file = || {
-            let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
+            // A pipe has been read.
+            let file = self.file.as_ref().filter(|file| file.is_file())?;
+            let text = std::fs::read_to_string(file).ok()?;
             let table: Table = toml::from_str(&text).ok()?;
-            table.get("sidecar")?.get("socket")?.as_str().map(PathBuf::from)
+            table.get("sidecar")?.get(key)?.as_str().map(str::to_owned)
         };
-        named.or_else(in_file).filter(|path| path.is_absolute())
+        named.or_else(in_file)
     }
 }
 

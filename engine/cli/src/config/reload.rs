@@ -14,6 +14,7 @@ impl Config {
         renewed.limits = new.limits.clone();
         renewed.pollers.stall_after = new.pollers.stall_after;
         renewed.pollers.overdue_after = new.pollers.overdue_after;
+        renewed.pollers.slow_after = new.pollers.slow_after;
         renewed.memory = Memory { node: self.memory.node, ..new.memory.clone() };
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
