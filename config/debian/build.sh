@@ -28,7 +28,7 @@ put 644 config/systemd/kvrail.service usr/lib/systemd/system/kvrail.service
 put 644 config/systemd/kvrail-target.service usr/lib/systemd/system/kvrail-target.service
 put 644 config/host/sysusers.conf usr/lib/sysusers.d/kvrail.conf
 put 644 config/host/udev.rules etc/udev/rules.d/90-kvrail.rules
-install -d "$tree/etc/kvrail"
+install -d "$tree/etc/kvrail/kvrail.toml.d"
 "$tree/usr/bin/kvrail" config default >"$tree/etc/kvrail/kvrail.toml"
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"

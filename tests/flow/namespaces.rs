@@ -93,7 +93,15 @@ fn namespaces_outlive_a_killed_sidecar() {
     store(&place, &["remove", "kept", "--yes", "kept"]).expect(0, &[]);
     let (made, created) = Plain::attach(&sidecar).open("kept");
     assert!(made > cleared && created, "a uid is never used twice");
-    sidecar.stop();
+    let log = sidecar.stop();
+    // What changed, and by whom?
+    let own = format!("uid {}", rustix::process::getuid().as_raw());
+    for what in ["cleared", "removed", "made"] {
+        let what = format!("kvrail::audit: store kv: namespace \"kept\" {what} by=");
+        let line = log.lines().find(|line| line.contains(&what));
+        let line = line.unwrap_or_else(|| panic!("no {what:?} in {log}"));
+        assert!(line.contains(&own), "{line}");
+    }
 }
 
 #[test]

@@ -120,6 +120,11 @@ impl Context {
         self.layers.file.as_deref()
     }
 
+    /// Its fragments, as far as their folder can be read.
+    pub fn fragments(&self) -> Vec<PathBuf> {
+        self.layers.fragments().unwrap_or_default()
+    }
+
     /// The same, with notes as lines of this kind of log.
     pub fn with_notes(self, notes: LogFormat) -> Self {
         Self { notes, ..self }

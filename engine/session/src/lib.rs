@@ -10,6 +10,7 @@
 
 mod acceptor;
 mod access;
+mod audit;
 mod closers;
 mod config;
 mod error;
@@ -48,6 +49,7 @@ mod wakers;
 mod watch;
 
 pub use access::Access;
+pub use audit::AUDIT;
 pub use config::{Identity, ServerConfig};
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;

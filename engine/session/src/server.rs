@@ -15,8 +15,8 @@ use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ConfigReport, ControlReply, ControlRequest, Hardware,
-    Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
+    Channel, ChannelError, ClientMessage, ConfigEntry, ConfigReport, ControlReply, ControlRequest,
+    Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
     SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo,
     Waker, Welcome, troubles, unspill_ask,
 };
@@ -171,10 +171,14 @@ impl Server {
         self.report_hook = ReportHook(Box::new(report_hook));
     }
 
-    /// Sets the reader of the configuration for clients' reload requests. `read` runs on the
-    /// control thread, so it must only pass the request on.
-    pub fn read_again_by(&mut self, read: impl Fn(ReloadAsk) + Send + 'static) {
-        self.reader = Some(Reader(Box::new(read)));
+    /// Sets the owner of the configuration: `read` passes on clients' reload requests, `show` has
+    /// what is in force. Both run on the control thread, so they must be quick.
+    pub fn configure_by(
+        &mut self,
+        read: impl Fn(ReloadAsk) + Send + 'static,
+        show: impl Fn() -> Vec<ConfigEntry> + Send + 'static,
+    ) {
+        self.reader = Some(Reader { read: Box::new(read), show: Box::new(show) });
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -558,6 +562,11 @@ impl Server {
                 let page = self.trace.past(self.pollers.handles(), &self.sessions);
                 Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
             }
+            ControlRequest::ShowConfig => {
+                self.check_operator(id, "see the configuration: it names users and files")?;
+                let entries = (self.reader()?.show)();
+                Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
+            }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
@@ -579,12 +588,14 @@ impl Server {
     /// Passes the request on; the answer comes through the handle.
     fn read_again(&self, id: u64, seq: u64) -> Result<(), Failure> {
         self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
-        let Some(Reader(read)) = &self.reader else {
-            return Err((Status::Unsupported, "this sidecar has no configuration to read".into()));
-        };
         let peer = self.sessions.get(id).expect("an asking session lives").peer();
-        read(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
+        (self.reader()?.read)(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
         Ok(())
+    }
+
+    fn reader(&self) -> Result<&Reader, Failure> {
+        let none = || (Status::Unsupported, "this sidecar has no configuration to read".into());
+        self.reader.as_ref().ok_or_else(none)
     }
 
     fn ask_store(

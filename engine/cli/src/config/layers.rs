@@ -1,4 +1,4 @@
-//! The layers over the defaults: a file, the environment, `--set`.
+//! The layers over the defaults: a file, its fragments, the environment, `--set`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::enums::LogFormat;
 use super::error::ConfigError;
+use super::fragments;
 use super::provenance::{Origin, join};
 
 /// Prefix of kvrail's environment variables.
@@ -38,6 +39,14 @@ pub struct Override {
 }
 
 impl Layers {
+    /// The fragments of the file, the strongest last.
+    ///
+    /// # Errors
+    /// `ConfigError` where their folder cannot be read.
+    pub fn fragments(&self) -> Result<Vec<PathBuf>, ConfigError> {
+        self.file.as_deref().map_or_else(|| Ok(Vec::new()), fragments::of)
+    }
+
     /// Overrides in order of precedence, the strongest last.
     pub fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         let mut variables: Vec<_> = self
@@ -66,14 +75,15 @@ impl Layers {
         let overrides = self.overrides().unwrap_or_default();
         let named = overrides.iter().rev().find(|set| set.path == ["sidecar", key]);
         let named = named.and_then(|set| set.meanings().first()?.as_str().map(str::to_owned));
-        let in_file = || {
+        let in_file = |file: &PathBuf| {
             // A pipe has been read.
-            let file = self.file.as_ref().filter(|file| file.is_file())?;
-            let text = std::fs::read_to_string(file).ok()?;
+            let text = file.is_file().then(|| std::fs::read_to_string(file).ok())??;
             let table: Table = toml::from_str(&text).ok()?;
             table.get("sidecar")?.get(key)?.as_str().map(str::to_owned)
         };
-        named.or_else(in_file)
+        let files = self.file.iter().cloned().chain(self.fragments().unwrap_or_default());
+        let files: Vec<_> = files.collect();
+        named.or_else(|| files.iter().rev().find_map(in_file))
     }
 }
 

@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use crate::serve::{
     EarlyStop, Parent, Reload, Sidecar, await_drives, confine, log_to_stderr, temporary,
 };
-use kvrail_cli::config::{Config, Loaded, LogFormat};
+use kvrail_cli::config::{Loaded, LogFormat};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, print_json};
@@ -61,7 +61,7 @@ fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Resul
     let format = |loaded: &Loaded| loaded.config.sidecar.log_format;
     let lines = loaded.as_ref().map_or_else(|_| context.log_format(), format);
     let context = &context.clone().with_notes(lines);
-    let served = loaded.and_then(|loaded| serve_as(&loaded.config, parent, remove, context));
+    let served = loaded.and_then(|loaded| serve_as(loaded, parent, remove, context));
     match lines {
         LogFormat::Text => served,
         LogFormat::Json => served.map_err(|failure| failure.shown_as(Format::Json)),
@@ -69,11 +69,12 @@ fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Resul
 }
 
 fn serve_as(
-    config: &Config,
+    loaded: Loaded,
     parent: Option<Parent>,
     remove: &[PathBuf],
     context: &Context,
 ) -> Result<(), Failure> {
+    let config = &loaded.config.clone();
     let stop = EarlyStop::register(parent)?;
     await_drives(config, context, &stop);
     if stop.is_asked() {
@@ -83,7 +84,7 @@ fn serve_as(
     let entered = confine(config, context.config_file(), remove)?;
     let (set_log, lost_lines, log) = log_to_stderr(config)?;
     let note = |text: &str| context.note_text(text).iter().for_each(|note| log.say(note));
-    let reload = Reload::new(config.clone(), context.clone(), set_log);
+    let reload = Reload::new(loaded, context.clone(), set_log);
     let sidecar = Sidecar::start(config, reload, lost_lines, entered, &stop)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
     match context.format {

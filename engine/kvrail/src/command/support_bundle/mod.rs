@@ -34,7 +34,7 @@ Examples:
 
 It holds the configuration with its origin, status, slow requests, metrics, checks, devices,
 topology, versions and the end of the log. Secrets and the paths of key files are left out; names of
-hosts, users and processes, and hashes of keys of blocks, are not. Only its owner may read the file.";
+hosts, users and processes, and hashes of blocks' keys, are not. Only its owner may read the file.";
 
 /// Longest wait for a part; a slower part is left out, with a note in its place.
 const PATIENCE: Duration = Duration::from_secs(30);
