@@ -33,6 +33,7 @@ install -d "$tree/etc/kvrail/kvrail.toml.d"
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"
 put 644 docs/service.md "$doc/README.md"
+put 644 docs/runbooks.md "$doc/runbooks.md"
 for file in config/host/*.conf config/examples/*.toml config/grafana/*.json \
     config/prometheus/*.yaml; do
     put 644 "$file" "$doc/examples/$(basename "$file")"

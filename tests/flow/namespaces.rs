@@ -90,7 +90,14 @@ fn namespaces_outlive_a_killed_sidecar() {
     assert!(cleared > kept && !created);
     let shown = store(&place, &["status"]).stdout;
     assert!(shown.contains("serving") && shown.contains("member-1"), "{shown}");
+    let counts = || {
+        let report = sidecar.status();
+        let counts = report.shards.iter().map(|shard| (shard.namespaces, shard.namespaces_max));
+        counts.collect::<Vec<_>>()
+    };
+    eventually("both members have one of 32", || counts() == [(1, 32); 2]);
     store(&place, &["remove", "kept", "--yes", "kept"]).expect(0, &[]);
+    eventually("it is removed", || counts() == [(0, 32); 2]);
     let (made, created) = Plain::attach(&sidecar).open("kept");
     assert!(made > cleared && created, "a uid is never used twice");
     let log = sidecar.stop();

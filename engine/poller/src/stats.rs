@@ -197,6 +197,8 @@ pub struct StoreStats {
     pub bytes: Counter,
     /// Holds in force.
     pub holds: Counter,
+    /// Namespaces that there are, and that there may be.
+    pub namespaces: [Counter; 2],
     /// Seconds since 1970 when the oldest segment with content was opened; 0: none.
     pub oldest: Counter,
     /// Its pools, by their numbers on the medium.
