@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Helm chart: lint, render, the API's schemas, its configuration read by the real binary.
+# The Helm chart: lint, render, the API's schemas, steps of a pod with the real binary, restarts.
 set -euo pipefail
 
 skip() {

@@ -19,12 +19,12 @@ fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-fn get(socket: &Path, path: &str) -> (u16, String) {
+pub(crate) fn get(socket: &Path, path: &str) -> (u16, String) {
     exchange(UnixStream::connect(socket).unwrap(), path)
 }
 
 /// `kvrail serve` with this `metrics.listen`.
-fn serve(place: &Place, listen: &str) -> Command {
+pub(crate) fn serve(place: &Place, listen: &str) -> Command {
     let mut command = place.serve();
     command.arg("--set").arg(format!("metrics.listen=\"{listen}\""));
     command

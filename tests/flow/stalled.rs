@@ -9,6 +9,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::metrics::{get, serve};
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 /// A stopped thread of another process; it continues when this is dropped.
@@ -106,4 +107,29 @@ fn a_stalled_poller_is_named_and_others_are_served() {
     sidecar.wait_for_belongings(&before);
     let log = sidecar.stop();
     assert_eq!(log.matches("has not turned for").count(), 1, "{log}");
+}
+
+/// A supervisor that restarts it would stop the drive that serves, for one that it does not mend.
+#[test]
+fn a_stalled_poller_is_no_reason_to_restart_the_others() {
+    let place = place();
+    let socket = place.path("metrics");
+    let sidecar = Sidecar::start_as(&place, serve(&place, &format!("unix:{}", socket.display())));
+    let probes = || ["/livez", "/healthz", "/readyz"].map(|path| get(&socket, path).0);
+    assert_eq!(probes(), [200, 200, 200]);
+    let Some(hung) = Held::thread(&sidecar, "kvrail-poll-1") else { return };
+    eventually("one hangs", || probes() == [200, 503, 200]);
+    let client = Client::attach(sidecar.socket()).unwrap();
+    let volume = client.volume("null").unwrap();
+    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    assert_eq!(read(&mut queue, &volume, &arena), Status::Ok);
+    let all = Held::thread(&sidecar, "kvrail-poll-0");
+    eventually("all hang", || probes() == [503, 503, 200]);
+    let (_, why) = get(&socket, "/livez");
+    assert!(why.contains("poller 0 has not turned for"), "{why}");
+    drop((hung, all));
+    eventually("they turn again", || probes() == [200, 200, 200]);
+    drop((queue, arena, client));
+    sidecar.stop();
 }

@@ -3,22 +3,27 @@
 import json
 import os
 import subprocess
+import tarfile
 import tomllib
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "config/helm/kvrail"
+import kubernetes_validate
+from chart import CHART, ROOT, all_of_kind, helm, of_kind, pod_of, render, template
+
 ENGINES = ROOT / "config/helm/engines"
 VERSIONS = ["1.30", "1.37"]
 # Keys that the chart sets by itself: no values.
 OWN = {"sidecar": {"socket", "drain_timeout"}, "metrics": {"listen"}}
 
 BAY = {"name": "kv", "members": ["pci:0000:3b:00.0"]}
-FILE = {"volumes": [{"name": "kv", "members": ["/srv/kv/a"]}], "files": "/srv/kv"}
+STORE = {"kind": "store", "blockMean": "1MiB"}
+FILE = {
+    "volumes": [{"name": "kv", "members": ["/srv/kv/a"], "create": STORE | {"size": "1GiB"}}],
+    "files": "/srv/kv",
+}
 PLUGIN = {"devices": {"access": "plugin", "resources": {"example.com/nvme": 2}, "groups": [6]}}
 PRIVILEGED = {"devices": {"access": "privileged"}}
 TENANT = {"namespaces": "team \"a\" *", "uids": [1000], "rights": "write"}
@@ -48,7 +53,43 @@ GOOD = {
             "a.example": [BAY | {"device": {"mode": "iopoll", "queue_depth": 64}}],
             "b.example": [{"name": "kv", "members": ["/dev/disk/by-id/nvme-X", "serial:S1/1"]}],
         },
-        "metrics": {"podMonitor": {"enabled": True, "labels": {"team": "kv"}}},
+        "nodeSelector": {"drives": "mixed"},
+        "metrics": {
+            "podMonitor": {"enabled": True, "labels": {"team": "kv"}},
+            "rules": {"enabled": True, "labels": {"team": "kv"}},
+            "dashboard": {"enabled": True},
+            "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+        },
+        "seLinuxOptions": {"type": "spc_t"},
+        "appArmor": {"type": "Localhost", "localhostProfile": "kvrail"},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "5%"}},
+        "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
+        "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+        "hostPID": True,
+    },
+    "groups": PRIVILEGED
+    | {
+        "updateStrategy": {"type": "OnDelete"},
+        "groups": {
+            "bays": {"nodeSelector": {"drives": "bays"}, "volumes": [BAY | {"create": STORE}]},
+            "mixed": {
+                "nodeSelector": {"drives": "mixed"},
+                "nodes": {"c": [{"name": "kv", "members": ["serial:S2"], "create": STORE}]},
+                "hugepages": {"amount": "4Gi"},
+                "config": {"limits": {"sessions": 8}},
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+                                {"matchExpressions": [{"key": "b", "operator": "Exists"}]},
+                            ]
+                        }
+                    }
+                },
+            },
+        },
     },
     "privileged": PRIVILEGED
     | {
@@ -63,13 +104,21 @@ GOOD = {
         "gpu": {"runtimeClassName": "nvidia"},
     },
     "target": PRIVILEGED | {"volumes": [BAY], "target": TARGET},
-    "maintenance": FILE | {"maintenance": True},
 }
 # Values, and words of the error that they end with.
 BAD = [
     ({}, ["nothing to serve", "set volumes"]),
     (PRIVILEGED | {"target": TARGET}, ["nothing to serve", "set volumes"]),
-    (FILE | {"nodes": {"a": [BAY]}}, ["volumes and nodes are both set"]),
+    (FILE | {"groups": {"a": FILE}}, ["groups is set beside volumes", "in each group"]),
+    (
+        {"groups": {"a": FILE, "b": FILE | {"nodeSelector": {"x": "z"}}}},
+        ["groups.a and groups.b may select the same node", "nodeSelector"],
+    ),
+    ({"groups": {"a": {}}}, ["set groups.a.volumes"]),
+    ({"groups": {"nodes": FILE}}, ["groups.nodes", "choose another"]),
+    ({"groups": {"A": FILE}}, ["groups", "A"]),
+    ({"groups": {"a": {"metrics": {}}}}, ["groups.a", "metrics"]),
+    (PRIVILEGED | {"nodes": {"a": [BAY]}}, ["set nodeSelector to a label"]),
     ({"volumes": [BAY]}, ["pci:0000:3b:00.0", "set devices.access"]),
     (
         PRIVILEGED | {"volumes": [{"name": "kv", "members": ["/dev/nvme0n1"]}]},
@@ -90,33 +139,59 @@ BAD = [
     (FILE | {"drainSeconds": "30s"}, ["drainSeconds", "integer"]),
     (FILE | {"user": 0}, ["user", "1"]),
     ({"volumes": [{"name": "kv"}]}, ["volumes.0", "members"]),
+    (PRIVILEGED | {"volumes": [BAY | {"create": {}}]}, ["volumes.0.create", "kind"]),
+    (
+        PRIVILEGED | {"volumes": [BAY | {"create": STORE | {"blockMean": "1M"}}]},
+        ["volumes.0.create.blockMean"],
+    ),
+    (
+        PRIVILEGED | {"volumes": [BAY | {"create": STORE | {"stripe": "1MiB"}}]},
+        ["volumes: create.stripe", "a store volume has none"],
+    ),
+    (
+        PRIVILEGED | {"volumes": [BAY | {"create": {"kind": "raw", "segment": "1MiB"}}]},
+        ["volumes: create.segment", "a raw volume has none"],
+    ),
+    (
+        FILE | {"volumes": [{"name": "kv", "members": ["/srv/kv/a"], "create": STORE}]},
+        ["/srv/kv/a", "set create.size"],
+    ),
+    (
+        {"volumes": [{"name": "kv", "members": ["null:1GiB"], "create": STORE}]},
+        ["null:1GiB", "leave create out"],
+    ),
+    (FILE | {"maintenance": True}, ["maintenance"]),
+    (FILE | {"updateStrategy": {"type": "Recreate"}}, ["updateStrategy.type", "OnDelete"]),
+    (
+        FILE | {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
+        ["updateStrategy.rollingUpdate", "maxSurge"],
+    ),
+    (
+        FILE
+        | {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}}},
+        ["updateStrategy.rollingUpdate.maxUnavailable"],
+    ),
+    (FILE | {"tolerations": [{"efect": "NoSchedule"}]}, ["tolerations.0", "efect"]),
+    (FILE | {"nodeSelector": {"gpu": True}}, ["nodeSelector.gpu", "string"]),
+    (FILE | {"seLinuxOptions": {"typ": "spc_t"}}, ["seLinuxOptions", "typ"]),
+    (FILE | {"appArmor": {"type": "unconfined"}}, ["appArmor.type", "Unconfined"]),
+    (FILE | {"extraEnv": [{"name": "NODE_NAME"}]}, ["extraEnv", "NODE_NAME", "leave it out"]),
+    (FILE | {"extraVolumes": [{"name": "socket"}]}, ["extraVolumes", "socket", "another name"]),
+    (
+        FILE | {"extraVolumeMounts": [{"name": "more", "mountPath": "/more"}]},
+        ["extraVolumeMounts", "more", "extraVolumes"],
+    ),
+    (FILE | {"metrics": {"networkPolicy": {"enabled": True}}}, ["metrics.networkPolicy.from"]),
+    (
+        PRIVILEGED
+        | {
+            "volumes": [BAY],
+            "target": TARGET,
+            "metrics": {"networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]}},
+        },
+        ["metrics.networkPolicy", "the node's network"],
+    ),
 ]
-
-
-def helm(*arguments, values, folder):
-    path = folder / "values.yaml"
-    path.write_text(yaml.safe_dump(values))
-    command = [os.environ["HELM"], *arguments, str(CHART), "--values", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def template(values, folder, version="1.30"):
-    arguments = ["template", "cache", "--kube-version", version, "--namespace", "kv"]
-    return helm(*arguments, values=values, folder=folder)
-
-
-def render(values, folder, version="1.30"):
-    done = template(values, folder, version)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
-
-
-def of_kind(kind, documents):
-    return next(document for document in documents if document["kind"] == kind)
-
-
-def pod_of(documents):
-    return of_kind("DaemonSet", documents)["spec"]["template"]["spec"]
 
 
 def sidecar_of(documents):
@@ -129,6 +204,45 @@ def valid(documents, version):
         # The operator's own kind: the API has it only where the operator is.
         if not document["apiVersion"].startswith("monitoring.coreos.com/"):
             kubernetes_validate.validate(document, version, strict=True)
+
+
+def faults(pod):
+    """What the API server refuses in a pod beyond its schema."""
+    names = [volume["name"] for volume in pod["volumes"]]
+    found = [f"two volumes {name}" for name in names if names.count(name) > 1]
+    for container in pod["initContainers"] + pod["containers"]:
+        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+        found += [f"two mounts at {path}" for path in paths if paths.count(path) > 1]
+        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        found += [f"no volume {name}" for name in mounts - set(names)]
+        variables = [variable["name"] for variable in container["env"]]
+        found += [f"two variables {name}" for name in variables if variables.count(name) > 1]
+        limits = container["resources"].get("limits", {})
+        requests = container["resources"].get("requests", {})
+        # Reserved pages come with a request of memory or of CPU.
+        if any(name.startswith("hugepages-") for name in limits) and not requests:
+            found.append("hugepages alone")
+        ports = {port["name"] for port in container.get("ports", [])}
+        probes = [container[key]["httpGet"]["port"] for key in container if "Probe" in key]
+        found += [f"no port {port}" for port in set(probes) - ports]
+    return found
+
+
+@pytest.mark.parametrize("values", GOOD.values(), ids=GOOD)
+def test_pods_are_such_as_the_api_server_admits(values, tmp_path):
+    documents = render(values, tmp_path)
+    selectors = []
+    for daemons in all_of_kind("DaemonSet", documents):
+        template = daemons["spec"]["template"]
+        assert faults(template["spec"]) == [], daemons["metadata"]["name"]
+        selector = daemons["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        assert all(len(value) <= 63 for value in template["metadata"]["labels"].values())
+        # Each finds its own pods and no other's.
+        assert selector not in selectors
+        selectors.append(selector)
+    identities = [(it["kind"], it["metadata"]["name"]) for it in documents]
+    assert len(identities) == len(set(identities)), identities
 
 
 def config(path):
@@ -159,21 +273,34 @@ def test_a_field_that_the_api_lacks_is_found(tmp_path):
         valid(documents, VERSIONS[0])
 
 
+def parts(values):
+    """Name of the objects and values of each group."""
+    groups = values.get("groups")
+    if groups is None:
+        return {"cache-kvrail": values}
+    return {f"cache-kvrail-{name}": values | own for name, own in groups.items()}
+
+
 @pytest.mark.parametrize("values", GOOD.values(), ids=GOOD)
 def test_the_binary_reads_the_configuration(values, tmp_path):
-    data = of_kind("ConfigMap", render(values, tmp_path))["data"]
-    files = {name: text for name, text in data.items() if name.endswith(".toml")}
-    assert set(files) == {f"{node}.toml" for node in values.get("nodes", {"kvrail": 0})}
-    for name, text in files.items():
-        path = tmp_path / name
-        path.write_text(text)
-        config(path)
-        read = tomllib.loads(text)
-        assert read["sidecar"]["socket"] == "/run/kvrail/kvrail.sock"
-        volumes = values.get("nodes", {}).get(name.removesuffix(".toml"), values.get("volumes", []))
-        assert read.get("volume", []) == volumes
-        for section, keys in values.get("config", {}).items():
-            assert read[section].items() >= keys.items()
+    documents = all_of_kind("ConfigMap", render(values, tmp_path))
+    maps = {it["metadata"]["name"]: it["data"] for it in documents}
+    for name, own in parts(values).items():
+        group, nodes = maps[name], maps[f"{name}-nodes"]
+        expected = {f"{node}.toml": volumes for node, volumes in own.get("nodes", {}).items()}
+        assert set(nodes) == set(expected) | {it.replace(".toml", ".create") for it in expected}
+        expected["volumes.toml"] = own.get("volumes", [])
+        for file, volumes in expected.items():
+            text = group["kvrail.toml"] + (nodes | group)[file]
+            path = tmp_path / file
+            path.write_text(text)
+            config(path)
+            read = tomllib.loads(text)
+            assert read["sidecar"]["socket"] == "/run/kvrail/kvrail.sock"
+            bare = [{key: it[key] for key in it if key != "create"} for it in volumes]
+            assert read.get("volume", []) == bare
+            for section, keys in own.get("config", {}).items():
+                assert read[section].items() >= keys.items()
 
 
 @pytest.mark.parametrize(("values", "words"), BAD, ids=[" ".join(words) for _, words in BAD])
@@ -181,6 +308,9 @@ def test_bad_values_end_with_the_reason(values, words, tmp_path):
     done = template(values, tmp_path)
     assert done.returncode != 0, done.stdout
     assert [word for word in words if word not in done.stderr] == [], done.stderr
+    # One error, not a list of all that follows from it.
+    wrong = [line for line in done.stderr.splitlines() if line.startswith("- ")]
+    assert len(wrong) <= 1, done.stderr
 
 
 def test_the_schema_has_the_keys_of_the_configuration():
@@ -201,15 +331,68 @@ def test_the_chart_has_the_version_of_the_workspace():
     assert {chart["version"], chart["appVersion"]} == {manifest["workspace"]["package"]["version"]}
 
 
+def containers(documents):
+    """All that get devices, of all pods: those that make volumes, serve, and wait."""
+    for daemons in all_of_kind("DaemonSet", documents):
+        pod = daemons["spec"]["template"]["spec"]
+        yield from (it for it in pod["initContainers"] if it["name"] != "configure")
+        yield from pod["containers"]
+
+
 def test_only_named_devices_make_it_privileged(tmp_path):
     for name, values in GOOD.items():
-        context = sidecar_of(render(values, tmp_path))["securityContext"]
-        privileged = values.get("devices", {}).get("access") == "privileged"
-        assert context.get("privileged", False) == privileged, name
-        assert context["readOnlyRootFilesystem"]
-        if not privileged:
-            assert context["capabilities"]["drop"] == ["ALL"]
-            assert context["seccompProfile"]["type"] == "Localhost"
+        for container in containers(render(values, tmp_path)):
+            context = container["securityContext"]
+            privileged = values.get("devices", {}).get("access") == "privileged"
+            assert context.get("privileged", False) == privileged, name
+            assert context["readOnlyRootFilesystem"]
+            if not privileged:
+                assert context["capabilities"]["drop"] == ["ALL"]
+                assert context["seccompProfile"]["type"] == "Localhost"
+
+
+@pytest.mark.parametrize(("version", "field"), [("1.29", False), ("1.30", True)])
+def test_apparmor_is_where_the_version_has_it(version, field, tmp_path):
+    documents = render(GOOD["plugin"], tmp_path, version)
+    template = of_kind("DaemonSet", documents)["spec"]["template"]
+    old = "container.apparmor.security.beta.kubernetes.io/kvrail"
+    assert template["metadata"]["annotations"].get(old) == (None if field else "localhost/kvrail")
+    for container in containers(documents):
+        assert ("appArmorProfile" in container["securityContext"]) == field
+
+
+def test_a_plugins_devices_are_there_for_whoever_makes_volumes(tmp_path):
+    for container in containers(render(GOOD["plugin"], tmp_path)):
+        assert container["resources"]["limits"]["example.com/nvme"] == 2
+
+
+def test_a_node_in_maintenance_has_no_sidecar(tmp_path):
+    for values in GOOD.values():
+        for daemons in all_of_kind("DaemonSet", render(values, tmp_path)):
+            pod = daemons["spec"]["template"]["spec"]
+            required = "requiredDuringSchedulingIgnoredDuringExecution"
+            terms = pod["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+            waits = daemons["metadata"]["name"].endswith("-maintenance")
+            expected = {
+                "key": "kvrail/maintenance",
+                "operator": "Exists" if waits else "DoesNotExist",
+            }
+            # A node that fits one of the terms is chosen.
+            assert all(expected in term["matchExpressions"] for term in terms)
+            (container,) = pod["containers"]
+            assert (container["args"] == ["wait"]) == waits
+            assert ("livenessProbe" in container) == (not waits)
+
+
+def test_a_hung_drive_is_no_reason_to_kill(tmp_path):
+    """/healthz fails with one stalled poller, /livez with the last one: see engine/metrics."""
+    container = sidecar_of(render(FILE, tmp_path))
+    probes = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
+    assert probes == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
 
 
 def test_memlock_is_raised_and_root_left_before_kvrail_runs(tmp_path):
@@ -221,8 +404,8 @@ def test_memlock_is_raised_and_root_left_before_kvrail_runs(tmp_path):
     added = container["securityContext"]["capabilities"]["add"]
     keep = ",".join(f"+{name.lower()}" for name in added)
     shell = ["setpriv", f"--bounding-set=-all,{keep}", "--inh-caps=-all", "--no-new-privs"]
-    *command, kvrail = container["command"]
-    assert kvrail == "/usr/bin/kvrail"
+    *command, shell_of_image, script = container["command"]
+    assert (shell_of_image, script) == ("/bin/bash", "/etc/kvrail/node.sh")
     command = [*shell, *command, "cat", "/proc/self/status", "/proc/self/limits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -240,11 +423,49 @@ def test_drain_ends_before_the_kill(tmp_path):
 
 
 def test_the_operator_scrapes_under_the_job_that_alerts_are_for(tmp_path):
-    rules = (ROOT / "config/prometheus/kvrail-alerts.yaml").read_text()
     documents = render(GOOD["plugin"], tmp_path)
     label = of_kind("PodMonitor", documents)["spec"].get("jobLabel")
     job = of_kind("DaemonSet", documents)["spec"]["template"]["metadata"]["labels"].get(label)
-    assert f'up{{job="{job}"}}' in rules
+    rules = json.dumps(of_kind("PrometheusRule", documents)["spec"])
+    assert f'up{{job=\\"{job}\\"}}' in rules
+
+
+def test_alerts_and_dashboard_are_those_of_the_repository(tmp_path):
+    documents = render(GOOD["plugin"], tmp_path)
+    alerts = yaml.safe_load((ROOT / "config/prometheus/kvrail-alerts.yaml").read_text())
+    assert of_kind("PrometheusRule", documents)["spec"] == alerts
+    maps = all_of_kind("ConfigMap", documents)
+    (board,) = [it for it in maps if it["metadata"]["name"].endswith("-dashboard")]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    shown = json.loads(board["data"]["kvrail.json"])
+    assert shown == json.loads((ROOT / "config/grafana/kvrail.json").read_text())
+
+
+def test_a_packaged_chart_has_the_files_that_lie_elsewhere(tmp_path):
+    """Alerts and dashboard are links in the repository."""
+    command = [os.environ["HELM"], "package", str(CHART), "--destination", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    (archive,) = tmp_path.glob("*.tgz")
+    with tarfile.open(archive) as packed:
+        for name, place in [
+            ("kvrail-alerts.yaml", "config/prometheus/kvrail-alerts.yaml"),
+            ("kvrail-dashboard.json", "config/grafana/kvrail.json"),
+        ]:
+            assert packed.extractfile(f"kvrail/files/{name}").read() == (ROOT / place).read_bytes()
+
+
+def test_the_network_policy_is_for_the_pods_that_serve(tmp_path):
+    documents = render(GOOD["plugin"], tmp_path)
+    policy = of_kind("NetworkPolicy", documents)["spec"]
+    serves, waits = (
+        daemons["spec"]["template"]["metadata"]["labels"]
+        for daemons in all_of_kind("DaemonSet", documents)
+    )
+    chosen = policy["podSelector"]["matchLabels"].items()
+    assert chosen <= serves.items() and not chosen <= waits.items()
+    ports = {port["name"] for port in sidecar_of(documents)["ports"]}
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} <= ports
+    assert policy["egress"] == []
 
 
 def test_no_variable_of_a_service_reaches_the_sidecar(tmp_path):

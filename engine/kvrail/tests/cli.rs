@@ -385,6 +385,70 @@ fn existing_data_is_refused_with_status_3() {
     refused.stderr(contains("volume wipe"));
 }
 
+/// `volume create --if-blank` of a store `kv` on these members, with more words.
+fn prepare(members: &[PathBuf], words: &[&str]) -> assert_cmd::assert::Assert {
+    let mut command = kvrail();
+    command.args(["volume", "create", "kv", "--if-blank", "--direct", "optional"]);
+    command.args(["--size", "16MiB"]).args(words).args(members);
+    command.assert()
+}
+
+#[test]
+fn a_blank_member_is_prepared_once() {
+    let directory = directory();
+    let members = ["a", "b"].map(|file| directory.path().join(file));
+    let store = ["--kind", "store", "--format", "json"];
+    let first = prepare(&members, &store).success();
+    let first = json(&first.get_output().stdout);
+    assert_eq!((&first["made"], &first["kind"]), (&true.into(), &"store".into()));
+    let read = || members.each_ref().map(|member| fs::read(member).unwrap());
+    let before = read();
+    let again = prepare(&members, &store).success();
+    let again = json(&again.get_output().stdout);
+    assert_eq!((&again["made"], &again["uuid"]), (&false.into(), &first["uuid"]));
+    let shape = prepare(&members, &["--kind", "store", "--block-mean", "1KiB"]).success();
+    shape.stdout(contains("is there: nothing was made"));
+    let kind = prepare(&members, &["--kind", "raw"]).code(3);
+    kind.stderr(contains("as a store volume, not as raw").and(contains("remedy: ")));
+    assert!(read() == before, "a member was written");
+    prepare(&members, &["--force"]).code(2);
+}
+
+/// The sidecar decides whether it serves what is left of a volume: a node must come up with it.
+#[test]
+fn a_volume_with_a_lost_member_is_not_made_again() {
+    let directory = directory();
+    let members = ["a", "b"].map(|file| directory.path().join(file));
+    prepare(&members, &["--kind", "store"]).success();
+    fs::remove_file(&members[1]).unwrap();
+    prepare(&members, &["--kind", "store"]).success().stdout(contains("nothing was made"));
+    assert!(!members[1].exists(), "a file was made");
+    fs::write(&members[1], "not a volume").unwrap();
+    let foreign = prepare(&members, &["--kind", "store"]).success();
+    foreign.stderr(contains("stays as it is: unknown data"));
+    assert_eq!(fs::read(&members[1]).unwrap(), b"not a volume");
+}
+
+#[test]
+fn nothing_foreign_is_prepared() {
+    let directory = directory();
+    let members = ["a", "b"].map(|file| directory.path().join(file));
+    fs::write(&members[1], "not a volume").unwrap();
+    let foreign = prepare(&members, &["--kind", "store"]).code(3);
+    foreign.stderr(contains("unknown data").and(contains("remedy: ")));
+    assert_eq!(fs::read(&members[1]).unwrap(), b"not a volume");
+    assert!(!members[0].exists(), "a file of a refused volume stays");
+    // A volume of another name is foreign too.
+    let others = volume(directory.path(), "kv0");
+    let labelled = prepare(&others, &["--kind", "store"]).code(3);
+    labelled.stderr(contains("kv0").and(contains("volume wipe")));
+    let gone = kvrail()
+        .args(["volume", "create", "kv", "--if-blank", "serial:NOBODY", "--kind", "store"])
+        .assert()
+        .code(2);
+    gone.stderr(contains("serial:NOBODY: no NVMe namespace"));
+}
+
 #[test]
 fn a_full_disk_is_said_before_anything_is_written() {
     let directory = directory();
@@ -569,4 +633,72 @@ fn the_doctor_ends_with_the_worst_finding() {
     }
     let shown = kvrail().args(["check", "."]).assert();
     shown.stdout(contains("kernel-version").and(contains("failures,")));
+}
+
+/// A sidecar on memory that ends with a change of `file`, once it serves.
+fn sidecar_of(file: &Path, copy: &Path, log: &Path) -> std::process::Child {
+    let directory = log.parent().unwrap();
+    let socket = directory.join("kvrail.sock");
+    let child = Process::new(env!("CARGO_BIN_EXE_kvrail"))
+        .args(["serve", "--config", "/dev/null", "--set", "metrics.listen=off"])
+        .args(["--set", "volume=[{name=\"kv\", members=[\"null:1GiB\"]}]", "--set"])
+        .arg(format!("sidecar.socket={}", socket.display()))
+        .arg("--exit-on-change")
+        .args([file, copy])
+        .stderr(fs::File::create(log).unwrap())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !kvrail().arg("status").arg("--socket").arg(&socket).output().unwrap().status.success() {
+        let log = fs::read_to_string(log).unwrap();
+        assert!(Instant::now() < patience, "it does not serve: {log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child
+}
+
+#[test]
+fn a_sidecar_ends_with_a_change_of_its_file() {
+    let directory = directory();
+    let at = |name: &str| directory.path().join(name);
+    let (file, copy, log) = (at("part/node.toml"), at("copy.toml"), at("log"));
+    fs::create_dir(at("part")).unwrap();
+    // At first the file is not there, and its copy is empty; then it is another one.
+    let part = |volume: &str, member: &str| {
+        format!("[[volume]]\nname = \"{volume}\"\nmembers = [\"{member}\"]\n")
+    };
+    let (one, two) = (part("kv", "null:1GiB"), part("kv", "/data/kv.img"));
+    let put = |text: &str| {
+        fs::write(at("part/new"), text).unwrap();
+        fs::rename(at("part/new"), &file).unwrap();
+    };
+    for (old, new) in [(None, &one), (Some(&one), &two)] {
+        let copied = old.cloned().unwrap_or_default();
+        fs::write(&copy, copied).unwrap();
+        let mut child = sidecar_of(&file, &copy, &log);
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(child.try_wait().unwrap(), None, "ended before the change");
+        // A part with which it would not start again ends nothing.
+        let bad_parts = [
+            (part("kv", "serial:NOBODY"), "volume kv: serial:NOBODY"),
+            (part("kv", "/dev/disk/by-id/none"), "/dev/disk/by-id/none is not there"),
+            ("volume = 1".to_owned(), "TOML parse error"),
+        ];
+        for (bad, why) in bad_parts.into_iter().filter(|_| old.is_none()) {
+            put(&bad);
+            let said = || fs::read_to_string(&log).unwrap();
+            let patience = Instant::now() + Duration::from_secs(60);
+            while !(said().contains("goes on without it") && said().contains(why)) {
+                assert!(Instant::now() < patience, "no {why}: {}", said());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            std::thread::sleep(Duration::from_secs(3));
+            assert_eq!(child.try_wait().unwrap(), None, "ended by {bad}");
+        }
+        put(new);
+        let status = child.wait().unwrap();
+        let log = fs::read_to_string(&log).unwrap();
+        assert!(status.success() && log.contains("drained and stopped"), "{status}: {log}");
+        assert!(log.contains("node.toml has changed: the sidecar stops in 0 s"), "{log}");
+    }
 }

@@ -1,4 +1,5 @@
-//! The sidecar's HTTP endpoint: `/metrics`, `/healthz`, `/readyz`, `/status` and a live page.
+//! The sidecar's HTTP endpoint: `/metrics`, `/livez`, `/healthz`, `/readyz`, `/status` and a live
+//! page.
 //!
 //! Owns the texts of all of them, which are made of the report that `kvrail status` shows too.
 //! Never on a data path, on a thread of its own below all others: connections, bytes and time of a

@@ -4,9 +4,10 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, StatusCode};
+use kvrail_protocol::StatusReport;
 
 use crate::exposition::Dialect;
-use crate::health::{health, readiness};
+use crate::health::{health, liveness, readiness};
 use crate::hosts::Hosts;
 use crate::snapshot::{NoReport, Snapshots};
 
@@ -24,6 +25,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const PATHS: &str = "\
 /          a live page
 /metrics   for Prometheus
+/livez     200 while a restart would not help
 /healthz   200 while every poller turns
 /readyz    200 while clients are served
 /status    what `kvrail status --format json` prints
@@ -58,7 +60,7 @@ impl Site {
     fn is_misled<B>(&self, request: &Request<B>) -> bool {
         let Some(hosts) = &self.hosts else { return false };
         let mut named = request.headers().get_all(HOST).iter();
-        let asked = !matches!(request.uri().path(), "/healthz" | "/readyz");
+        let asked = !matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz");
         asked && !named.all(|host| hosts.allow(host.to_str().ok().or(Some(""))))
     }
 }
@@ -67,7 +69,8 @@ async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> HttpResponse 
     match request.uri().path() {
         "/" => page(),
         "/metrics" => metrics(dialect(request), snapshots).await,
-        "/healthz" => healthz(snapshots).await,
+        "/livez" => alive(snapshots, liveness).await,
+        "/healthz" => alive(snapshots, health).await,
         "/readyz" => readyz(snapshots).await,
         "/status" => match snapshots.take().await {
             Ok(snapshot) => whole("application/json", snapshot.json()),
@@ -85,9 +88,9 @@ async fn metrics(dialect: Dialect, snapshots: &Snapshots) -> HttpResponse {
 }
 
 /// A sidecar that is still opening is well: a restart would prevent it from ever opening.
-async fn healthz(snapshots: &Snapshots) -> HttpResponse {
+async fn alive(snapshots: &Snapshots, judge: fn(&StatusReport) -> Vec<&str>) -> HttpResponse {
     match snapshots.take().await {
-        Ok(snapshot) => verdict(&health(&snapshot.report)),
+        Ok(snapshot) => verdict(&judge(&snapshot.report)),
         Err(NoReport::Opening) => verdict(&[]),
         Err(NoReport::Silent) => unavailable(&[&NoReport::Silent.words()]),
     }

@@ -94,6 +94,7 @@ fn each_path_has_its_answer() {
     let (_, head, body) = exchange(TcpStream::connect(served.address).unwrap(), asks);
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(body.ends_with("# EOF\n"));
+    assert_eq!(get(served.address, "/livez").2, "ok\n");
     assert_eq!(get(served.address, "/healthz").2, "ok\n");
     assert_eq!(get(served.address, "/readyz").2, "ok\n");
     let (_, _, json) = get(served.address, "/status");
@@ -122,6 +123,14 @@ fn what_is_wrong_is_said() {
     assert!(
         text.contains("kvrail_poller_stalled{poller=\"3\"} 1") && text.contains("kvrail_healthy 0")
     );
+
+    // A restart would stop the pollers that turn.
+    assert_eq!(get(served.address, "/livez").2, "ok\n");
+    let mut hung = busy();
+    let stall = || Some(StallReport { for_s: 12, kernel: "state D at blk".into() });
+    hung.pollers.iter_mut().for_each(|poller| poller.stalled = stall());
+    let (status, _, why) = get(serve(hung).address, "/livez");
+    assert!(status == 503 && why.contains("poller 3 has not turned"), "{status} {why}");
 
     let mut draining = busy();
     draining.sidecar.state = SidecarState::Draining;
@@ -279,5 +288,7 @@ fn a_name_that_is_not_this_hosts_is_refused() {
         assert!(status == 421 && body.contains("metrics.hosts"), "{path}: {status} {body}");
         assert_eq!(ask(path, "127.0.0.1:9464").0, 200, "{path}");
     }
-    assert_eq!(ask("/healthz", "probe.example.org").0, 200);
+    for probe in ["/livez", "/healthz", "/readyz"] {
+        assert_eq!(ask(probe, "probe.example.org").0, 200);
+    }
 }

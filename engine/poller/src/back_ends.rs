@@ -11,7 +11,7 @@ mod discarding;
 mod gets;
 mod grants;
 mod handle_table;
-mod keys;
+pub(crate) mod keys;
 mod listings;
 mod own;
 mod parked;
@@ -144,6 +144,14 @@ impl BackEnds {
     #[inline(always)]
     pub(crate) fn destination(&self, session: SessionSlot, handle: u16) -> Destination {
         self.handles.destination(session, handle)
+    }
+
+    /// Members of a handle's store that are here.
+    pub(crate) fn members_of(&self, session: SessionSlot, handle: u16) -> u64 {
+        match self.destination(session, handle) {
+            Destination::Nowhere | Destination::Shard(_) => 1,
+            Destination::Group(group) => self.handles.group(group).members_here(),
+        }
     }
 
     /// The shard that has a key, and what the handle means there.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use kvrail_device::{Device, Durability, Events, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
+use crate::back_ends::keys::Part;
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
@@ -95,6 +96,18 @@ impl<D: Device> Executor<D> {
     #[inline(always)]
     pub(crate) fn queues(&mut self) -> &mut [DeviceQueue<D>] {
         &mut self.queues
+    }
+
+    /// Nanoseconds that reads of these blocks would take if they began now, and of what is before
+    /// them, as completions have them: saturating. Devices of one store read side by side.
+    pub(crate) fn time_of(&mut self, parts: &[Part], members: u64) -> [u32; 2] {
+        let (mut reads_ns, mut ahead_ns) = (0_u64, 0);
+        for Part { device, count, bytes } in parts {
+            let time = self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes);
+            reads_ns = reads_ns.saturating_add(time.reads_ns);
+            ahead_ns = time.ahead_ns.max(ahead_ns);
+        }
+        [reads_ns / members, ahead_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX))
     }
 
     /// All tasks.

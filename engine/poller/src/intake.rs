@@ -93,9 +93,9 @@ impl<D: Device> Intake<'_, D> {
             Err(status) => return Begun::Answer(status),
         };
         let (session, now) = (seat.session, back_ends.now(executor.now_ns()));
+        let user_data = request.user_data();
         let answered = |(bytes, status): (u32, Status)| {
-            let refused = Completion::refused(request.user_data(), status);
-            Ok(Some(Completion { bytes, ..refused }))
+            Ok(Some(Completion { bytes, ..Completion::refused(user_data, status) }))
         };
         let outcome = match admitted {
             Admitted::Nop => return Begun::Answer(Status::Ok),
@@ -108,7 +108,11 @@ impl<D: Device> Intake<'_, D> {
                 Ok(back_ends.change((&asked, memory), metadata, inflight, regions, now))
             }
             Admitted::Lookup(keys, hold) => {
-                back_ends.lookup(&keys, session, hold, now).and_then(answered)
+                back_ends.lookup(&keys, session, hold, now).map(|looked| {
+                    let [device_ns, queue_ns] = executor.time_of(&looked.parts, keys.members());
+                    let found = Completion::refused(user_data, Status::Ok);
+                    Some(Completion { bytes: looked.bits, device_ns, queue_ns, ..found })
+                })
             }
             Admitted::Release(keys) => answered((back_ends.release(&keys, session), Status::Ok)),
             Admitted::Suspect(shard, report, permit) => {

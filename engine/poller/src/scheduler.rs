@@ -30,6 +30,8 @@ pub(crate) struct Share {
     waiting: Waiting,
     ledger: Ledger,
     pace: Pace,
+    /// That of reads alone: drives write at another pace.
+    reads: Pace,
     /// Whether the ledger's bytes follow the pace.
     follows: bool,
     /// Until when the device counts as shared by sessions.
@@ -48,7 +50,7 @@ impl Share {
         };
         let operations = budget.operations.min(description.depth);
         let (waiting, ledger) = (Waiting::new(), Ledger::new(operations, bytes));
-        Self { waiting, ledger, pace, follows, shared_until_ns: 0 }
+        Self { waiting, ledger, pace, reads: pace, follows, shared_until_ns: 0 }
     }
 
     /// Has a task wait for the device. Beside one of another session the device is shared from now
@@ -77,6 +79,9 @@ impl Share {
             (0, _) => Left::Working,
             (_, _) => Left::Waiting,
         };
+        if Way::of(batch.header) == Way::Read {
+            self.reads.ended(now_ns, (batch.count, batch.length), left);
+        }
         let follow = self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows;
         if follow {
             let shared = now_ns < self.shared_until_ns;
@@ -87,6 +92,15 @@ impl Share {
         }
         follow
     }
+}
+
+/// When reads of a device would have ended, if they began now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadTime {
+    /// Device time of the reads themselves.
+    pub(crate) reads_ns: u64,
+    /// Device time of the reads that wait or are at the device.
+    pub(crate) ahead_ns: u64,
 }
 
 /// The task whose turn it is.
@@ -149,6 +163,14 @@ impl Scheduler {
     pub(crate) fn write_bytes(&self, now_ns: u64) -> u64 {
         let all = self.in_flight_bytes();
         self.writes.limit(now_ns).map_or(all, |writes| writes.min(all))
+    }
+
+    /// Time of so many reads of so many bytes in all into host memory.
+    pub(crate) fn read_time(&self, count: u32, bytes: u64) -> ReadTime {
+        let Share { waiting, ledger, reads, .. } = &self.shares[MemoryKind::Host as usize];
+        let held_ns = reads.time_ns(ledger.in_flight(), ledger.held_bytes());
+        let ahead_ns = waiting.costs_ns(Way::Read).saturating_add(held_ns);
+        ReadTime { reads_ns: reads.time_ns(count, bytes), ahead_ns }
     }
 
     /// How long writes wait whatever ends meanwhile; 0: they do not.

@@ -383,6 +383,9 @@ pub struct SessionReport {
     pub id: u64,
     /// Process that attached; 0 when it lives in a namespace we cannot see.
     pub pid: u32,
+    /// The uid of its Kubernetes pod; none where its process cannot be seen, or is in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// Its user.
     pub uid: u32,
     /// Its group.

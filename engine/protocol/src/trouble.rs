@@ -10,7 +10,8 @@ pub enum Severity {
     Degraded,
     /// Clients should go elsewhere: /readyz is 503.
     Unready,
-    /// The process is at fault, and a restart may mend it: /healthz is 503.
+    /// The process is at fault, and a restart may mend it: /healthz is 503, and /livez once no
+    /// poller turns.
     Unhealthy,
 }
 

@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::pod::pod_of;
+
 /// Users and groups that may attach. With empty lists no user may attach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -30,6 +32,8 @@ pub(crate) struct Peer {
     pub(crate) gid: u32,
     /// Readable when the process has ended: a forked child may keep the socket open.
     pub(crate) pidfd: Option<OwnedFd>,
+    /// Its Kubernetes pod, where its process can be seen.
+    pub(crate) pod: Option<String>,
 }
 
 impl Peer {
@@ -40,13 +44,14 @@ impl Peer {
         let cred = getsockopt(&socket, PeerCredentials)
             .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
         let pid = u32::try_from(cred.pid()).unwrap_or(0);
-        Ok(Self { pid, uid: cred.uid(), gid: cred.gid(), pidfd: None })
+        Ok(Self { pid, uid: cred.uid(), gid: cred.gid(), pidfd: None, pod: None })
     }
 
     /// Sees its end from now on.
     pub(crate) fn follow(&mut self) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         self.pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+        self.pod = self.about("cgroup").as_deref().and_then(pod_of);
     }
 
     /// All groups.
@@ -56,17 +61,17 @@ impl Peer {
         groups
     }
 
-    /// Supplementary groups. Only a process that is still alive after the read, so that its number
-    /// cannot have been given to another one in between.
-    fn supplementary_groups(&self) -> Vec<u32> {
-        let Some(pidfd) = &self.pidfd else { return Vec::new() };
-        let Ok(text) = fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
-            return Vec::new();
-        };
+    /// A file of /proc about it. Only of a process that is still alive after the read, so that its
+    /// number cannot have been given to another one in between.
+    fn about(&self, file: &str) -> Option<String> {
+        let pidfd = self.pidfd.as_ref()?;
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.pid)).ok()?;
         let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
-        if poll(&mut ended, Some(&Timespec::default())) != Ok(0) {
-            return Vec::new();
-        }
+        (poll(&mut ended, Some(&Timespec::default())) == Ok(0)).then_some(text)
+    }
+
+    fn supplementary_groups(&self) -> Vec<u32> {
+        let Some(text) = self.about("status") else { return Vec::new() };
         let numbers = |key: &str| -> Vec<u32> {
             let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
             line.split_whitespace().filter_map(|number| number.parse().ok()).collect()

@@ -22,6 +22,7 @@ mod kept;
 mod lock;
 mod memory_worker;
 mod memory_workers;
+mod pod;
 mod policy;
 mod pollers;
 mod pools;

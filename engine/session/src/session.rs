@@ -260,7 +260,12 @@ impl Session {
     pub(crate) fn log_attached(&self, suppressed: u64) {
         let (session, pid, uid) = (self.id, self.peer.pid, self.peer.uid);
         let (name, library) = (&self.name, &self.library);
-        tracing::info!(session, pid, uid, name, %library, suppressed, "attached");
+        match &self.peer.pod {
+            None => tracing::info!(session, pid, uid, name, %library, suppressed, "attached"),
+            Some(pod) => {
+                tracing::info!(session, pid, uid, %pod, name, %library, suppressed, "attached");
+            }
+        }
     }
 
     /// Its place in the pollers' tables from now on.
@@ -384,6 +389,7 @@ impl Session {
         SessionReport {
             id: self.id,
             pid: self.peer.pid,
+            pod: self.peer.pod.clone(),
             uid: self.peer.uid,
             gid: self.peer.gid,
             name: self.name.clone(),

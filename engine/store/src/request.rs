@@ -346,4 +346,6 @@ pub struct Found {
     pub held: u64,
     /// Keys that may yet turn up: recovery has not seen everything.
     pub warming: u64,
+    /// Bytes of the present blocks together.
+    pub bytes: u64,
 }

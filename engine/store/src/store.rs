@@ -366,12 +366,14 @@ impl Store {
             let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
-            if let Some(place) = place.filter(|_| hold == Hold::Touch) {
-                let entry = self.core.index.get(place);
+            let Some(place) = place else { continue };
+            let entry = self.core.index.get(place);
+            found.bytes += u64::from(entry.length());
+            if hold == Hold::Touch {
                 let segment = self.core.geometry().segment_of(entry.place());
                 self.core.use_block(place, &entry, segment);
             }
-            if let (Some(place), Hold::For(time)) = (place, hold) {
+            if let Hold::For(time) = hold {
                 let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
                 let block = self.core.to_hold(place);
                 let most = self.core.holdable(block.pool, 0);

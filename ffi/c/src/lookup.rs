@@ -63,12 +63,20 @@ pub struct Found {
     pub held: u64,
     /// Keys that may yet turn up: recovery has not seen everything.
     pub warming: u64,
+    /// Nanoseconds that gets of the prefix would take if they began now; 0 from a sidecar of an
+    /// earlier release, and for no key.
+    pub load_ns: u64,
 }
 
 // SAFETY: integers without padding, the size first.
 unsafe impl SizedStruct for Found {
     const NAME: &'static str = "kvrail_found";
     const LEAST: usize = 16;
+}
+
+fn load_ns(found: &kvrail_client::Found) -> u64 {
+    let time = found.load_time(found.prefix).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
@@ -121,6 +129,7 @@ pub unsafe extern "C" fn kvrail_lookup(
             asked: answer.there.len() as u64,
             held: answer.held as u64,
             warming: answer.warming as u64,
+            load_ns: load_ns(&answer),
         };
         // SAFETY: the caller's structure.
         unsafe { write(found, &value) }

@@ -9,6 +9,9 @@ pub(crate) struct KeysAnswer {
     pub(crate) status: Status,
     /// One for each key that is there, and what else a slot's answer has.
     pub(crate) bits: u32,
+    /// Device time of the reads of the blocks that are there, and of what is before them.
+    pub(crate) reads_ns: u32,
+    pub(crate) ahead_ns: u32,
 }
 
 /// Which keys of which lookup a slot asks for.

@@ -85,8 +85,33 @@ pub struct Verified {
     pub right: u64,
     /// Gets that were read once more.
     pub reread: u64,
-    /// Gets that ended as a MISS because their bytes were wrong twice.
+    /// Gets that ended as a MISS because their bytes were wrong, twice if they were read once more.
     pub wrong: u64,
+    /// Second reads in vain, each for [`VAIN`], less the blocks since that were right.
+    vain: u32,
+}
+
+/// Weight of a second read that was in vain, in blocks that are right. After four of them a wrong
+/// block is a MISS at once: what is damaged on the drive stays damaged, and the engine that waits
+/// for it can compute it.
+const VAIN: u32 = 16;
+const VAIN_MAX: u32 = 4 * VAIN;
+
+impl Verified {
+    fn count_right(&mut self) {
+        self.right += 1;
+        self.vain = self.vain.saturating_sub(1);
+    }
+
+    fn count_wrong(&mut self) {
+        self.wrong += 1;
+        self.vain = VAIN_MAX.min(self.vain + VAIN);
+    }
+
+    /// Whether a second read may find other bytes.
+    fn rereads(&self) -> bool {
+        self.vain < VAIN_MAX
+    }
 }
 
 impl BlockOp {
@@ -325,11 +350,11 @@ impl BlockOp {
         }
         let crc = crc_of(&self.lease()[..length]);
         if self.request.key.check(crc, self.opened.uid, bytes) == check {
-            verified.right += 1;
+            verified.count_right();
             return Next::End(Status::Ok, BlockNote::None, bytes.into());
         }
-        if self.reread {
-            verified.wrong += 1;
+        if self.reread || !verified.rereads() {
+            verified.count_wrong();
             self.step = Step::Telling { check };
             return Next::Again;
         }

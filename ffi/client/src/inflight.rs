@@ -412,7 +412,8 @@ impl InflightTable {
             EntryState::Keys(keys) => {
                 self.vacate(index);
                 let bits = u32::try_from(end.bytes).expect("bits of one slot");
-                self.answers.add(KeysAnswer { keys, status: end.status, bits });
+                let RangeEnd { status, device_ns: reads_ns, queue_ns: ahead_ns, .. } = end;
+                self.answers.add(KeysAnswer { keys, status, bits, reads_ns, ahead_ns });
             }
             EntryState::Piece { join } => {
                 self.vacate(index);

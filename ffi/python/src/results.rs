@@ -327,6 +327,15 @@ impl Found {
     }
 
     #[getter]
+    fn load_seconds(&self) -> Option<f64> {
+        self.load_seconds_of(self.found.prefix)
+    }
+
+    fn load_seconds_of(&self, count: usize) -> Option<f64> {
+        self.found.load_time(count).map(|time| time.as_secs_f64())
+    }
+
+    #[getter]
     fn warming(&self) -> usize {
         self.found.warming
     }

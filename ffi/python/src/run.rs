@@ -238,23 +238,18 @@ fn find(
     asked: Asked,
 ) -> Result<Found, Failure> {
     let until = deadline(asked.timeout);
-    let there = Vec::with_capacity(keys.len());
-    let mut all = Found { keys: keys.len(), there, ..Found::default() };
+    let (asked_for, mut all) = (keys.len(), Found::default());
     for keys in keys.chunks(LOOKUP_KEYS) {
         let found = patiently(py, session, (until, asked.timeout), |timeout| {
             queue.lookup(space, keys, &Lookup { timeout, ..asked.how() })
         })?;
-        if all.prefix == all.there.len() {
-            all.prefix += found.prefix;
-        }
-        all.there.extend(found.there);
-        all.held += found.held;
-        all.warming += found.warming;
-        if asked.extent == LookupExtent::Prefix && found.prefix < keys.len() {
+        let is_cut = asked.extent == LookupExtent::Prefix && found.prefix < keys.len();
+        all.append(found);
+        if is_cut {
             break;
         }
     }
-    Ok(all)
+    Ok(Found { keys: asked_for, ..all })
 }
 
 /// Waits in slices, so that Ctrl-C ends the wait: the request may be repeated.

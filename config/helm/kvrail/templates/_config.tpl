@@ -21,9 +21,9 @@
 {{- end }}
 {{- end }}
 
-{{- /* A configuration: values, beneath what the chart sets. Takes `root` and `volumes`. */ -}}
+{{- /* All but the volumes: values, beneath what the chart sets. Takes `values`. */ -}}
 {{- define "kvrail.config" -}}
-{{- $values := .root.Values -}}
+{{- $values := .values -}}
 {{- $config := deepCopy $values.config -}}
 {{- $sidecar := dict "socket" (printf "%s/kvrail.sock" $values.socket.folder) -}}
 {{- $_ := set $sidecar "drain_timeout" (printf "%ds" (int64 $values.drainSeconds)) -}}
@@ -40,8 +40,24 @@
 [{{ $section }}]
 {{- include "kvrail.keys" (get $config $section) }}
 {{ end }}
-{{- range .volumes }}
+{{- end }}
+
+{{- define "kvrail.volumes" -}}
+{{- range . }}
 [[volume]]
-{{- include "kvrail.keys" . }}
+{{- include "kvrail.keys" (omit . "create") }}
 {{ end }}
 {{- end }}
+
+{{- /* A line for each volume that a node makes by itself: its name, and options of `kvrail volume
+       create`. */ -}}
+{{- define "kvrail.create" -}}
+{{- $options := dict "kind" "kind" "size" "size" "stripe" "stripe" "segment" "segment"
+    "blockMean" "block-mean" "fill" "fill" -}}
+{{- range $volume := . }}
+{{- with .create }}
+{{ $volume.name }}
+{{- range $key := keys . | sortAlpha }} --{{ get $options $key }} {{ get $volume.create $key }}{{ end }}
+{{- end }}
+{{- end }}
+{{ end }}

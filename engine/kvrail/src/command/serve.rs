@@ -1,13 +1,15 @@
 //! `kvrail serve`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvrail_session::StoppedHow;
+use kvrail_units::Period;
 use sd_notify::NotifyState;
 
 use crate::serve::{
-    EarlyStop, Parent, Reload, Sidecar, await_drives, confine, log_to_stderr, temporary,
+    EarlyStop, Parent, Reload, Sidecar, await_drives, confine, exit_on_change, log_to_stderr,
+    temporary,
 };
 use kvrail_cli::config::{Loaded, LogFormat};
 use kvrail_cli::context::Context;
@@ -26,6 +28,10 @@ read the configuration again: the users that may attach, limits, pages, the drai
 and the target change at once, the log names keys that need a restart. An emptied [target] is taken
 down; a change that fails leaves the target as it was.
 
+With --exit-on-change a supervisor starts the sidecar again with a file that has changed: a node's
+part of the configuration in Kubernetes, which the file of --config was made of. A file that is no
+configuration, or names drives that are not there, ends nothing: the log has the reason.
+
 While the host boots (sidecar.wait_for_drives), the sidecar waits for missing members.
 
 With --format json a ready sidecar prints one document, that of `kvrail status`.";
@@ -41,6 +47,14 @@ pub(crate) struct ServeArgs {
     /// its name begins with kvrail-
     #[arg(long, value_name = "FOLDER", requires = "exit_with_parent", value_parser = temporary)]
     remove: Vec<PathBuf>,
+    /// Stop (as by SIGTERM) once FILE differs from COPY, which was made before the start; none is
+    /// an empty one
+    #[arg(long, num_args = 2, value_names = ["FILE", "COPY"])]
+    exit_on_change: Vec<PathBuf>,
+    /// Wait for a random part of this time before that stop, so that a change of many hosts does
+    /// not stop all of them at once
+    #[arg(long, value_name = "TIME", default_value = "0s", requires = "exit_on_change")]
+    exit_within: Period,
 }
 
 /// Runs the sidecar until a signal ends it.
@@ -49,19 +63,19 @@ pub(crate) struct ServeArgs {
 /// `Failure` with cause and remedy when it cannot start, or when requests were left at the end.
 pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     let parent = if args.exit_with_parent { Some(Parent::watch()?) } else { None };
-    let outcome = serve(parent, &args.remove, context);
+    let outcome = serve(parent, &args, context);
     if let Some(parent) = parent {
         parent.clean_up(&args.remove);
     }
     outcome
 }
 
-fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Result<(), Failure> {
+fn serve(parent: Option<Parent>, args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let loaded = context.config();
     let format = |loaded: &Loaded| loaded.config.sidecar.log_format;
     let lines = loaded.as_ref().map_or_else(|_| context.log_format(), format);
     let context = &context.clone().with_notes(lines);
-    let served = loaded.and_then(|loaded| serve_as(loaded, parent, remove, context));
+    let served = loaded.and_then(|loaded| serve_as(loaded, parent, args, context));
     match lines {
         LogFormat::Text => served,
         LogFormat::Json => served.map_err(|failure| failure.shown_as(Format::Json)),
@@ -71,7 +85,7 @@ fn serve(parent: Option<Parent>, remove: &[PathBuf], context: &Context) -> Resul
 fn serve_as(
     loaded: Loaded,
     parent: Option<Parent>,
-    remove: &[PathBuf],
+    args: &ServeArgs,
     context: &Context,
 ) -> Result<(), Failure> {
     let config = &loaded.config.clone();
@@ -81,12 +95,17 @@ fn serve_as(
         context.note("stopped before it served");
         return Ok(());
     }
-    let entered = confine(config, context.config_file(), remove)?;
+    let watched = args.exit_on_change.first().map(PathBuf::as_path);
+    let read: Vec<&Path> = context.config_file().into_iter().chain(watched).collect();
+    let entered = confine(config, &read, &args.remove)?;
     let (set_log, lost_lines, log) = log_to_stderr(config)?;
     let note = |text: &str| context.note_text(text).iter().for_each(|note| log.say(note));
     let reload = Reload::new(loaded, context.clone(), set_log);
     let sidecar = Sidecar::start(config, reload, lost_lines, entered, &stop)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
+    if let [file, copy] = &*args.exit_on_change {
+        exit_on_change(file, copy, args.exit_within.duration())?;
+    }
     match context.format {
         Format::Human => note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,

@@ -3,6 +3,7 @@
 //! Signals and volumes first, then the pollers of GPUs, then those of the devices, then the door
 //! for clients. Nothing here is on a data path.
 
+mod changed_file;
 mod descriptors;
 mod device_recovery;
 mod devices;
@@ -31,6 +32,7 @@ mod takeover;
 mod target;
 mod volumes;
 
+pub(crate) use changed_file::exit_on_change;
 pub(crate) use early_stop::EarlyStop;
 pub(crate) use host::check_host;
 pub(crate) use late_drives::await_drives;

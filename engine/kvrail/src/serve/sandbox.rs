@@ -30,13 +30,13 @@ const OFF: &str = "sidecar.sandbox = \"off\": an attacker in this process has al
 /// made.
 pub(crate) fn confine(
     config: &Config,
-    file: Option<&Path>,
+    read: &[&Path],
     remove: &[PathBuf],
 ) -> Result<Entered, Failure> {
     // A folder that is to be used must be there.
     kvrail_session::make_folder(&config.sidecar.socket)
         .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-    let mut needs = needs(config, file);
+    let mut needs = needs(config, read);
     remove.iter().for_each(|folder| needs.remove(folder));
     enter(config.sidecar.sandbox, &needs).map_err(|error| refused(&error))
 }
@@ -66,10 +66,10 @@ fn refused(error: &SandboxError) -> Failure {
     Failure::new(Exit::Refused, format!("sidecar.sandbox: {error}")).with_remedy(remedy)
 }
 
-fn needs(config: &Config, file: Option<&Path>) -> Needs {
+fn needs(config: &Config, read: &[&Path]) -> Needs {
     let mut needs = Needs::default();
     // An editor puts another file in its place.
-    file.into_iter().flat_map(folders_of).for_each(|folder| needs.read(folder));
+    read.iter().flat_map(|file| folders_of(file)).for_each(|folder| needs.read(folder));
     config.sidecar.socket.parent().into_iter().for_each(|folder| needs.own(folder));
     match &config.metrics.listen {
         Listen::Tcp(address) => needs.listen(address.port()),

@@ -11,7 +11,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         name: "kvrail_session_info",
         kind: Kind::Gauge,
         unit: Unit::None,
-        labels: &["session", "name", "library", "pid", "uid", "state"],
+        labels: &["session", "name", "library", "pid", "uid", "pod", "state"],
         help: "Always 1; its labels are the session's client and state, attached or reclaiming.",
         samples: |report, to| {
             for session in &report.sessions {
@@ -19,7 +19,8 @@ pub(super) const FAMILIES: [Family; 4] = [
                     (session.id.to_string(), session.pid.to_string(), session.uid.to_string());
                 // The rest of a state is words for people.
                 let state = session.state.split(':').next().unwrap_or_default();
-                to.add(&[&id, &session.name, &session.library, &pid, &uid, state], 1);
+                let pod = session.pod.as_deref().unwrap_or_default();
+                to.add(&[&id, &session.name, &session.library, &pid, &uid, pod, state], 1);
             }
         },
     },

@@ -25,6 +25,8 @@ pub(crate) struct PlacedKeys {
     lows: ArrayVec<u64, LOOKUP_KEYS>,
     /// One for all, or one for each.
     places: ArrayVec<KeyPlace, LOOKUP_KEYS>,
+    /// Members of the store that this poller has.
+    members: u64,
 }
 
 impl PlacedKeys {
@@ -47,7 +49,12 @@ impl PlacedKeys {
             let (shard, grant) = back_ends.find(session, handle, *lo)?;
             places.push(KeyPlace { shard, space: grant.space });
         }
-        Ok(Self { lows, places })
+        Ok(Self { lows, places, members: back_ends.members_of(session, handle) })
+    }
+
+    /// Members of the store that this poller has, at least 1: their reads go on side by side.
+    pub(crate) fn members(&self) -> u64 {
+        self.members
     }
 
     /// The keys that lie together, with the number of the first, place by place.

@@ -21,6 +21,11 @@ impl Group {
         Self { members, local }
     }
 
+    /// Its members that are here.
+    pub(crate) fn members_here(&self) -> u64 {
+        self.local.len() as u64
+    }
+
     /// The first of its shards that are here.
     pub(crate) fn first(&self) -> usize {
         usize::from(self.local[0].1)

@@ -1,6 +1,8 @@
 //! Requests that their stores answer at once: lookups, releases, and reports of wrong blocks.
 
+use arrayvec::ArrayVec;
 use kvrail_ring::Status;
+use kvrail_ring::slot::LOOKUP_KEYS;
 use kvrail_store::{DeclineReason, Fault, Found, Hold, Now, Phase};
 
 use super::BackEnds;
@@ -10,9 +12,25 @@ use crate::admission::{KeyPlace, PlacedKeys};
 use crate::limits::SessionSlot;
 use crate::store_call::Permit;
 
+/// What a lookup found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Looked {
+    /// The answer in one word.
+    pub(crate) bits: u32,
+    /// Blocks that are there, by device.
+    pub(crate) parts: ArrayVec<Part, LOOKUP_KEYS>,
+}
+
+/// Blocks on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) device: u8,
+    pub(crate) count: u32,
+    pub(crate) bytes: u64,
+}
+
 impl BackEnds {
-    /// Looks keys up; returns the answer in one word. Those of members whose devices are gone are
-    /// not there.
+    /// Looks keys up. Those of members whose devices are gone are not there.
     ///
     /// # Errors
     /// DEVICE_GONE: all of them are. STALE: the namespace is gone.
@@ -22,8 +40,8 @@ impl BackEnds {
         session: SessionSlot,
         hold: Hold,
         now: Now,
-    ) -> Result<(u32, Status), Status> {
-        let (mut all, mut end) = (Found::default(), Err(Status::DeviceGone));
+    ) -> Result<Looked, Status> {
+        let (mut all, mut looked) = (Found::default(), None);
         for (first, place, lows) in keys.runs() {
             let found = match self.look(place, (session, lows), hold, now) {
                 // What other members have is there all the same.
@@ -33,9 +51,12 @@ impl BackEnds {
             all.found |= found.found << first;
             all.held |= found.held << first;
             all.warming |= found.warming << first;
-            end = Ok(Status::Ok);
+            let Looked { bits: all_bits, parts } = looked.get_or_insert_default();
+            *all_bits = bits(&all);
+            let (device, count) = (self.shards[place.shard].device(), found.found.count_ones());
+            parts.push(Part { device, count, bytes: found.bytes });
         }
-        end.map(|status| (bits(&all), status))
+        looked.ok_or(Status::DeviceGone)
     }
 
     fn look(
@@ -56,10 +77,12 @@ impl BackEnds {
             return Ok(Found { warming, ..Found::default() });
         }
         let found = shard.store().lookup(space, session.0.into(), lows, hold, now);
-        found.map_err(|fault| match fault {
+        let mut found = found.map_err(|fault| match fault {
             Fault::Space => Status::Stale,
             _ => Status::Invalid,
-        })
+        })?;
+        shard.leave_out_reported(space, lows, &mut found);
+        Ok(found)
     }
 
     /// Ends holds; returns how many there were.

@@ -11,7 +11,7 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Config, ConfigError, DropKey, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
+    Begun, Config, ConfigError, DropKey, Found, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
     RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
 };
 
@@ -457,6 +457,19 @@ impl Shard {
             self.touch(now_ns);
         }
         Some(noted)
+    }
+
+    /// Leaves out of what was found the blocks that writers reported: they are no hits until the
+    /// sidecar has read them. What is held stays held.
+    pub(crate) fn leave_out_reported(&self, space: SpaceId, lows: &[u64], found: &mut Found) {
+        if self.suspects.is_empty() {
+            return;
+        }
+        for (bit, lo) in lows.iter().enumerate() {
+            if self.suspects.has(space, *lo) {
+                found.found &= !(1 << bit);
+            }
+        }
     }
 
     /// Counts the report of a session that may not write: it changes nothing.

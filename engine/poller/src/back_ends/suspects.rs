@@ -95,6 +95,11 @@ impl Suspects {
         self.reports.len() < REPORTS_MAX
     }
 
+    /// Whether a block was reported, and was not read yet.
+    pub(crate) fn has(&self, space: SpaceId, lo: u64) -> bool {
+        self.reports.iter().any(|kept| kept.space == space && kept.key.lo() == lo)
+    }
+
     /// Keeps a report, unless the block is reported already.
     pub(crate) fn push(&mut self, report: Report) {
         let same = |kept: &Report| (kept.space, kept.key) == (report.space, report.key);

@@ -70,6 +70,11 @@ impl Ledger {
         self.limits[Class::Demand as usize].bytes
     }
 
+    /// Bytes it holds; of long operations their windows.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether one more of this class fits.
     #[inline(always)]
     pub(crate) fn fits(&self, class: Class, length: u32) -> bool {

@@ -191,11 +191,17 @@ struct Round {
 pub(crate) struct Waiting {
     rounds: [Round; CLASSES],
     counts: [u32; WAYS],
+    /// Device time of all that wait, by their way.
+    costs_ns: [u64; WAYS],
 }
 
 impl Waiting {
     pub(crate) fn new() -> Self {
-        Self { rounds: std::array::from_fn(|_| Round::new()), counts: [0; WAYS] }
+        Self {
+            rounds: std::array::from_fn(|_| Round::new()),
+            counts: [0; WAYS],
+            costs_ns: [0; WAYS],
+        }
     }
 
     /// Has a session of which nothing waits take part in a tenant's share.
@@ -217,6 +223,11 @@ impl Waiting {
     /// Those that go one way.
     pub(crate) fn count_of(&self, way: Way) -> u32 {
         self.counts[way as usize]
+    }
+
+    /// Device time of those that go one way.
+    pub(crate) fn costs_ns(&self, way: Way) -> u64 {
+        self.costs_ns[way as usize]
     }
 
     /// Whether requests of other sessions wait.
@@ -244,6 +255,7 @@ impl Waiting {
         line.last = at;
         round.waiting[way as usize] |= bit;
         self.counts[way as usize] += 1;
+        self.costs_ns[way as usize] += cost_ns;
     }
 
     /// The next request of any class up to `least`, without taking it.
@@ -266,7 +278,7 @@ impl Waiting {
                 lower.owed_ns += cost_ns / STARVATION_SHARE;
             }
         }
-        self.counts[way as usize] -= 1;
+        self.left(way, cost_ns);
     }
 
     /// Takes any waiting request of one session, for a client that is gone.
@@ -276,9 +288,17 @@ impl Waiting {
         let round = self.rounds.iter_mut().find(|round| round.among(Among::All) & bit != 0)?;
         let way = round.way(nodes, mine, Among::All);
         let id = nodes.0[round.turns[mine].lines[way as usize].first as usize].id;
-        round.pop(nodes, mine, way);
-        self.counts[way as usize] -= 1;
+        let cost_ns = round.pop(nodes, mine, way);
+        self.left(way, cost_ns);
         Some(id)
+    }
+
+    /// Counts a request that waits no more.
+    fn left(&mut self, way: Way, cost_ns: u64) {
+        self.counts[way as usize] -= 1;
+        let costs_ns = &mut self.costs_ns[way as usize];
+        *costs_ns = costs_ns.checked_sub(cost_ns).expect("a request leaves with the cost it had");
+        debug_assert!(self.counts[way as usize] > 0 || *costs_ns == 0, "costs of a line leaked");
     }
 
     /// The class whose turn it is, and whose budget it uses: one that is owed its next request,

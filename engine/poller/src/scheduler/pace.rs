@@ -83,6 +83,13 @@ impl Pace {
         self.operation_ns + ((u64::from(length) * self.mib_ns) >> 20)
     }
 
+    /// Device time of so many bytes in so many reads or writes, in nanoseconds.
+    pub(crate) fn time_ns(&self, count: u32, bytes: u64) -> u64 {
+        let bytes_ns = (u128::from(bytes) * u128::from(self.mib_ns)) >> 20;
+        let bytes_ns = u64::try_from(bytes_ns).unwrap_or(u64::MAX);
+        bytes_ns.saturating_add(u64::from(count) * self.operation_ns)
+    }
+
     /// Reads and writes ended; whether the device's rate is seen anew.
     #[inline]
     pub(crate) fn ended(&mut self, now_ns: u64, (count, bytes): (u32, u64), left: Left) -> bool {

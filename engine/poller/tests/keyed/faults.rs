@@ -93,6 +93,31 @@ fn reports_of_who_may_not_write_are_counted_and_those_of_another_key_find_nothin
     assert_eq!(rig.lookup(&mut writer, 0, &[1, 2]), 0b01);
 }
 
+/// From the report on, so that an engine stores anew what it has computed; a block that is right is
+/// found again.
+#[test]
+fn a_reported_block_is_not_found_until_the_sidecar_has_read_it() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let (right, wrong, bytes) = (Key::of(1, 1), Key::of(2, 2), block(1, 30_001));
+    let sum = |key| check(crc(&bytes), 1_000, key, 30_001);
+    assert_eq!(rig.put(&mut client, right, &bytes).status(), Status::Ok);
+    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
+    assert_eq!(rig.put(&mut client, wrong, &bytes).status(), Status::Ok);
+    assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0b11);
+    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
+    for key in [right, wrong] {
+        let report = drop_slot(Opcode::Suspect, key, sum(key));
+        assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+    }
+    rig.pass(20_000_000);
+    assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0, "nobody knows yet");
+    let sim = rig.sim.borrow().control();
+    sim.release();
+    rig.pass(20_000_000);
+    assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0b01, "one was right");
+}
+
 #[test]
 fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back() {
     let mut rig = Rig::new(512);

@@ -105,6 +105,39 @@ fn wrong_bytes_are_read_once_more_then_missed_and_reported() {
     assert_eq!([verified.right, verified.reread, verified.wrong], [0, 1, 1]);
 }
 
+/// Gets a wrong block to its end; how often it was read.
+fn get_wrong(rig: &mut Rig) -> u32 {
+    let (right, mut reads) = (bytes_of(4096), 1);
+    let mut slot = get(rig, 4096);
+    loop {
+        serve(rig, &slot, &bytes_of(512), check(&right));
+        slot = goes_on(rig);
+        if slot.opcode == Opcode::Suspect as u8 {
+            break;
+        }
+        reads += 1;
+    }
+    rig.sidecar.complete(0, end(&slot, Status::Ok, 0));
+    assert_eq!(ended(rig).note, BlockNote::Wrong);
+    reads
+}
+
+/// Each is reported all the same, and right blocks in between make second reads worth it again.
+#[test]
+fn blocks_behind_the_first_wrong_ones_are_not_read_twice() {
+    let mut rig = rig();
+    let reads: Vec<u32> = (0..8).map(|_| get_wrong(&mut rig)).collect();
+    assert_eq!(reads, [2, 2, 2, 2, 1, 1, 1, 1]);
+    let verified = rig.queue.verified();
+    assert_eq!([verified.right, verified.reread, verified.wrong], [0, 4, 8]);
+    let right = bytes_of(4096);
+    let slot = get(&mut rig, 4096);
+    serve(&mut rig, &slot, &right, check(&right));
+    assert_eq!(ended(&mut rig).status, Status::Ok);
+    assert_eq!(get_wrong(&mut rig), 2);
+    assert_eq!(get_wrong(&mut rig), 1);
+}
+
 #[test]
 fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
     let (mut rig, right) = (rig(), bytes_of(4096));

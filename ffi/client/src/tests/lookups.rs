@@ -104,6 +104,45 @@ fn keys_go_to_their_members_five_at_a_time() {
 }
 
 #[test]
+fn the_time_of_loads_is_that_of_the_member_that_ends_last() {
+    let mut rig = Rig::with_store(2, 16, ARENA_BYTES);
+    let (keys, gap) = (keys(100), keys(91)[90].lo());
+    let (found, _) = ask(&mut rig, &keys, &all(), |lane, slot| {
+        let found = bits(slot, |low| low != gap);
+        let [each_ns, queue_ns] = [[1_000, 30_000], [2_000, 0]][lane];
+        Completion { device_ns: found.bytes.count_ones() * each_ns, queue_ns, ..found }
+    });
+    let (space, found) = (rig.space(3), found.unwrap());
+    assert_eq!(found.prefix, 90);
+    let on = |lane: usize, count: usize| {
+        let its = keys[..count]
+            .iter()
+            .filter(|key| usize::from(space.lane_of(super::rig::UID, **key)) == lane);
+        its.count() as u64
+    };
+    for count in 1..=90 {
+        let ends_ns = [(0, 30_000, 1_000), (1, 0, 2_000)].map(|(lane, ahead_ns, each_ns)| {
+            let reads = on(lane, count);
+            if reads == 0 { 0 } else { ahead_ns + reads * each_ns }
+        });
+        let last_ns = *ends_ns.iter().max().unwrap();
+        assert_eq!(found.load_time(count), Some(Duration::from_nanos(last_ns)), "{count}");
+    }
+    assert_eq!(found.load_time(0), Some(Duration::ZERO));
+    assert_eq!(found.load_time(100), found.load_time(90), "only the prefix is loaded");
+    let mut both = found.clone();
+    both.append(found.clone());
+    assert_eq!((both.prefix, both.load_time(100)), (90, found.load_time(90)), "behind a gap");
+}
+
+#[test]
+fn a_sidecar_without_times_has_none() {
+    let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
+    let (found, _) = ask(&mut rig, &keys(9), &all(), |_, slot| bits(slot, |_| true));
+    assert_eq!(found.unwrap().load_time(9), None);
+}
+
+#[test]
 fn keys_of_a_member_that_is_away_are_not_there() {
     let mut rig = Rig::with_store(2, 16, ARENA_BYTES);
     let keys = keys(100);

@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kvrail._load_choice import Speed
 
 FIELD_BYTES = 256
 """Longer values of an identity are hashed: identities have 4 KiB."""
@@ -66,17 +68,20 @@ class VllmEngine:
 
     vllm: Any
     kv_cache: Any
+    speed: Speed = field(default_factory=Speed)
+    """How fast it computes."""
 
 
 _vllm_engine: ContextVar[VllmEngine | None] = ContextVar("kvrail_vllm_engine", default=None)
 
 
 @contextmanager
-def of_vllm(vllm_config: Any, kv_cache_config: Any) -> Iterator[None]:
+def of_vllm(vllm_config: Any, kv_cache_config: Any) -> Iterator[VllmEngine]:
     """Tiers and specs made meanwhile belong to this engine."""
-    token = _vllm_engine.set(VllmEngine(vllm_config, kv_cache_config))
+    engine = VllmEngine(vllm_config, kv_cache_config)
+    token = _vllm_engine.set(engine)
     try:
-        yield
+        yield engine
     finally:
         _vllm_engine.reset(token)
 

@@ -614,6 +614,13 @@ class Found(Sequence[bool]):
     @property
     def warming(self) -> int:
         """Keys that may yet turn up: the store has not read all of its drive."""
+    @property
+    def load_seconds(self) -> float | None:
+        """Seconds that gets of the prefix would take if they began now: what is ahead of them at
+        each drive, and their bytes at the rate of its last reads. None from a sidecar of an
+        earlier release."""
+    def load_seconds_of(self, count: int) -> float | None:
+        """The same for the first keys of the prefix."""
 
 class Probed(Sequence[bool | None]):
     """What a probe of many keys told: for each whether its block is there, None if nobody knows."""

@@ -36,8 +36,10 @@ import kvrail
 from kvrail import _identity, gpu, paged
 from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane, Session
+from kvrail._load_choice import LoadChoice, Speed
 from kvrail._tier import Link
 from kvrail._types import ChainWord
+from kvrail._vllm_loads import Loads
 from kvrail._vllm_pages import ReportsPages
 
 HOLD_S = 30.0
@@ -63,8 +65,8 @@ class Keys(LoadStoreSpec):
 
 class KvrailOffloadingSpec(OffloadingSpec):
     """`spec_name`; the rest of `kv_connector_extra_config` is `socket`, `store`, `namespace`,
-    `identity` (as of :class:`kvrail.vllm.Tier`), `staging_bytes` (pinned memory of each worker and
-    group) and `locality`."""
+    `identity`, `prefer`, `prefill_tokens_per_second` (as of :class:`kvrail.vllm.Tier`),
+    `staging_bytes` (pinned memory of each worker and group) and `locality`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -84,7 +86,8 @@ class KvrailOffloadingSpec(OffloadingSpec):
         if self._manager is None:
             ranks = 1 if self.replicated_layout else self.config.parallel.world_size
             links = [self._link(rank) for rank in range(ranks)]
-            self._manager = _Manager(links, self._locality(), self._has_events())
+            loads = Loads(self._choice())
+            self._manager = _Manager(links, loads, self._locality(), self._has_events())
         return self._manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
@@ -107,6 +110,13 @@ class KvrailOffloadingSpec(OffloadingSpec):
             namespace=extra.get("namespace"),
         )
 
+    def _choice(self) -> LoadChoice:
+        extra = self.extra_config
+        speed = Speed() if self._engine is None else self._engine.speed
+        return LoadChoice(
+            speed, extra.get("prefer", "latency"), extra.get("prefill_tokens_per_second")
+        )
+
     def _locality(self) -> Locality | None:
         locality = self.extra_config.get("locality")
         return None if locality is None else Locality(locality)
@@ -118,8 +128,10 @@ class KvrailOffloadingSpec(OffloadingSpec):
 class _Manager(OffloadingManager):
     """The scheduler's half. There is a block if all workers' stores have it."""
 
-    def __init__(self, links: list[Link], locality: Locality | None, events: bool) -> None:
-        self._links, self._locality = links, locality
+    def __init__(
+        self, links: list[Link], loads: Loads, locality: Locality | None, events: bool
+    ) -> None:
+        self._links, self._loads, self._locality = links, loads, locality
         self._answers: dict[OffloadKey, bool] = {}
         self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
         self._touched: dict[bytes, None] = {}
@@ -127,17 +139,19 @@ class _Manager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if key not in self._answers:
-            # All keys of the request at once: vLLM looks up one after the other.
-            whole = getattr(req_context, "_offload_key_positions", {})
-            others = (other for other in whole if other not in self._answers and other != key)
-            asked = [key, *others]
-            self._answers.update(zip(asked, self._there(asked, HOLD_S), strict=True))
+            asked = self._loads.asked(key, req_context, self._answers)
+            answers = self._loads.answers(req_context, asked, self._found(asked, HOLD_S))
+            self._answers.update(zip(map(OffloadKey, asked), answers, strict=True))
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         listed = list(keys)
         self._there(listed, HOLD_S)  # held again: the lookup may be some steps ago
+        self._loads.begin(req_context, len(listed))
         return Keys(listed)
+
+    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self._loads.end(req_context)
 
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
@@ -188,16 +202,18 @@ class _Manager(OffloadingManager):
         self._answers.clear()
 
     def status(self) -> list[dict[str, Any]]:
-        """Whether each worker's namespace is attached."""
-        return [link.status() for link in self._links]
+        """Whether each worker's namespace is attached, and what was declined to be loaded."""
+        return [link.status() | self._loads.status() for link in self._links]
 
     def shutdown(self) -> None:
         for link in self._links:
             link.close()
 
     def _there(self, keys: list[OffloadKey], hold: float) -> list[bool]:
-        found = [link.lookup([bytes(key) for key in keys], hold=hold) for link in self._links]
-        return [all(its) for its in zip(*found, strict=True)]
+        return [all(its) for its in zip(*self._found(keys, hold), strict=True)]
+
+    def _found(self, keys: Sequence[bytes], hold: float) -> list[Sequence[bool]]:
+        return [link.lookup([bytes(key) for key in keys], hold=hold) for link in self._links]
 
     def _chain(self, keys: Sequence[bytes]) -> ChainWord:
         words = {link.chain(keys) for link in self._links}
@@ -261,7 +277,8 @@ class _Worker(OffloadingWorker, ReportsPages):
     ) -> bool:
         job = _Job(job_id, is_load=True)
         for group, keys, rows in self._cut(dst_spec, src_spec):
-            manner = {"priority": "demand" if expedited else "prefetch"}
+            # vLLM computes all that is behind a block which is not there.
+            manner = {"priority": "demand" if expedited else "prefetch", "prefix": True}
             self._submit(job, group, (keys, rows), manner)
         return self._begun(job)
 

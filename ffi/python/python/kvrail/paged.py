@@ -130,6 +130,8 @@ class _Job:
     """Options with a value for each block."""
     words: list[str] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
+    prefix: bool = False
+    """Of no use behind a block that is not there."""
     begun: int = 0
     open: int = field(init=False)
 
@@ -142,6 +144,11 @@ class _Job:
             self.reasons[at] = reason
         self.open -= 1
 
+    def give_up(self, places: Iterable[int]) -> None:
+        """Ends blocks behind one that is not there."""
+        for at in places:
+            self.end(at, "MISS", "a block before it is not there")
+
 
 @dataclass(eq=False)
 class _Wave:
@@ -153,8 +160,8 @@ class _Wave:
     batch: Batch
     crcs: list[int] = field(default_factory=list)
     """Of a get: CRCs that the pages must have."""
-    again: bool = False
-    """The pages were wrong once; the bytes come anew, and are verified on the host too."""
+    given_up: bool = False
+    """Its job does not wait for it: the bytes go nowhere."""
     begun_ns: int = 0
     """When their requests were submitted."""
     among: int = 0
@@ -282,7 +289,12 @@ class Cache:
 
     def submit_get(self, keys: Any, blocks: Rows, *, stream: Any = None, **options: Any) -> int:
         """Begins a get; its ticket. The pages are filled behind what the stream has now. A number
-        of -1 is no page: its bytes are verified, and go nowhere."""
+        of -1 is no page: its bytes are verified, and go nowhere. A block whose bytes are wrong is
+        a MISS at once; it is read again for the sidecar's sake, and nobody waits for this.
+
+        :param options: `priority` as for `Namespace.get_many`; with `prefix` the blocks behind the
+            first that is not there are given up: they end as MISS, although they may be there.
+        """
         return self._submit("get", keys, blocks, stream, options, None)
 
     def poll(self) -> list[Ended]:
@@ -364,7 +376,8 @@ class Cache:
                 raise kvrail.RequestError(text)
         self._last_ticket += 1
         rest = {key: value for key, value in options.items() if key not in each}
-        job = _Job(self._last_ticket, work, keys, rows, rest, each)
+        prefix = bool(rest.pop("prefix", False))
+        job = _Job(self._last_ticket, work, keys, rows, rest, each, prefix=prefix)
         self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
@@ -477,10 +490,17 @@ class Cache:
         return some, (self._arena, positions, [self.block_bytes] * len(positions))
 
     def _from_drive(self, wave: _Wave) -> None:
-        verify = wave.again or self._mover.why_host is not None
+        verify = self._mover.why_host is not None
         wave.begun_ns, wave.among = time.monotonic_ns(), _gets(self._on_drive.values()) + 1
         ticket = self._queue.submit_get(*self._named(wave), verify=verify, **wave.job.options)
         self._on_drive[ticket] = wave
+
+    def _report(self, wave: _Wave) -> None:
+        """Reads blocks whose pages were wrong: the client verifies them, and reports those that are
+        wrong on the drive."""
+        wave.given_up = True
+        again = {"priority": "background", "verify": True}
+        self._on_drive[self._queue.submit_get(*self._named(wave), **again)] = wave
 
     def _to_drive(self, wave: _Wave) -> None:
         job, more = wave.job, dict(wave.job.options)
@@ -491,22 +511,41 @@ class Cache:
 
     def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
         assert results is not None, "groups have results"
+        if wave.given_up:
+            self._keep(wave, ())
+            return
         if wave.way is Way.IN:
             self._fit(wave, results.queue_ns)
-        lengths, crcs, came = results.lengths, results.crcs, []
+        job, lengths, came, missed = wave.job, results.lengths, [], []
         for at, word in enumerate(results):
-            if wave.job.work == "put" or word != "OK":
-                wave.job.end(wave.places[at], word, results.reason(at))
+            if job.work == "put" or word != "OK":
+                job.end(wave.places[at], word, results.reason(at))
+                missed.append(at)
             elif lengths[at] != self.block_bytes:
                 why = f"the block has {lengths[at]} bytes, one of this cache {self.block_bytes}"
-                wave.job.end(wave.places[at], "MISS", why)
+                job.end(wave.places[at], "MISS", why)
+                missed.append(at)
             else:
                 came.append(at)
-        if not wave.again:
-            wave.crcs = list(crcs)
+        if job.prefix and missed:
+            job.give_up(wave.places[at] for at in came if at > missed[0])
+            came = [at for at in came if at < missed[0]]
+            self._give_up(job, wave.places[missed[0]])
+        wave.crcs = list(results.crcs)
         self._keep(wave, came)
         if came:
             self._to_gpu(wave)
+
+    def _give_up(self, job: _Job, hole: int) -> None:
+        """Ends the blocks behind one that is not there, but those that the GPU has."""
+        if job in self._waiting[job.work]:
+            self._waiting[job.work].remove(job)
+            job.give_up(range(job.begun, len(job.keys)))
+            job.begun = len(job.keys)
+        for wave in self._on_drive.values():
+            if wave.job is job and not wave.given_up and wave.places[0] > hole:
+                wave.given_up = True
+                job.give_up(wave.places)
 
     def _gpu_ended(self, wave: _Wave) -> None:
         if wave.job.work == "put":
@@ -517,15 +556,15 @@ class Cache:
             are = enumerate(zip(self._mover.crcs(wave.batch), wave.crcs, strict=True))
             wrong = [at for at, (has, must) in are if has != must]
         for at, place in enumerate(wave.places):
-            if at not in wrong:
+            if at in wrong:
+                wave.job.end(place, "MISS", "its bytes were wrong on the GPU")
+            else:
                 wave.job.end(place, "OK")
-            elif wave.again:
-                wave.job.end(place, "MISS", "its bytes were wrong on the GPU twice")
-        again = [] if wave.again else wrong
-        self._keep(wave, again)
-        if again:
-            wave.again = True
-            self._from_drive(wave)
+        if wave.job.prefix and wrong:
+            self._give_up(wave.job, wave.places[wrong[0]])
+        self._keep(wave, wrong)
+        if wrong:
+            self._report(wave)
 
     def _keep(self, wave: _Wave, indices: Sequence[int]) -> None:
         """Goes on with some blocks of a wave; the memory of the others is free."""
@@ -563,7 +602,7 @@ def _check(
 ) -> None:
     """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
     of_puts = {"priority", "durable", "depth", "chain", "replace"}
-    known = {"priority"} if work == "get" else of_puts
+    known = {"priority", "prefix"} if work == "get" else of_puts
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
         raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")
@@ -597,7 +636,7 @@ def _each(
 
 
 def _gets(waves: Iterable[_Wave]) -> int:
-    return sum(wave.way is Way.IN for wave in waves)
+    return sum(wave.way is Way.IN and not wave.given_up for wave in waves)
 
 
 def _urgency(job: _Job) -> int:

@@ -41,7 +41,9 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 from kvrail import _identity
 from kvrail._chains import Prompt
 from kvrail._lane import Blocks, Ended, Lane
+from kvrail._load_choice import LoadChoice, Prefer, Speed
 from kvrail._tier import Link
+from kvrail._vllm_loads import Loads
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -97,6 +99,8 @@ class Tier(SecondaryTierManager):
         enable_kv_events: bool = False,
         locality: str | None = None,
         poll_between_steps: bool = True,
+        prefer: Prefer = "latency",
+        prefill_tokens_per_second: float | None = None,
         backpressure_detector: Any = None,
     ) -> None:
         """
@@ -109,6 +113,10 @@ class Tier(SecondaryTierManager):
         :param enable_kv_events: announce stored and evicted blocks to routers.
         :param locality: "LOCAL" or "REMOTE", for those events.
         :param poll_between_steps: let vLLM's poll thread verify what has come, between steps.
+        :param prefer: "latency" computes chunks whose load would take longer, "throughput" loads
+            all, because it saves time of the GPU.
+        :param prefill_tokens_per_second: the engine's speed until kvrail's connector has measured
+            it.
         """
         # vLLM 0.30 has no back-pressure.
         known = inspect.signature(SecondaryTierManager.__init__).parameters
@@ -128,6 +136,8 @@ class Tier(SecondaryTierManager):
             namespace=namespace,
             identity=_identity.vllm_rows(config, engine, self._row_bytes, named),
         )
+        speed = Speed() if engine is None else engine.speed
+        self._loads = Loads(LoadChoice(speed, prefer, prefill_tokens_per_second))
         self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
@@ -142,12 +152,10 @@ class Tier(SecondaryTierManager):
         if failed is not None and key in failed.keys:
             return LookupResult.MISS
         if key not in self._answers:
-            # All keys of the request at once: vLLM looks up one after the other. Its 0.30 does not
-            # pass the next ones.
-            whole = getattr(req_context, "_offload_key_positions", {})
-            others = (other for other in whole if other not in self._answers and other != key)
-            asked = [key, *others]
-            self._answers.update(zip(asked, self._link.lookup(asked, hold=HOLD_S), strict=True))
+            asked = self._loads.asked(key, req_context, self._answers)
+            found = self._link.lookup(asked, hold=HOLD_S)
+            answers = self._loads.answers(req_context, asked, [found])
+            self._answers.update(zip(map(OffloadKey, asked), answers, strict=True))
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def submit_load(self, job_metadata: TransferJob) -> None:
@@ -186,8 +194,9 @@ class Tier(SecondaryTierManager):
         return events
 
     def status(self) -> dict[str, Any]:
-        """Whether the tier is attached, and whether rows are copied."""
-        return self._link.status()
+        """Whether the tier is attached, whether rows are copied, and what was declined to be
+        loaded."""
+        return self._link.status() | self._loads.status()
 
     def drain_jobs(self) -> None:
         # Memory must not be given back while a drive may touch it: this waits without a limit.
@@ -223,6 +232,8 @@ class Tier(SecondaryTierManager):
             if missed := {key for key, ok in zip(job.keys, end.ok, strict=True) if not ok}:
                 _Failed.of(job.req_context).keys.update(missed)
             told |= {"success": not missed, "successful_keys": good}
+            expected = self._loads.expected(job.req_context, len(job.keys))
+            self._loads.loaded(expected, end.seconds)
         else:
             told["success"] = end.went_well
             self._announce(good, removed=False)

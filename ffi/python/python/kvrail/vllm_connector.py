@@ -15,6 +15,7 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from kvrail import _identity
+from kvrail._vllm_loads import Steps
 from kvrail._vllm_pages import ReportsPages
 
 __all__ = ["KvrailOffloadingConnector"]
@@ -25,8 +26,19 @@ class KvrailOffloadingConnector(OffloadingConnector):
     tiers and specs their engine."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        with _identity.of_vllm(vllm_config, kv_cache_config):
+        with _identity.of_vllm(vllm_config, kv_cache_config) as engine:
             super().__init__(vllm_config, role, kv_cache_config)
+        self._steps = Steps(engine.speed)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        meta = super().build_connector_meta(scheduler_output)
+        self._steps.begin(scheduler_output)
+        return meta
+
+    def get_kv_connector_stats(self) -> Any:
+        # The scheduler asks once for each output that has come; a worker has no steps.
+        self._steps.end()
+        return super().get_kv_connector_stats()
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)

@@ -238,6 +238,7 @@ def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
     assert same(its.pages(0, [10, 11, 13]), [wanted[0], wanted[1], wanted[3]])
     until = time.monotonic() + 5
     while its.look(keys[2:3]) == {LookupResult.HIT} and time.monotonic() < until:
+        assert its.worker.get_finished() == []  # as in each step
         time.sleep(0.05)
     assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
 

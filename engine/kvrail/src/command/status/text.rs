@@ -466,9 +466,10 @@ pub(crate) fn stalls(report: &StatusReport) -> String {
     stalled.collect()
 }
 
-const SESSIONS: [Column<SessionReport>; 14] = [
+const SESSIONS: [Column<SessionReport>; 15] = [
     ("SESSION", Screen, |session| session.id.to_string()),
-    ("PID", Screen, |session| session.pid.to_string()),
+    ("PID", Screen, client_pid),
+    ("POD", Verbose, |session| session.pod.clone().unwrap_or_else(|| "-".into())),
     ("UID", Verbose, |session| session.uid.to_string()),
     ("NAME", Screen, |session| session.name.clone()),
     ("STATE", Screen, |session| session.state.clone()),
@@ -484,6 +485,11 @@ const SESSIONS: [Column<SessionReport>; 14] = [
     ("FAILED", Screen, |session| count(session.counters.failed)),
     ("MOVED", Screen, |session| bytes(session.counters.bytes)),
 ];
+
+/// A client in a PID namespace that the sidecar does not see has none.
+pub(crate) fn client_pid(session: &SessionReport) -> String {
+    if session.pid == 0 { "-".into() } else { session.pid.to_string() }
+}
 
 /// Where a thread runs.
 pub(crate) fn cpu(number: Option<u32>) -> String {

@@ -6,8 +6,8 @@ use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, bytes, count, cpu, doubts, duration, gpus, missing, notes, reasons,
-    rows, stalls, troubles,
+    Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing, notes,
+    reasons, rows, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -149,7 +149,7 @@ const POLLERS: [Column<PollerReport>; 7] = [
 
 const SESSIONS: [Column<SessionRate>; 9] = [
     ("SESSION", Screen, |row| row.it.id.to_string()),
-    ("PID", Screen, |row| row.it.pid.to_string()),
+    ("PID", Screen, |row| client_pid(&row.it)),
     ("NAME", Screen, |row| row.it.name.clone()),
     ("STATE", Screen, |row| row.it.state.clone()),
     ("REQUESTS/S", Screen, |row| count(row.requests)),

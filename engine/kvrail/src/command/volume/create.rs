@@ -6,11 +6,12 @@ use kvrail_poller::SESSIONS_MAX;
 use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Purpose, StoreMember, StoreShape, Volume,
+    DirectIo, Fill, Label, Layout, NewVolume, Overwrite, Purpose, StoreMember, StoreShape, Volume,
     VolumeName, create,
 };
 use serde::Serialize;
 
+use super::existing::existing;
 use crate::members::members;
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
@@ -23,7 +24,8 @@ Examples:
   kvrail volume create kv0 /dev/nvme1n1 /dev/nvme2n1 --stripe 1098KiB
   kvrail volume create cache /dev/nvme1n1 /dev/nvme2n1 --kind store
   kvrail volume create kv0 pci:0000:3b:00.0 serial:S6CKNE0T/1 wwid:eui.0025385b71b0a1b2
-  kvrail volume create kv0 --force          members as configured, foreign data overwritten";
+  kvrail volume create kv0 --force          members as configured, foreign data overwritten
+  kvrail volume create kv0 --if-blank       at each boot: makes it once, and never a second time";
 
 /// Bytes of a stripe unless another is named.
 const STRIPE_BYTES: u64 = 256 << 10;
@@ -66,6 +68,10 @@ pub(crate) struct CreateArgs {
     /// kvrail volume
     #[arg(long)]
     force: bool,
+    /// Do nothing and succeed if one of the members has the label of this volume; else all of them
+    /// must be there and blank
+    #[arg(long, conflicts_with = "force")]
+    if_blank: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -75,6 +81,23 @@ enum KindArg {
     Raw,
     /// Keys: a keyed block store, one shard on each member
     Store,
+}
+
+impl KindArg {
+    /// As labels have it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Store => "store",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Raw => Self::Store,
+            Self::Store => Self::Raw,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -109,6 +132,7 @@ struct CreatedVolume {
     members: Vec<String>,
     kind: &'static str,
     store: Option<MadeStore>,
+    made: bool,
 }
 
 /// The size of a store, on all its members.
@@ -125,13 +149,28 @@ struct MadeStore {
     pool_bytes: u64,
 }
 
+/// A volume that was there before.
+#[derive(Serialize)]
+struct ExistingVolume {
+    name: String,
+    uuid: String,
+    kind: &'static str,
+    made: bool,
+}
+
 /// Makes the volume.
 pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
+    let layout = layout(args)?;
+    if args.if_blank
+        && let Some(label) = existing(&args.name, args.kind.name(), &args.members, context)?
+    {
+        return report_existing(&label, context);
+    }
     let new = NewVolume {
         name: args.name.clone(),
         members: members(&args.name, &args.members, context)?,
         capacity_bytes: args.size.map(Size::bytes),
-        layout: layout(args)?,
+        layout,
         fill: args.fill.into(),
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
@@ -146,10 +185,7 @@ fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
         KindArg::Raw => [("--segment", args.segment), ("--block-mean", args.block_mean)],
         KindArg::Store => [("--stripe", args.stripe), ("", None)],
     };
-    let (kind, other) = match args.kind {
-        KindArg::Raw => ("raw", "store"),
-        KindArg::Store => ("store", "raw"),
-    };
+    let (kind, other) = (args.kind.name(), args.kind.other().name());
     if let Some((key, Some(value))) = foreign.into_iter().find(|(_, value)| value.is_some()) {
         let what = format!("{key} {value}: a {kind} volume has none");
         let remedy = format!("leave it out, or make a volume of --kind {other}");
@@ -187,6 +223,19 @@ fn made_store(shape: StoreShape, one: &Sizing, members: u16) -> MadeStore {
     }
 }
 
+fn report_existing(label: &Label, context: &Context) -> Result<(), Failure> {
+    let existing = ExistingVolume {
+        name: label.volume_name.to_string(),
+        uuid: label.volume_uuid.to_string(),
+        kind: label.purpose.name(),
+        made: false,
+    };
+    if context.format == Format::Json {
+        return print_json(&existing);
+    }
+    print_text(&format!("{} ({}) is there: nothing was made", existing.name, existing.uuid))
+}
+
 fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
     let geometry = volume.geometry;
     let shape = volume.purpose.store();
@@ -201,6 +250,7 @@ fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
         members: members.collect(),
         kind: volume.purpose.name(),
         store: sizes.map(|(shape, one)| made_store(shape, &one, geometry.members)),
+        made: true,
     };
     if context.format == Format::Json {
         return print_json(&made);

@@ -2,6 +2,7 @@
 
 mod add;
 mod create;
+mod existing;
 mod inspect;
 mod list;
 mod repair;

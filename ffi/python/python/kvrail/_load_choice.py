@@ -1,0 +1,202 @@
+"""Whether an engine loads blocks of a prompt or computes them, whichever is sooner.
+
+A :class:`Speed` is how fast the engine computes, by its own steps; a lookup gives the time of the
+loads. Both are estimates: a :class:`LoadChoice` corrects the time of loads by those that ended, and
+loads now and then what it would decline, so that a drive that has become faster is noticed.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Prefer = Literal["latency", "throughput"]
+
+FORGET = 0.98
+"""Weight of earlier steps of an engine after each one: the last 50 count."""
+
+STEP_TOKENS = 256
+"""Tokens of the smallest step whose time counts: that of shorter ones is not for their tokens."""
+
+NOTICE = 0.25
+"""Weight of the last load in the correction of their times."""
+
+CORRECTIONS = (0.5, 8.0)
+"""Bounds of the correction."""
+
+NOTICED_S = 0.002
+"""Loads that should take less do not correct it: the engine looks for their end between steps."""
+
+DECLINES = 32
+"""Declines in a row after which blocks are loaded all the same."""
+
+PARTS = 16
+"""Lengths of the front between nothing and all that are weighed."""
+
+log = logging.getLogger("kvrail")
+
+
+class Speed:
+    """Time that an engine takes to compute tokens: so much for each, and so much for each that is
+    before it."""
+
+    def __init__(self) -> None:
+        self._uu = self._uv = self._vv = self._ut = self._vt = 0.0
+        self._each = self._before = 0.0
+        self._given: float | None = None
+        self.backlog: int = 0
+        """Tokens of prompts that the engine has taken in and not computed."""
+
+    def give(self, tokens_per_second: float | None) -> None:
+        """What counts until steps were measured."""
+        if tokens_per_second is not None and not tokens_per_second > 0:
+            raise ValueError(
+                f"prefill_tokens_per_second is {tokens_per_second!r}; it must be above 0"
+            )
+        self._given = tokens_per_second
+
+    def measured(self, parts: Sequence[tuple[int, int]], seconds: float) -> None:
+        """A step took this long.
+
+        :param parts: for each of its prompts the first token that was computed, and the end.
+        """
+        tokens = sum(end - first for first, end in parts)
+        if tokens < STEP_TOKENS or seconds <= 0:
+            return
+        u, v = float(tokens), sum(map(_before, parts))
+        sums = (self._uu, self._uv, self._vv, self._ut, self._vt)
+        new = (u * u, u * v, v * v, u * seconds, v * seconds)
+        kept = (FORGET * old + it for old, it in zip(sums, new, strict=True))
+        self._uu, self._uv, self._vv, self._ut, self._vt = kept
+        self._fit()
+
+    def seconds(self, first: int, end: int) -> float | None:
+        """Seconds to compute these tokens of a prompt; None as long as nobody knows."""
+        if self._uu:
+            return self._each * (end - first) + self._before * _before((first, end))
+        return None if self._given is None else (end - first) / self._given
+
+    def _fit(self) -> None:
+        """Least squares; steps that are all alike say nothing of what is before them."""
+        spread = self._uu * self._vv - self._uv**2
+        if spread > 1e-6 * self._uu * self._vv:
+            each = (self._ut * self._vv - self._vt * self._uv) / spread
+            before = (self._vt * self._uu - self._ut * self._uv) / spread
+            if each > 0 and before >= 0:
+                self._each, self._before = each, before
+                return
+        self._each, self._before = self._ut / self._uu, 0.0
+
+
+def _before(part: tuple[int, int]) -> float:
+    """Tokens that are before each of a part, added up."""
+    first, end = part
+    return (end * end - first * first) / 2
+
+
+@dataclass(frozen=True)
+class Front:
+    """Blocks of a prompt that are in the store, from the first on that the engine lacks."""
+
+    first: int
+    """The token at which they begin."""
+    ends: Sequence[int]
+    """The token at which each of them ends."""
+    total: int
+    """Tokens of the prompt."""
+    load_seconds: Callable[[int], float | None]
+    """Seconds in which the first of them are loaded."""
+
+
+class LoadChoice:
+    """How many blocks of a front are loaded."""
+
+    def __init__(
+        self,
+        speed: Speed,
+        prefer: Prefer = "latency",
+        prefill_tokens_per_second: float | None = None,
+    ) -> None:
+        """
+        :param prefer: "latency" declines loads that take longer than computing, "throughput" loads
+            all, because it saves time of the GPU.
+        :param prefill_tokens_per_second: the engine's speed until it is measured.
+        """
+        if prefer not in get_args(Prefer):
+            known = ", ".join(map(repr, get_args(Prefer)))
+            raise ValueError(f"prefer is {prefer!r}; it must be one of {known}")
+        self._speed, self._prefer = speed, prefer
+        speed.give(prefill_tokens_per_second)
+        self._correction = 1.0
+        self._in_a_row = 0
+        self.declined_prompts = self.declined_blocks = 0
+
+    def blocks(self, front: Front) -> int:
+        """The number of blocks, from the first on, with which the prompt is done soonest."""
+        count = len(front.ends)
+        if self._prefer == "throughput" or count == 0:
+            return count
+        times = {some: self._seconds(front, some) for some in _lengths(count)}
+        if (computed := times[0]) is None or any(it is None for it in times.values()):
+            return count
+        best = min(times, key=lambda some: (times[some], -some))
+        if best < count:
+            best = self._declined(front, best, computed)
+        else:
+            self._in_a_row = 0
+        return best
+
+    def loaded(self, expected: float | None, seconds: float) -> None:
+        """A load for which this time was expected took that long."""
+        if expected is None or expected < NOTICED_S:
+            return
+        least, most = CORRECTIONS
+        seen = min(max(seconds / expected, least), most)
+        self._correction += NOTICE * (seen - self._correction)
+
+    def status(self) -> dict[str, object]:
+        """For the engine's reports."""
+        return {
+            "prefer": self._prefer,
+            "declined_prompts": self.declined_prompts,
+            "declined_blocks": self.declined_blocks,
+            "load_correction": round(self._correction, 3),
+        }
+
+    def _seconds(self, front: Front, count: int) -> float | None:
+        """Seconds to the prompt's last token with so many blocks loaded: loads go on beside the
+        prompts that the engine computes first."""
+        begun = front.ends[count - 1] if count else front.first
+        rest = self._speed.seconds(begun, max(front.total, begun))
+        ahead = self._speed.seconds(0, self._speed.backlog)
+        load = front.load_seconds(count) if count else 0.0
+        if rest is None or ahead is None or load is None:
+            return None
+        return max(load * self._correction, ahead) + rest
+
+    def _declined(self, front: Front, best: int, computed: float) -> int:
+        """The same, but for one in many."""
+        count = len(front.ends)
+        self._in_a_row += 1
+        if self._in_a_row > DECLINES:
+            self._in_a_row = 0
+            return count
+        self.declined_prompts += 1
+        self.declined_blocks += count - best
+        # At 1, 2, 4, 8...: a line for each prompt would be as many lines as requests.
+        if self.declined_prompts.bit_count() == 1:
+            log.info(
+                "kvrail: %d of %d blocks are computed, in %.0f ms, because loading all takes "
+                "%.0f ms (%d such prompts); prefer=throughput loads them all the same",
+                count - best,
+                count,
+                1000 * computed,
+                1000 * (self._seconds(front, count) or 0.0),
+                self.declined_prompts,
+            )
+        return best
+
+
+def _lengths(count: int) -> list[int]:
+    """Lengths of a front of so many blocks that are weighed."""
+    return sorted({count * part // PARTS for part in range(PARTS + 1)})

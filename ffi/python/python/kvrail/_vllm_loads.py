@@ -1,0 +1,148 @@
+"""How fast vLLM computes, by the steps of its scheduler, and what it loads of a request."""
+
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kvrail
+from kvrail._chains import Prompt
+from kvrail._load_choice import Front, LoadChoice, Speed
+
+STEPS = 64
+"""Steps that may be under way at once; vLLM has two."""
+
+
+class Steps:
+    """vLLM's steps: one begins when it is scheduled, or when the one before has ended, and ends
+    when its output comes. With asynchronous scheduling the next one is scheduled before that."""
+
+    def __init__(self, speed: Speed) -> None:
+        self._speed = speed
+        self._begun: deque[tuple[float, list[tuple[int, int]]]] = deque(maxlen=STEPS)
+        self._ended = 0.0
+        self._totals: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+
+    def begin(self, output: Any) -> None:
+        """This is scheduled (`SchedulerOutput`)."""
+        for request in output.finished_req_ids:
+            self._totals.pop(request, None)
+            self._left.pop(request, None)
+        done = {}
+        for new in output.scheduled_new_reqs:
+            tokens = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids or ()
+            self._totals[new.req_id] = len(tokens)
+            done[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        done.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        parts = []
+        for request, first in done.items():
+            total = self._totals.get(request, 0)
+            end = min(first + output.num_scheduled_tokens.get(request, 0), total)
+            if end > first:
+                parts.append((first, end))
+            self._left[request] = max(0, total - max(first, end))
+        self._speed.backlog = sum(self._left.values())
+        self._begun.append((time.monotonic(), parts))
+
+    def end(self) -> None:
+        """The output of the oldest step has come."""
+        if not self._begun:
+            return
+        scheduled, parts = self._begun.popleft()
+        now = time.monotonic()
+        self._speed.measured(parts, now - max(scheduled, self._ended))
+        self._ended = now
+
+
+@dataclass
+class _Chosen:
+    """The blocks of a request that were found, and are loaded."""
+
+    load_seconds: Any
+
+
+class Loads:
+    """What a tier or spec answers to lookups: blocks whose load would take longer than computing
+    them are not there."""
+
+    def __init__(self, choice: LoadChoice) -> None:
+        self._choice = choice
+        self._begun: dict[str, tuple[float, float | None]] = {}
+
+    def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
+        """A key and all others of its request that are not known, in their order from this one on:
+        vLLM looks up one after the other. Its 0.30 does not pass the others."""
+        whole = list(getattr(request, "_offload_key_positions", {}))
+        at = whole.index(key) if key in whole else 0
+        others = (other for other in whole[at:] + whole[:at] if other not in known)
+        return [key, *(other for other in others if other != key)]
+
+    def answers(
+        self, request: Any, asked: Sequence[bytes], found: Sequence[Sequence[bool]]
+    ) -> list[bool]:
+        """Which of these keys are there for the request.
+
+        :param found: for each store, all of which must have a key, what its lookup returned.
+        """
+        there = [all(its) for its in zip(*found, strict=True)]
+        front = self._front(request, asked, there, found)
+        if front is None:
+            return there
+        request.set_state(_Chosen(front.load_seconds))
+        count, chosen = len(front.ends), self._choice.blocks(front)
+        return there[:chosen] + [False] * (count - chosen) + there[count:]
+
+    def expected(self, request: Any, count: int) -> float | None:
+        """Seconds that loads of so many blocks of the request should take."""
+        chosen = request.get_state(_Chosen)
+        return None if chosen is None else chosen.load_seconds(count)
+
+    def loaded(self, expected: float | None, seconds: float) -> None:
+        """They took this long."""
+        self._choice.loaded(expected, seconds)
+
+    def begin(self, request: Any, count: int) -> None:
+        """Loads of so many blocks of a request begin."""
+        self._begun[request.req_id] = (time.monotonic(), self.expected(request, count))
+
+    def end(self, request: Any) -> None:
+        """The request's loads have ended."""
+        if (begun := self._begun.pop(request.req_id, None)) is not None:
+            self.loaded(begun[1], time.monotonic() - begun[0])
+
+    def status(self) -> dict[str, object]:
+        """For the engine's reports."""
+        return self._choice.status()
+
+    def _front(
+        self,
+        request: Any,
+        asked: Sequence[bytes],
+        there: Sequence[bool],
+        found: Sequence[Sequence[bool]],
+    ) -> Front | None:
+        """The blocks that are there from the first key on. None where groups of layers have blocks
+        of their own: what one loads is of no use without the others."""
+        positions = getattr(request, "_offload_key_positions", {})
+        if not positions or not there or not there[0] or len(Prompt.of(request).groups) != 1:
+            return None
+        chunk, ends = next(iter(positions.values())), []
+        for key, is_there in zip(asked, there, strict=True):
+            end = positions.get(key, 0)
+            if not is_there or (ends and end <= ends[-1]):
+                break
+            ends.append(end)
+
+        def load_seconds(count: int) -> float | None:
+            # Stores of several ranks share their drives.
+            times = [_seconds(its, count) for its in found]
+            return None if None in times else sum(filter(None, times))
+
+        return Front(ends[0] - chunk, ends, max(positions.values()), load_seconds)
+
+
+def _seconds(found: Sequence[bool], count: int) -> float | None:
+    return found.load_seconds_of(count) if isinstance(found, kvrail.Found) else None

@@ -1,0 +1,174 @@
+"""Loads that would take longer than computing: vLLM's own objects, and a sidecar."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import numpy  # noqa: E402
+from kvrail import _vllm_loads  # noqa: E402
+from kvrail._load_choice import Speed  # noqa: E402
+from kvrail._vllm_loads import Steps  # noqa: E402
+from kvrail._vllm_tiers import Tiers, config, keys_of  # noqa: E402
+from vllm.v1.core.sched.output import (  # noqa: E402
+    CachedRequestData,
+    NewRequestData,
+    SchedulerOutput,
+)
+from vllm.v1.kv_offload.base import LookupResult, ReqContext  # noqa: E402
+
+if not hasattr(ReqContext, "set_offload_key_position"):
+    pytest.skip("this vLLM does not pass the chunks of a request", allow_module_level=True)
+
+CHUNK_BYTES = 1 << 20
+KEYS = keys_of(range(6))
+FAST, SLOW = 1e9, 1.0
+CHOICES = [
+    ({"prefill_tokens_per_second": FAST}, 0),
+    ({"prefill_tokens_per_second": FAST, "prefer": "throughput"}, len(KEYS)),
+    ({"prefill_tokens_per_second": SLOW}, len(KEYS)),
+    ({}, len(KEYS)),
+]
+
+
+@pytest.mark.parametrize(("more", "hits"), CHOICES)
+def test_the_tier_declines_what_is_computed_sooner(host, more, hits):
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    tiers = Tiers(tier | more, chunks=16, chunk_bytes=CHUNK_BYTES)
+    try:
+        content = numpy.random.default_rng(1).integers(
+            0, 256, (len(KEYS), CHUNK_BYTES), dtype=numpy.uint8
+        )
+        tiers.store(KEYS, content)
+        tiers.settle()
+        tiers.forget()
+        found = tiers.load(KEYS)
+        assert len(found) == hits
+        assert all((found[key] == its).all() for key, its in zip(KEYS, content) if key in found)
+        declined = tiers.tier.status()
+        assert declined["declined_blocks"] == len(KEYS) - hits
+        assert declined["declined_prompts"] == (0 if hits else 1)
+    finally:
+        tiers.close()
+
+
+@pytest.mark.parametrize(("more", "hits"), CHOICES)
+def test_the_spec_declines_what_is_computed_sooner(host, more, hits):
+    from kvrail._vllm_spec import KvrailOffloadingSpec
+
+    extra = {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
+    made = config({}, chunks=1, chunk_bytes=CHUNK_BYTES)
+    made = dataclasses.replace(made, extra_config=extra | {"socket": str(host.socket)} | more)
+    manager = KvrailOffloadingSpec(made).get_manager()
+    try:
+        link = manager._links[0]
+        space = link.session.space
+        # The request has two chunks in the GPU's cache, and one that is nowhere.
+        for key in KEYS:
+            space.put(bytes(key), bytes(CHUNK_BYTES))
+        prompt = [*keys_of([100, 101]), *KEYS, *keys_of([102])]
+        request = ReqContext("request")
+        for at, key in enumerate(prompt):
+            request.set_offload_key_position(key, 16 * (at + 1))
+        manager.on_new_request(request)
+        answers = [manager.lookup(key, request) for key in prompt[2:]]
+        assert answers == [LookupResult.HIT] * hits + [LookupResult.MISS] * (7 - hits)
+        status = manager.status()[0]
+        assert status["declined_blocks"] == len(KEYS) - hits
+        if hits:
+            manager.prepare_load(KEYS, request)
+            manager.complete_load(KEYS, request)
+            assert manager._loads.expected(request, hits) > 0
+    finally:
+        manager.shutdown()
+
+
+def cached(ids: list[str], computed: list[int]) -> CachedRequestData:
+    named = {field.name for field in dataclasses.fields(CachedRequestData)}
+    values: dict[str, Any] = {
+        "req_ids": ids,
+        "resumed_req_ids": set(),
+        "new_token_ids": [],
+        "all_token_ids": {},
+        "new_block_ids": [None] * len(ids),
+        "num_computed_tokens": computed,
+        "num_output_tokens": [0] * len(ids),
+    }
+    return CachedRequestData(**{name: values[name] for name in named})
+
+
+def output(
+    new: list[tuple[str, int, int]],
+    going_on: dict[str, int],
+    scheduled: dict[str, int],
+    finished: set[str] = frozenset(),
+) -> SchedulerOutput:
+    """A step: new requests with their prompts' tokens and those that were loaded, and others with
+    those that are computed."""
+    made = SchedulerOutput.make_empty()
+    made.scheduled_new_reqs = [
+        NewRequestData(name, list(range(prompt)), [], None, None, ([],), loaded, None)
+        for name, prompt, loaded in new
+    ]
+    made.scheduled_cached_reqs = cached(list(going_on), list(going_on.values()))
+    made.num_scheduled_tokens = scheduled
+    made.total_num_scheduled_tokens = sum(scheduled.values())
+    made.finished_req_ids = set(finished)
+    return made
+
+
+def test_steps_are_timed_from_their_schedule_or_the_end_before(monkeypatch):
+    """Two steps are under way at once; the second begins when the first has ended."""
+    now = 100.0
+    monkeypatch.setattr(_vllm_loads.time, "monotonic", lambda: now)
+    seen: list[tuple[list[tuple[int, int]], float]] = []
+
+    class Seen(Speed):
+        def measured(self, parts, seconds):
+            seen.append((list(parts), seconds))
+
+    speed = Seen()
+    steps = Steps(speed)
+    steps.end()  # a worker's half, or an output of before
+    steps.begin(output([("a", 10_000, 2_000)], {}, {"a": 4_000}))
+    assert speed.backlog == 4_000
+    steps.begin(output([("b", 500, 0)], {"a": 6_000}, {"a": 4_000, "b": 500}))
+    assert speed.backlog == 0
+    now = 101.0
+    steps.end()
+    # Tokens of the answer are no prompt's.
+    steps.begin(output([], {"a": 10_000, "b": 500}, {"a": 1, "b": 1}))
+    now = 101.5
+    steps.end()
+    now = 101.6
+    steps.end()
+    now = 200.0
+    steps.begin(output([("c", 9_000, 0)], {}, {"c": 3_000}, {"a", "b"}))
+    assert speed.backlog == 6_000
+    now = 200.25
+    steps.end()
+    assert [parts for parts, _ in seen] == [
+        [(2_000, 6_000)],
+        [(0, 500), (6_000, 10_000)],
+        [],
+        [(0, 3_000)],
+    ]
+    assert [seconds for _, seconds in seen] == pytest.approx([1.0, 0.5, 0.1, 0.25])
+    steps.begin(output([], {}, {}, {"c"}))
+    assert speed.backlog == 0
+
+
+def test_the_connector_times_its_steps(monkeypatch):
+    its = pytest.importorskip("kvrail.vllm_connector")
+    connector = object.__new__(its.KvrailOffloadingConnector)
+    base = its.OffloadingConnector
+    monkeypatch.setattr(base, "build_connector_meta", lambda self, output: "meta")
+    monkeypatch.setattr(base, "get_kv_connector_stats", lambda self: "stats")
+    connector._steps = Steps(speed := Speed())
+    step = output([("a", 8_192, 0)], {}, {"a": 8_192})
+    assert connector.build_connector_meta(step) == "meta"
+    assert speed.seconds(0, 8_192) is None
+    assert connector.get_kv_connector_stats() == "stats"
+    assert speed.seconds(0, 8_192) > 0

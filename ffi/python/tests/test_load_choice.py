@@ -1,0 +1,123 @@
+"""Whether blocks are loaded or computed."""
+
+import logging
+
+import pytest
+from kvrail._load_choice import DECLINES, Front, LoadChoice, Speed
+
+CHUNK = 256
+
+
+def front(count: int, load_s: float, *, first: int = 0, total: int | None = None) -> Front:
+    """Blocks whose loads take this long together."""
+    ends = [first + CHUNK * (at + 1) for at in range(count)]
+    whole = ends[-1] if total is None else total
+    return Front(first, ends, whole, lambda some: load_s * some / count)
+
+
+def speed(tokens_per_second: float) -> Speed:
+    """An engine for which only the number of tokens counts."""
+    made = Speed()
+    made.measured([(0, 4096)], 4096 / tokens_per_second)
+    return made
+
+
+def test_blocks_are_loaded_where_that_is_sooner():
+    choice = LoadChoice(speed(8192))
+    assert choice.blocks(front(32, 0.9)) == 32
+    assert choice.blocks(front(32, 1.1)) == 0
+    assert choice.status()["declined_prompts"] == 1
+    assert choice.status()["declined_blocks"] == 32
+    # What is behind the blocks is computed anyway.
+    assert choice.blocks(front(32, 0.9, total=100_000)) == 32
+
+
+def test_a_front_may_pay_where_the_whole_does_not():
+    # The first 8 blocks lie on a fast drive, the others on one that hangs.
+    ends = [CHUNK * (at + 1) for at in range(32)]
+    uneven = Front(0, ends, ends[-1], lambda some: 0.1 * some / 8 + max(0, some - 8))
+    assert LoadChoice(speed(8192)).blocks(uneven) == 8
+
+
+def test_throughput_loads_all():
+    choice = LoadChoice(speed(8192), "throughput")
+    assert choice.blocks(front(32, 100.0)) == 32
+    assert choice.status()["declined_prompts"] == 0
+
+
+def test_an_unknown_speed_or_time_loads_all():
+    assert LoadChoice(Speed()).blocks(front(32, 100.0)) == 32
+    unknown = Front(0, [256], 256, lambda _: None)
+    assert LoadChoice(speed(1e9)).blocks(unknown) == 1
+    assert LoadChoice(speed(1e9)).blocks(Front(0, [], 0, lambda _: None)) == 0
+
+
+def test_a_given_speed_counts_until_it_is_measured():
+    slow = Speed()
+    choice = LoadChoice(slow, "latency", 100.0)
+    assert choice.blocks(front(32, 10.0)) == 32
+    slow.measured([(0, 8192)], 0.1)
+    assert choice.blocks(front(32, 10.0)) == 0
+
+
+def test_prompts_that_the_engine_computes_first_leave_time_for_loads():
+    busy = speed(8192)
+    assert LoadChoice(busy).blocks(front(32, 3.0)) == 0
+    busy.backlog = 4 * 8192
+    assert LoadChoice(busy).blocks(front(32, 3.0)) == 32
+
+
+def test_tokens_behind_many_others_take_longer():
+    engine = Speed()
+
+    def takes(first: int, end: int) -> float:
+        return 1e-5 * (end - first) + 1e-9 * (end**2 - first**2) / 2
+
+    for first in (0, 4096, 8192, 65_536):
+        engine.measured([(first, first + 4096)], takes(first, first + 4096))
+    engine.measured([(100, 120)], 60.0)  # its time is not for its tokens
+    for part in ((0, 4096), (0, 131_072), (100_000, 131_072)):
+        assert engine.seconds(*part) == pytest.approx(takes(*part), rel=0.01)
+
+
+def test_an_engine_that_has_become_slow_is_followed():
+    engine = speed(8192)
+    for _ in range(200):
+        engine.measured([(0, 4096)], 2.0)
+    assert engine.seconds(0, 4096) == pytest.approx(2.0, rel=0.05)
+
+
+def test_loads_that_take_longer_than_expected_correct_the_next_ones():
+    choice = LoadChoice(speed(8192))
+    assert choice.blocks(front(32, 0.6)) == 32
+    for _ in range(20):
+        choice.loaded(0.6, 1.5)
+    assert choice.blocks(front(32, 0.6)) == 0
+    for _ in range(20):
+        choice.loaded(0.6, 0.5)
+    assert choice.blocks(front(32, 0.6)) == 32
+    choice.loaded(None, 9.0)
+    choice.loaded(0.0001, 9.0)  # too short to count
+    assert choice.blocks(front(32, 0.6)) == 32
+
+
+def test_one_prompt_in_many_is_loaded_all_the_same(caplog):
+    choice = LoadChoice(speed(8192))
+    with caplog.at_level(logging.INFO, logger="kvrail"):
+        chosen = [choice.blocks(front(32, 5.0)) for _ in range(2 * (DECLINES + 1))]
+    assert chosen == [*[0] * DECLINES, 32] * 2
+    assert choice.declined_prompts == 2 * DECLINES
+    assert len(caplog.records) == 7, "at 1, 2, 4, ... 64"
+    assert "prefer=throughput" in caplog.text
+
+
+@pytest.mark.parametrize("prefer", ["Latency", "", None, 1])
+def test_a_preference_that_is_not_known_is_refused(prefer):
+    with pytest.raises(ValueError, match="prefer is .*'latency', 'throughput'"):
+        LoadChoice(Speed(), prefer)
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
+def test_a_speed_that_is_none_is_refused(rate):
+    with pytest.raises(ValueError, match=r"prefill_tokens_per_second is .*above 0"):
+        LoadChoice(Speed(), "latency", rate)
