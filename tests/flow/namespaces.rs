@@ -101,7 +101,7 @@ fn namespaces_outlive_a_killed_sidecar() {
     let (made, created) = Plain::attach(&sidecar).open("kept");
     assert!(made > cleared && created, "a uid is never used twice");
     let log = sidecar.stop();
-    // What changed, and by whom?
+    // Each change has its author.
     let own = format!("uid {}", rustix::process::getuid().as_raw());
     for what in ["cleared", "removed", "made"] {
         let what = format!("kvrail::audit: store kv: namespace \"kept\" {what} by=");

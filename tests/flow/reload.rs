@@ -115,7 +115,7 @@ fn a_reload_has_a_verdict() {
     sidecar.stop();
 }
 
-/// A role or a package has a file of its own, and "what changed, and by whom?" has an answer.
+/// A role or a package has a file of its own, and each change has its author in the log.
 #[test]
 fn fragments_are_read_and_changes_leave_an_audit_line() {
     let place = Place::with_volume(1, 8 << 20);

@@ -165,7 +165,7 @@ impl Scheduler {
         self.writes.limit(now_ns).map_or(all, |writes| writes.min(all))
     }
 
-    /// Time of so many reads of so many bytes in all into host memory.
+    /// Time of these reads, of these bytes in all, into host memory.
     pub(crate) fn read_time(&self, count: u32, bytes: u64) -> ReadTime {
         let Share { waiting, ledger, reads, .. } = &self.shares[MemoryKind::Host as usize];
         let held_ns = reads.time_ns(ledger.in_flight(), ledger.held_bytes());

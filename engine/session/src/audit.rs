@@ -1,4 +1,4 @@
-//! Lines of the log that answer what changed, and by whom.
+//! Lines of the log about changes, each with its author.
 
 /// Their target: changes of the configuration and of namespaces, begin and end of a sidecar.
 pub const AUDIT: &str = "kvrail::audit";

@@ -96,7 +96,7 @@ pub(super) const FAMILIES: [Family; 10] = [
         kind: Kind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
-        help: "Namespaces that there may be: a volume has room for so many from its creation on.",
+        help: "Namespaces that there may be: a volume's creation sets the number.",
         samples: |report, to| each(report, to, |store| store.namespaces_max),
     },
     Family {
