@@ -119,8 +119,11 @@ fn a_reload_has_a_verdict() {
 #[test]
 fn fragments_are_read_and_changes_leave_an_audit_line() {
     let place = Place::with_volume(1, 8 << 20);
-    let sidecar = Sidecar::start(&place);
     let file = place.configuration();
+    let mut command = kvrail();
+    command.args(["serve", "--exit-with-parent", "--config", "kvrail.toml"]);
+    command.current_dir(file.parent().unwrap());
+    let sidecar = Sidecar::start_as(&place, command);
     let show = |arguments: &[&str]| {
         let mut show = kvrail();
         show.args(["config", "show", "--running", "--config"]).arg(&file).args(arguments);

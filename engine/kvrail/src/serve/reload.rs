@@ -257,12 +257,18 @@ impl Reload {
     }
 }
 
-/// As they go over the socket.
+/// As they go over the socket, to a client that may have another working folder.
 fn entries(loaded: &Loaded) -> Vec<ConfigEntry> {
+    let whole = |origin| match origin {
+        Origin::File { path, line } => {
+            Origin::File { path: std::path::absolute(&path).unwrap_or(path), line }
+        }
+        other => other,
+    };
     let entry = |(key, value, origin): (String, toml::Value, Origin)| ConfigEntry {
         key,
         value: json!(value),
-        origin: json!(origin),
+        origin: json!(whole(origin)),
     };
     loaded.entries().into_iter().map(entry).collect()
 }
