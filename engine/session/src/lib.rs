@@ -29,6 +29,7 @@ mod pools;
 mod porter;
 mod queues;
 mod rate;
+mod recent;
 mod region_spec;
 mod region_table;
 mod regions;

@@ -37,6 +37,7 @@ use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
 use crate::queues::{Queues, segment_bytes};
+use crate::recent::Recent;
 use crate::regions::{Granted, Regions};
 use crate::reload::{Reader, ReloadAsk};
 use crate::reply::Reply;
@@ -74,6 +75,7 @@ pub struct Server {
     wakers: Wakers,
     watch: Watch,
     busy: BusyShares,
+    recent: Recent,
     /// Latest reason for memory that is not registered with the rings, if any.
     unregistered: Option<String>,
     trace: Trace,
@@ -143,6 +145,7 @@ impl Server {
             stores,
             queues: Queues::default(),
             busy,
+            recent: Recent::default(),
             unregistered,
             trace,
             watch,
@@ -260,6 +263,7 @@ impl Server {
         self.wakers.look_after(now);
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
+        self.recent.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
         self.stores.look_at_refusals(self.pollers.handles(), now);
@@ -856,6 +860,7 @@ impl Server {
             notes: self.notes().collect(),
             troubles: Vec::new(),
         };
+        self.recent.add_to(&mut report.devices);
         (self.report_hook.0)(&mut report);
         report.troubles = troubles(&report);
         report
