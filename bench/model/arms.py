@@ -2,7 +2,7 @@
 
 ARMS = ("recompute", "cpu", "fs", "tier", "direct", "latency")
 """No second level; vLLM's CPU tier; its CPU tier over its own tier of files; over kvrail's; kvrail
-without a CPU tier, which loads all that it has; the same, which computes what is computed sooner."""
+without a CPU tier, which loads all that it has; the same, which computes what is sooner."""
 
 DIRECT = ("direct", "latency")
 KVRAIL = ("tier", *DIRECT)

@@ -28,11 +28,12 @@ put 644 config/systemd/kvrail.service usr/lib/systemd/system/kvrail.service
 put 644 config/systemd/kvrail-target.service usr/lib/systemd/system/kvrail-target.service
 put 644 config/host/sysusers.conf usr/lib/sysusers.d/kvrail.conf
 put 644 config/host/udev.rules etc/udev/rules.d/90-kvrail.rules
-install -d "$tree/etc/kvrail"
+install -d "$tree/etc/kvrail/kvrail.toml.d"
 "$tree/usr/bin/kvrail" config default >"$tree/etc/kvrail/kvrail.toml"
 doc=usr/share/doc/kvrail
 put 644 LICENSE "$doc/copyright"
 put 644 docs/service.md "$doc/README.md"
+put 644 docs/runbooks.md "$doc/runbooks.md"
 for file in config/host/*.conf config/examples/*.toml config/grafana/*.json \
     config/prometheus/*.yaml; do
     put 644 "$file" "$doc/examples/$(basename "$file")"

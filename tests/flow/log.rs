@@ -11,7 +11,7 @@ use kvrail_client::{Client, Pages, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::rig::{LONG, Place, Sidecar, eventually, run};
+use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 /// Sessions that come and go, each of which is logged: more than a pipe of 64 KiB takes.
 const SESSIONS: usize = 600;
@@ -29,7 +29,15 @@ fn a_log_in_json_has_no_other_line() {
     drop(sidecar.attach());
     let refused = run(json().args(["--set", "memory.node=4095"]));
     let log = sidecar.stop();
-    for line in log.lines().chain(refused.stderr.lines()) {
+    let file = place.configuration();
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("limits.sesions = 1\n[sidecar]\nlog_format = \"json\"\n{good}"))
+        .unwrap();
+    let broken = run(kvrail().args(["serve", "--config"]).arg(&file));
+    assert_eq!((broken.code, broken.stderr.lines().count()), (Some(2), 1), "{broken:?}");
+    assert!(broken.stderr.contains("sesions"), "{broken:?}");
+    let lines = log.lines().chain(refused.stderr.lines()).chain(broken.stderr.lines());
+    for line in lines {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(value.is_object(), "{line}");
     }
@@ -64,6 +72,33 @@ fn the_journal_gets_priorities_and_no_time() {
     other.env("JOURNAL_STREAM", "1:1");
     let log = Sidecar::start_as(&place, other).stop();
     assert!(!log.lines().last().unwrap().starts_with('<'), "{log}");
+}
+
+/// A stopped journald, a collector that was killed.
+#[test]
+fn lines_without_a_reader_are_counted() {
+    let place = Place::with_volume(1, 4 << 20);
+    let (reader, writer) = pipe().unwrap();
+    let mut command = place.serve();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    let mut sidecar = command.spawn().unwrap();
+    drop(command);
+    let lost = || {
+        let client = Client::attach(place.socket()).ok()?;
+        client.status().unwrap().sidecar.counters.log_lines_lost
+    };
+    eventually("it serves", || lost() == Some(0));
+    drop(reader);
+    let (mut before, mut counts) = (0, 0);
+    // Each look is a session, which is logged.
+    eventually("lost lines are counted", || {
+        let now = lost().expect("it serves");
+        counts += u64::from(now > before);
+        before = now;
+        counts > 3
+    });
+    kill_process(Pid::from_child(&sidecar), Signal::TERM).unwrap();
+    assert!(sidecar.wait().unwrap().success());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kvrail_protocol::{
 };
 use kvrail_ring::limits::LANE_VERSION;
 
-use crate::rig::{Outcome, Place, Sidecar, kvrail, run, until_some};
+use crate::rig::{Outcome, Place, Sidecar, eventually, kvrail, run, until_some};
 
 /// Where a member's two supers begin: behind its label of 1 MiB.
 const SUPERS: [u64; 2] = [1 << 20, (1 << 20) + (32 << 10)];
@@ -87,10 +87,25 @@ fn namespaces_outlive_a_killed_sidecar() {
     assert!(cleared > kept && !created);
     let shown = store(&place, &["status"]).stdout;
     assert!(shown.contains("serving") && shown.contains("member-1"), "{shown}");
+    let counts = || {
+        let report = sidecar.status();
+        let counts = report.shards.iter().map(|shard| (shard.namespaces, shard.namespaces_max));
+        counts.collect::<Vec<_>>()
+    };
+    eventually("both members have one of 32", || counts() == [(1, 32); 2]);
     store(&place, &["remove", "kept", "--yes", "kept"]).expect(0, &[]);
+    eventually("it is removed", || counts() == [(0, 32); 2]);
     let (made, created) = Plain::attach(&sidecar).open("kept");
     assert!(made > cleared && created, "a uid is never used twice");
-    sidecar.stop();
+    let log = sidecar.stop();
+    // Each change has its author.
+    let own = format!("uid {}", rustix::process::getuid().as_raw());
+    for what in ["cleared", "removed", "made"] {
+        let what = format!("kvrail::audit: store kv: namespace \"kept\" {what} by=");
+        let line = log.lines().find(|line| line.contains(&what));
+        let line = line.unwrap_or_else(|| panic!("no {what:?} in {log}"));
+        assert!(line.contains(&own), "{line}");
+    }
 }
 
 #[test]

@@ -72,6 +72,8 @@ fn the_package_has_its_parts_and_two_builds_are_the_same() {
     let page = tree.join("usr/share/man/man1/kvrail-serve.1.gz");
     let page = stdout_of(Command::new("gzip").arg("-dc").arg(page));
     assert!(page.starts_with(".ie") && page.contains("Examples:"), "{page}");
+    // A host's own keys go into a folder, so that an upgrade asks about no edited file.
+    assert!(tree.join("etc/kvrail/kvrail.toml.d").is_dir());
     // The packaged binary accepts the default configuration.
     let program = tree.join("usr/bin/kvrail");
     let file = tree.join("etc/kvrail/kvrail.toml");

@@ -4,6 +4,7 @@ use std::fs;
 
 use kvrail_client::{Pages, Request, Status};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::rig::{LONG, Outcome, Place, Sidecar, eventually, kvrail, run};
 
@@ -112,6 +113,61 @@ fn a_reload_has_a_verdict() {
     reload(&place, &renewed).expect(0, &[]);
     assert!(sidecar.status().troubles.is_empty(), "all is well again");
     sidecar.stop();
+}
+
+/// A role or a package has a file of its own, and each change has its author in the log.
+#[test]
+fn fragments_are_read_and_changes_leave_an_audit_line() {
+    let place = Place::with_volume(1, 8 << 20);
+    let file = place.configuration();
+    let mut command = kvrail();
+    command.args(["serve", "--exit-with-parent", "--config", "kvrail.toml"]);
+    command.current_dir(file.parent().unwrap());
+    let sidecar = Sidecar::start_as(&place, command);
+    let show = |arguments: &[&str]| {
+        let mut show = kvrail();
+        show.args(["config", "show", "--running", "--config"]).arg(&file).args(arguments);
+        run(&mut show)
+    };
+    let entry = |key: &str| {
+        let shown = show(&["--format", "json"]);
+        shown.expect(0, &[]);
+        let all: Vec<Value> = serde_json::from_str(&shown.stdout).unwrap();
+        all.into_iter().find(|entry| entry["key"] == key).unwrap()
+    };
+    let before = entry("limits.sessions");
+    assert_eq!((&before["value"], &before["origin"]["layer"]), (&64.into(), &"default".into()));
+
+    let fragment = place.path("kvrail.toml.d/10-limits.toml");
+    fs::create_dir(place.path("kvrail.toml.d")).unwrap();
+    fs::write(&fragment, "limits.sessions = 7\npollers.heartbeat = \"2s\"\n").unwrap();
+    eventually("it is seen", || sidecar.status().config.reload_pending == ["limits.sessions"]);
+    assert_eq!(entry("limits.sessions")["value"], 64, "it is applied by a reload alone");
+    let checked = run(kvrail().args(["config", "check", "--config"]).arg(&file));
+    assert!(checked.stdout.contains("and 1 fragment(s)"), "{}", checked.stdout);
+    run(kvrail().args(["reload", "--config"]).arg(&file)).expect(0, &[]);
+    let after = entry("limits.sessions");
+    assert_eq!((&after["value"], &after["origin"]["line"]), (&7.into(), &1.into()));
+    assert_eq!(after["origin"]["path"], fragment.to_str().unwrap());
+    assert_eq!(entry("pollers.heartbeat")["value"], "1s", "it needs a restart");
+    let shown = show(&[]);
+    shown.expect(0, &["restart pending for pollers.heartbeat"]);
+    assert!(shown.stdout.contains("10-limits.toml:1"), "{}", shown.stdout);
+
+    fs::write(&fragment, "limits.sesions = 8\n").unwrap();
+    let refused = ["10-limits.toml", "sesions", "line 1"];
+    run(kvrail().args(["reload", "--config"]).arg(&file)).expect(1, &refused);
+    let log = sidecar.stop();
+    let audit: Vec<_> = log.lines().filter(|line| line.contains("kvrail::audit")).collect();
+    let uid = rustix::process::getuid().as_raw();
+    let change = format!("reload by uid {uid}, pid ");
+    let is_change = |line: &&&str| line.contains(&change);
+    let changes: Vec<_> = audit.iter().filter(is_change).collect();
+    let [taken, refused] = changes[..] else { panic!("{audit:?}") };
+    assert!(taken.ends_with(": limits.sessions: 64 -> 7"), "{taken}");
+    assert!(refused.contains("the configuration in force stays"), "{refused}");
+    assert!(audit[0].contains("with configuration"), "{audit:?}");
+    assert!(audit.last().unwrap().ends_with("stop by SIGTERM"), "{audit:?}");
 }
 
 /// Without a reload, the next start would be the first to find the fault.

@@ -13,9 +13,33 @@ const BLOCKS: u64 = 6000;
 /// Moments at which a start is stopped, within this time.
 const STOPS: u32 = 14;
 const WITHIN: Duration = Duration::from_millis(420);
+/// Starts that are killed.
+const KILLS: u32 = 20;
 
 fn blocks(sidecar: &Sidecar) -> u64 {
     sidecar.status().shards.iter().map(|shard| shard.blocks).sum()
+}
+
+/// What a supervisor makes of a sidecar that is killed again and again: the next one serves.
+#[test]
+fn a_sidecar_that_is_killed_twenty_times_is_well_afterwards() {
+    let place = Place::with_store(2, 64 << 20);
+    let sidecar = Sidecar::start(&place);
+    let socket = place.socket();
+    let socket = socket.to_str().expect("a plain path");
+    let mut fill = Command::new(actor_program());
+    run(fill.args(["fill", socket, VOLUME, "a", "0", "500", "4096"])).expect(0, &[]);
+    eventually("all blocks are shown", || blocks(&sidecar) == 500);
+    sidecar.stop();
+    for kill in 0..KILLS {
+        let sidecar = Sidecar::launch(&place, place.serve());
+        std::thread::sleep(WITHIN / KILLS * kill);
+        sidecar.kill();
+    }
+    let sidecar = Sidecar::start(&place);
+    eventually("all blocks are there again", || blocks(&sidecar) == 500);
+    eventually("all is well", || sidecar.status().troubles.is_empty());
+    sidecar.stop();
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn it_has_what_helps_and_no_secret() {
     assert!(unpacked(&file, "config.txt").contains("dhchap_key_file"));
     assert!(unpacked(&file, "log.txt").contains("first line"));
     assert!(unpacked(&file, "status.txt").contains("Serving"));
+    assert!(unpacked(&file, "slow.txt").contains("requests took 100ms or longer"));
     assert!(unpacked(&file, "metrics.txt").contains("kvrail_build_info"));
     assert!(unpacked(&file, "versions.txt").contains("kvrail "));
     assert!(unpacked(&file, "check.txt").contains("warnings"));

@@ -66,6 +66,76 @@ fn slow_requests_are_traced_by_stage() {
     sidecar.stop();
 }
 
+/// Writes until the slow log has a write; returns the log.
+fn slow_log(place: &Place, sidecar: &Sidecar) -> Value {
+    let client = sidecar.attach();
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(4 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(8).unwrap();
+    let mut found = Value::Null;
+    eventually("a slow write", || {
+        for _ in 0..8 {
+            queue.submit(Request::write(&volume, 0, arena.lease(4 << 20).unwrap())).unwrap();
+            assert_eq!(queue.wait(LONG).unwrap().unwrap().status, Status::Ok);
+        }
+        let outcome = run(&mut trace(place, &["--past", "--format", "json"]));
+        outcome.expect(0, &[]);
+        found = serde_json::from_str(&outcome.stdout).unwrap();
+        found["events"].as_array().unwrap().iter().any(|event| event["kind"] == "batch")
+    });
+    found
+}
+
+#[test]
+fn slow_requests_of_the_past_are_kept_without_a_watcher() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    place.configure("pollers.slow_after = \"100us\"");
+    let sidecar = Sidecar::start(&place);
+    let found = slow_log(&place, &sidecar);
+    assert_eq!((&found["slow_ns"], &found["seconds"]), (&100_000.into(), &Value::Null));
+    let events = found["events"].as_array().unwrap();
+    let event = events.iter().find(|event| event["kind"] == "batch").unwrap();
+    let work = &event["work"];
+    assert_eq!([&work["operation"], &work["client"]], ["write", "the test"], "{event}");
+    assert!(events.iter().all(|event| event["spent"]["total_ns"].as_u64() >= Some(100_000)));
+    let last = |found: &Value| {
+        let events = found["events"].as_array().unwrap().iter();
+        events.map(|event| event["ended_unix_ms"].as_u64().unwrap()).max().unwrap()
+    };
+    let seen = last(&found);
+
+    // They are logged beside a trace, also one that looks for slower ones, and after it.
+    let watcher = sidecar.attach();
+    assert!(watcher.trace(Duration::from_secs(30)).unwrap().events.is_empty());
+    eventually("it is logged beside a trace", || last(&slow_log(&place, &sidecar)) > seen);
+    assert!(watcher.trace(Duration::from_secs(30)).unwrap().events.is_empty());
+    let seen = last(&slow_log(&place, &sidecar));
+    drop(watcher);
+    eventually("it is logged after a trace", || last(&slow_log(&place, &sidecar)) > seen);
+
+    let shown = run(&mut trace(&place, &["--past", "--rows", "1"]));
+    shown.expect(0, &[]);
+    assert!(shown.stdout.contains("since the sidecar's start"), "{}", shown.stdout);
+    let slower = run(&mut trace(&place, &["--past", "--slow", "1h"]));
+    assert!(slower.stdout.starts_with("0 requests took 1h or longer"), "{}", slower.stdout);
+    run(&mut trace(&place, &["--past", "--seconds", "1"])).expect(2, &["--seconds"]);
+    sidecar.stop();
+}
+
+#[test]
+fn a_reload_changes_what_is_slow() {
+    let mut place = Place::with_volume(1, 8 << 20);
+    place.configure("pollers.slow_after = \"1h\"");
+    let sidecar = Sidecar::start(&place);
+    let text = std::fs::read_to_string(place.configuration()).unwrap();
+    assert_eq!(sidecar.attach().slow_log().unwrap().slow_ns, 3_600_000_000_000);
+    std::fs::write(place.path("kvrail.toml"), text.replace("\"1h\"", "\"100us\"")).unwrap();
+    let reload = ["reload", "--config"];
+    run(kvrail().args(reload).arg(place.path("kvrail.toml"))).expect(0, &[]);
+    slow_log(&place, &sidecar);
+    sidecar.stop();
+}
+
 #[test]
 fn one_trace_runs_at_a_time_and_ends_with_its_client() {
     let place = Place::with_volume(1, 8 << 20);

@@ -97,6 +97,12 @@ impl Context {
         }
     }
 
+    /// How a sidecar of a broken configuration logs, as far as its layers are readable: collectors
+    /// parse its failure, too.
+    pub fn log_format(&self) -> LogFormat {
+        self.layers.log_format().unwrap_or_default()
+    }
+
     /// The layers, as a command line names them: for another process of this program.
     pub fn globals(&self) -> Vec<OsString> {
         let file = self.layers.file.iter().map(|file| ("--config", file.as_os_str().to_owned()));
@@ -114,6 +120,11 @@ impl Context {
         self.layers.file.as_deref()
     }
 
+    /// Its fragments, as far as their folder can be read.
+    pub fn fragments(&self) -> Vec<PathBuf> {
+        self.layers.fragments().unwrap_or_default()
+    }
+
     /// The same, with notes as lines of this kind of log.
     pub fn with_notes(self, notes: LogFormat) -> Self {
         Self { notes, ..self }
@@ -121,13 +132,18 @@ impl Context {
 
     /// A note for people, on standard error.
     pub fn note(&self, text: &str) {
-        if self.verbosity != Verbosity::Normal || self.format != Format::Human {
-            return;
+        if let Some(note) = self.note_text(text) {
+            say(&note);
         }
-        match self.notes {
-            LogFormat::Text => say(&format!("kvrail: {text}")),
-            LogFormat::Json => say(&json_line(text)),
-        }
+    }
+
+    /// The same as it is written; nothing where there are to be none.
+    pub fn note_text(&self, text: &str) -> Option<String> {
+        let wanted = self.verbosity == Verbosity::Normal && self.format == Format::Human;
+        wanted.then(|| match self.notes {
+            LogFormat::Text => format!("kvrail: {text}"),
+            LogFormat::Json => json_line(text),
+        })
     }
 }
 

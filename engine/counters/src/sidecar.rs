@@ -8,6 +8,6 @@ counters! {
         closing: Gauge, "kvrail_connections_closing",
             "Connections that have ended, and wait for what their clients had sent to be closed.";
         log_lines_lost: Counter, "kvrail_log_lines_lost",
-            "Lines of the log that were lost because their reader was too slow.";
+            "Lines of the log that were lost because their reader was too slow, or gone.";
     }
 }

@@ -248,6 +248,49 @@ fn rules_and_dashboards_ask_for_metrics_that_are_there() {
     }
 }
 
+/// The alerts by name, each with the text of its rule.
+fn alerts() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(config().join("prometheus/kvrail-alerts.yaml")).unwrap();
+    let rules = text.split("- alert: ").skip(1);
+    let named = rules.map(|rule| (rule.lines().next().unwrap().to_owned(), rule.to_owned()));
+    named.collect()
+}
+
+/// Which alert needs no time: each is about something that has happened, or is over many samples.
+const AT_ONCE: [&str; 5] =
+    ["KvrailCorrupt", "KvrailCrashLoop", "KvrailDeviceErrors", "KvrailGpuFailed", "KvrailSuspects"];
+
+#[test]
+fn each_alert_has_a_runbook_a_test_and_panels() {
+    let read = |path: &str| std::fs::read_to_string(config().join(path)).unwrap();
+    let (pages, board) = (read("../docs/runbooks.md"), named(&read("grafana/kvrail.json")));
+    let tests = read("prometheus/kvrail-alerts-test.yaml");
+    let alerts = alerts();
+    let sections: BTreeMap<_, _> = pages
+        .split("\n## ")
+        .skip(1)
+        .map(|page| page.split_once('\n').unwrap_or_else(|| panic!("{page}")))
+        .collect();
+    let documented: Vec<_> = sections.keys().copied().collect();
+    assert_eq!(documented, alerts.keys().map(String::as_str).collect::<Vec<_>>());
+    for (name, rule) in &alerts {
+        let page = sections[name.as_str()];
+        let parts = ["Means", "Look at", "Do", "Over when"];
+        let places = parts.map(|part| page.find(&format!("\n- **{part}.** ")));
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{name}: {page}");
+        let url = format!("/runbooks.md#{}\"\n", name.to_lowercase());
+        for part in [&url, "severity: ", "summary: ", "remedy: ", "{{ $labels.instance }}: "] {
+            assert!(format!("{rule}\n").contains(part), "{name} has no {part:?}");
+        }
+        assert_ne!(rule.contains("\n        for: "), AT_ONCE.contains(&name.as_str()), "{name}");
+        let fires = format!("alertname=\"{name}\",alertstate=\"firing\"}}', value: 1");
+        assert!(tests.contains(&fires), "{name}: no test has it fire");
+        let (expression, _) = rule.split_once("labels: {severity").unwrap();
+        let unseen: Vec<_> = named(expression).difference(&board).cloned().collect();
+        assert!(unseen.is_empty(), "{name}: no panel shows {unseen:?}");
+    }
+}
+
 #[test]
 fn alerts_fire_for_what_they_are_for() {
     let mut promtool = Command::new("promtool");

@@ -52,7 +52,7 @@ pub(crate) struct FrontEnd {
     stats: Arc<PollerStats>,
     /// Something that is leaving may have had its last request completed.
     teardown_due: bool,
-    /// While slow requests are traced.
+    /// Of slow requests; none before the control thread lends one.
     tracer: Option<Box<Tracer>>,
 }
 
@@ -71,15 +71,15 @@ impl FrontEnd {
         Self { lanes, sessions, regions, stats, teardown_due: false, tracer: None }
     }
 
-    /// The tracer of slow requests, while there is one.
+    /// The tracer of slow requests.
     #[inline(always)]
     pub(crate) fn tracer(&mut self) -> Option<&mut Tracer> {
         self.tracer.as_deref_mut()
     }
 
-    /// Traces with this from now on, or no more; gives back what was traced with before.
-    pub(crate) fn trace(&mut self, with: Option<Box<Tracer>>) -> Option<Box<Tracer>> {
-        std::mem::replace(&mut self.tracer, with)
+    /// Traces with this from now on; gives back what was traced with before.
+    pub(crate) fn trace(&mut self, with: Box<Tracer>) -> Option<Box<Tracer>> {
+        self.tracer.replace(with)
     }
 
     /// Takes nothing more from a queue's lane.

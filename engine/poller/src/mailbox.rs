@@ -33,14 +33,14 @@ const COMMANDS_MAX: usize = 4096;
 /// Notices that a poller may owe at once. What it is owed for a lane, a region or a session, the
 /// control thread reads before it gives that out anew: a lane was added, broken and closed; a
 /// region attached and detached; a session handed to the ringer and closed; a device replaced; a
-/// tracer given back; all drained.
+/// light tracer and a full one given back; all drained.
 pub const NOTICES_MAX: usize =
-    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 2;
+    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 3;
 
 // A lane is added and closed, a region attached and detached, a session closed, a device replaced,
-// a trace begun and ended, and the poller drained and stopped.
+// the slow log and a trace begun, a trace ended, and the poller drained and stopped.
 const _: () = assert!(
-    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 4
+    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 5
         <= COMMANDS_MAX
 );
 
@@ -105,9 +105,8 @@ pub enum Command {
     Replace(usize, Box<Replacement>),
     /// Do this with the store on the device of this local number. Answer: `Store`.
     Store(usize, Box<StoreCall>),
-    /// Trace slow requests with this from now on, or no more. Answer: `Traced`, if there was one
-    /// before.
-    Trace(Option<Box<Tracer>>),
+    /// Trace slow requests with this from now on. Answer: `Traced`, if there was a tracer before.
+    Trace(Box<Tracer>),
     /// Leave the thread once nothing is in flight. Answer: the thread ends.
     Stop,
 }

@@ -267,9 +267,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 self.back_ends.call(device, call, self.executor.now_ns());
             }
             Command::Trace(mut with) => {
-                if let Some(tracer) = &mut with {
-                    tracer.begin_turn(self.executor.now_ns());
-                }
+                with.begin_turn(self.executor.now_ns());
                 if let Some(before) = self.front_end.trace(with) {
                     self.mailbox.post(Notice::Traced(before));
                 }

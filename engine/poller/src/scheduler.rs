@@ -43,7 +43,7 @@ pub(crate) struct Share {
 /// How long a device counts as shared after requests of two sessions waited for it.
 const SHARED_NS: u64 = 100_000_000;
 
-/// A device that holds so many bytes works as fast as it can: the fastest move them in 300 us.
+/// A device that holds these bytes works as fast as it can: the fastest move them in 300 us.
 const BUSY_BYTES: u64 = 4 << 20;
 
 impl Share {
@@ -186,7 +186,7 @@ impl Scheduler {
         self.writes.limit(now_ns).map_or(all, |writes| writes.min(all))
     }
 
-    /// Time of so many reads of so many bytes in all into host memory. A device that has been
+    /// Time of these reads, of these bytes in all, into host memory. A device that has been
     /// silent for some time is expected to be for as long again.
     pub(crate) fn read_time(&self, count: u32, bytes: u64, now_ns: u64) -> ReadTime {
         let Share { waiting, ledger, reads, moved_ns, .. } =

@@ -59,6 +59,11 @@ impl Latencies {
         self.sum_ns.add(ns.wrapping_mul(times));
     }
 
+    /// All latencies together.
+    fn sum_ns(&self) -> u64 {
+        self.sum_ns.get()
+    }
+
     #[inline]
     fn bucket(ns: u64) -> usize {
         if ns < 256 {
@@ -197,6 +202,8 @@ pub struct StoreStats {
     pub bytes: Counter,
     /// Holds in force.
     pub holds: Counter,
+    /// Namespaces that there are, and that there may be.
+    pub namespaces: [Counter; 2],
     /// Seconds since 1970 when the oldest segment with content was opened; 0: none.
     pub oldest: Counter,
     /// Its pools, by their numbers on the medium.
@@ -310,6 +317,14 @@ impl DeviceStats {
     #[must_use]
     pub fn latencies(&self, kind: OperationKind, class: Class) -> &IoLatencies {
         &self.latencies[kind as usize][class as usize]
+    }
+
+    /// Operations that ended, and their time at the device in nanoseconds.
+    #[must_use]
+    pub fn totals(&self) -> (u64, u64) {
+        let times = self.latencies.iter().flatten().map(|latencies| latencies.device.sum_ns());
+        let operations = [&self.reads, &self.writes, &self.others].map(Counter::get);
+        (operations.iter().sum(), times.fold(0, u64::wrapping_add))
     }
 }
 

@@ -1,7 +1,8 @@
 //! A trace of slow requests: which they were, and where their time went.
 //!
-//! The control thread lends a poller a `Tracer` while a trace is asked for, and gets it back.
-//! Without one, all that is left of this is a null pointer, looked at once for each batch.
+//! The control thread lends each poller a light `Tracer` for the slow log: one comparison for each
+//! batch, and waits in lanes are not measured. While a trace is asked for, the poller has a full
+//! one instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,10 @@ const EVENTS_MAX: usize = 4096;
 
 /// Events of one turn: what ends in one turn is some hundred batches.
 const TURN_EVENTS_MAX: usize = 512;
+
+/// Events of one poller that wait to be read, and of one turn, without a trace.
+const LIGHT_EVENTS_MAX: usize = 256;
+const LIGHT_TURN_EVENTS_MAX: usize = 64;
 
 /// Waits that are remembered of one lane: of the last turns in which it was taken from.
 const WAITS: usize = 8;
@@ -100,11 +105,23 @@ pub struct TraceEvent {
 /// Events on their way from one poller to the control thread.
 #[derive(Debug)]
 pub struct TraceRing {
+    /// What takes this long is an event, in nanoseconds.
+    slow_ns: AtomicU64,
     events: ArrayQueue<TraceEvent>,
     lost: AtomicU64,
 }
 
 impl TraceRing {
+    fn new(slow_ns: u64, events_max: usize) -> Arc<Self> {
+        let (slow_ns, lost) = (AtomicU64::new(slow_ns), AtomicU64::new(0));
+        Arc::new(Self { slow_ns, events: ArrayQueue::new(events_max), lost })
+    }
+
+    /// From the next turn on, what takes this long is an event.
+    pub fn set_slow(&self, slow_ns: u64) {
+        self.slow_ns.store(slow_ns, Ordering::Relaxed); // a threshold orders nothing
+    }
+
     /// Takes the oldest event.
     #[must_use]
     pub fn next(&self) -> Option<TraceEvent> {
@@ -149,6 +166,7 @@ struct LaneWaits {
 pub struct Tracer {
     slow_ns: u64,
     ring: Arc<TraceRing>,
+    /// Empty in a light tracer.
     lanes: Vec<LaneWaits>,
     /// Ended in this turn, and not published.
     ended: Vec<TraceEvent>,
@@ -162,22 +180,44 @@ impl Tracer {
     /// A tracer of what takes this long, and the ring of its events.
     #[must_use]
     pub fn new(slow_ns: u64) -> (Self, Arc<TraceRing>) {
-        let (events, lost) = (ArrayQueue::new(EVENTS_MAX), AtomicU64::new(0));
-        let ring = Arc::new(TraceRing { events, lost });
-        let tracer = Self {
-            slow_ns,
-            ring: Arc::clone(&ring),
-            lanes: vec![LaneWaits::default(); LANES_MAX],
-            ended: Vec::with_capacity(TURN_EVENTS_MAX),
+        let ring = TraceRing::new(slow_ns, EVENTS_MAX);
+        let lanes = vec![LaneWaits::default(); LANES_MAX];
+        (Self::of(Arc::clone(&ring), lanes, TURN_EVENTS_MAX), ring)
+    }
+
+    /// The ring of light tracers, one after the other.
+    #[must_use]
+    pub fn light_ring(slow_ns: u64) -> Arc<TraceRing> {
+        TraceRing::new(slow_ns, LIGHT_EVENTS_MAX)
+    }
+
+    /// A light tracer: it measures no waits in lanes.
+    #[must_use]
+    pub fn light(ring: Arc<TraceRing>) -> Self {
+        Self::of(ring, Vec::new(), LIGHT_TURN_EVENTS_MAX)
+    }
+
+    fn of(ring: Arc<TraceRing>, lanes: Vec<LaneWaits>, turn_events_max: usize) -> Self {
+        Self {
+            slow_ns: ring.slow_ns.load(Ordering::Relaxed), // a threshold orders nothing
+            ring,
+            lanes,
+            ended: Vec::with_capacity(turn_events_max),
             turn: 0,
             now_ns: 0,
             before_ns: 0,
-        };
-        (tracer, ring)
+        }
+    }
+
+    /// Whether it measures no waits in lanes.
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        self.lanes.is_empty()
     }
 
     /// A turn begins.
     pub(crate) fn begin_turn(&mut self, now_ns: u64) {
+        self.slow_ns = self.ring.slow_ns.load(Ordering::Relaxed); // a threshold orders nothing
         let lasted_ns = now_ns.saturating_sub(self.now_ns);
         if self.now_ns != 0 && lasted_ns >= self.slow_ns.max(TURN_NS_MIN) {
             let spent = Spent { completion_ns: lasted_ns, ..Spent::default() };
@@ -196,7 +236,7 @@ impl Tracer {
     /// `count` requests were taken from a lane, of `max` that might be.
     pub(crate) fn taken(&mut self, lane: u16, count: u32, max: u32) {
         let Self { now_ns, before_ns, turn, .. } = *self;
-        let lane = &mut self.lanes[usize::from(lane)];
+        let Some(lane) = self.lanes.get_mut(usize::from(lane)) else { return };
         let was_left = lane.left_ns != 0 && lane.turn + 1 == turn;
         if !was_left {
             (lane.left_ns, lane.held) = (before_ns, false);
@@ -215,9 +255,15 @@ impl Tracer {
 
     /// How long what was taken from a lane at this time may have stood there.
     fn wait(&self, lane: u16, taken_ns: u64) -> (u64, bool) {
-        let mut waits = self.lanes[usize::from(lane)].waits.iter();
-        let wait = waits.find(|(at_ns, ..)| *at_ns == taken_ns);
+        let lane = self.lanes.get(usize::from(lane));
+        let wait = lane.and_then(|lane| lane.waits.iter().find(|(at_ns, ..)| *at_ns == taken_ns));
         wait.map_or((0, false), |(_, ns, held)| (*ns, *held))
+    }
+
+    /// Whether what took this long, without its wait in a lane, may be an event.
+    #[inline]
+    pub(crate) fn may_be_slow(&self, known_ns: u64) -> bool {
+        known_ns >= self.slow_ns || !self.is_light()
     }
 
     /// A batch has ended at its device.
@@ -264,7 +310,7 @@ impl Tracer {
         if spent.total_ns() < self.slow_ns {
             return;
         }
-        if self.ended.len() == TURN_EVENTS_MAX {
+        if self.ended.len() == self.ended.capacity() {
             return self.ring.lose();
         }
         self.ended.push(TraceEvent { what, ended_ns: self.now_ns, spent });

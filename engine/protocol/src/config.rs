@@ -1,6 +1,7 @@
 //! The configuration of a running sidecar, and the one that its next start would read.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The configuration in force, and the one in the file by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,17 @@ impl ConfigReport {
             [waits("reload", &self.reload_pending), waits("restart", &self.restart_pending)];
         lines.into_iter().flatten().collect()
     }
+}
+
+/// A key of the configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigEntry {
+    /// Its path, as `limits.sessions`.
+    pub key: String,
+    /// Its value.
+    pub value: Value,
+    /// Where the value came from, as `kvrail config show --origin --format json` shows it.
+    pub origin: Value,
 }
 
 /// Changes by a reload.

@@ -34,7 +34,7 @@ pub use block::{
     KeyWorth, ListCursor,
 };
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
-pub use config::{ConfigReport, Reloaded};
+pub use config::{ConfigEntry, ConfigReport, Reloaded};
 pub use document::{DocumentError, read_document};
 pub use error::{ChannelError, PACKET_BYTES_MAX};
 pub use gpu::{

@@ -4,7 +4,7 @@ use kvrail_ring::Status;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{BlockPage, EventPage, KeyReport, ListCursor, key_text};
-use crate::config::Reloaded;
+use crate::config::{ConfigEntry, Reloaded};
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
 use crate::report::StatusReport;
@@ -155,6 +155,10 @@ pub enum ControlRequest {
         /// Threshold in nanoseconds; the same in every request.
         slow_ns: u64,
     },
+    /// Read the slow requests of the past. For root and the sidecar's user only. Reply: `Trace`.
+    SlowLog,
+    /// Show the configuration in force. For root and the sidecar's user only. Reply: `Config`.
+    ShowConfig,
     /// Read the configuration again. For root and the sidecar's user only. Reply: `Reloaded`, or an
     /// error with the reason why the configuration in force stays.
     Reload,
@@ -195,6 +199,7 @@ impl ControlRequest {
             | Self::ShowPresence { .. }
             | Self::Trace { .. } => 1,
             Self::Reload => 3,
+            Self::SlowLog | Self::ShowConfig => 4,
         }
     }
 
@@ -334,6 +339,8 @@ pub enum ControlReply {
     Status(Box<StatusReport>),
     /// Slow requests.
     Trace(TracePage),
+    /// The configuration in force, by the alphabet.
+    Config(Vec<ConfigEntry>),
     /// The configuration was read again.
     Reloaded(Reloaded),
     /// The request failed; the session goes on.

@@ -317,6 +317,10 @@ pub struct DeviceReport {
     /// second or so.
     #[serde(default)]
     pub oldest_ms: u64,
+    /// Mean time of an operation at the device in the last 20 seconds or so, in nanoseconds; 0
+    /// where few ended.
+    #[serde(default)]
+    pub recent_ns: u64,
     /// Submission to completion.
     pub device_latency: LatencyReport,
     /// Acceptance to submission.

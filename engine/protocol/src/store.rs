@@ -71,6 +71,12 @@ pub struct ShardReport {
     pub bytes: u64,
     /// Holds in force.
     pub holds: u32,
+    /// Namespaces that there are.
+    #[serde(default)]
+    pub namespaces: u64,
+    /// Namespaces that there may be; 0 where the sidecar does not send it.
+    #[serde(default)]
+    pub namespaces_max: u64,
     /// Seconds since 1970 when the oldest content was written.
     pub oldest_unix_s: Option<u32>,
     /// Counters since the start; what the sidecar does not send is missing.

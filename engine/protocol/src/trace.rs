@@ -9,8 +9,11 @@ use crate::block::key_text;
 pub struct TracePage {
     /// The slow requests and turns.
     pub events: Vec<TraceInfo>,
-    /// Events that were dropped since the trace began: there was no room for them.
+    /// Events that were dropped since the trace or the slow log began: there was no room for them.
     pub lost: u64,
+    /// What took this long is an event, in nanoseconds.
+    #[serde(default)]
+    pub slow_ns: u64,
 }
 
 /// The kind of event.

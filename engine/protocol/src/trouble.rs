@@ -43,6 +43,8 @@ pub enum TroubleCode {
     DeviceGone,
     /// A device has requests that are too old.
     DeviceSilent,
+    /// A device takes far longer than another one of its volume.
+    DeviceSlow,
     /// A member of a store does not serve although its device is there.
     MemberOutOfService,
     /// A member's index is full, and its medium is not.
@@ -68,6 +70,7 @@ impl TroubleCode {
             Self::MemberMissing => "member_missing",
             Self::DeviceGone => "device_gone",
             Self::DeviceSilent => "device_silent",
+            Self::DeviceSlow => "device_slow",
             Self::MemberOutOfService => "member_out_of_service",
             Self::IndexFull => "index_full",
             Self::GpuFailed => "gpu_failed",
@@ -86,6 +89,7 @@ impl TroubleCode {
             Self::MemberMissing
             | Self::DeviceGone
             | Self::DeviceSilent
+            | Self::DeviceSlow
             | Self::MemberOutOfService
             | Self::IndexFull
             | Self::GpuFailed
@@ -108,6 +112,10 @@ impl TroubleCode {
             }
             Self::DeviceGone => "put the same drive back: it is found again; see dmesg",
             Self::DeviceSilent => "see dmesg for timeouts and resets of the device",
+            Self::DeviceSlow => {
+                "see its temperature and wear (`nvme smart-log`) and other users of it (`iostat \
+                 -x`); a store serves without it: `kvrail volume retire`"
+            }
             Self::IndexFull => {
                 "make the store again with --block-mean set to the average length of its blocks: \
                  older ones are evicted early, and puts may be declined"

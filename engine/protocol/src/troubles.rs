@@ -16,6 +16,7 @@ pub fn troubles(report: &StatusReport) -> Vec<Trouble> {
     all.extend(idle_stores(report));
     all.extend(missing_members(report));
     all.extend(devices(report));
+    all.extend(slow_devices(report));
     all.extend(members(report));
     all.extend(indexes(report));
     all.extend(gpus(report));
@@ -74,6 +75,31 @@ fn devices(report: &StatusReport) -> Vec<Trouble> {
         Some(Trouble::new(code, label, words))
     });
     troubled.collect()
+}
+
+/// How long an operation of a slow device takes at least, and how many times as long as one of its
+/// quickest peer: members of a volume do the same work.
+const SLOW_NS: u64 = 20_000_000;
+const SLOW_TIMES: u64 = 10;
+
+fn slow_devices(report: &StatusReport) -> Vec<Trouble> {
+    let slow = report.devices.iter().filter_map(|device| {
+        let peers = report.devices.iter().filter(|peer| peer.volume == device.volume);
+        let quickest = peers.map(|peer| peer.recent_ns).filter(|ns| *ns > 0).min()?;
+        if device.recent_ns < SLOW_NS.max(quickest.saturating_mul(SLOW_TIMES)) {
+            return None;
+        }
+        let label = report.device_label(device.index);
+        let words = format!(
+            "device {} takes {:.1} ms for an operation, another one of volume {} {:.1} ms",
+            named(&label, &device.name),
+            device.recent_ns as f64 / 1e6,
+            device.volume,
+            quickest as f64 / 1e6,
+        );
+        Some(Trouble::new(TroubleCode::DeviceSlow, label, words))
+    });
+    slow.collect()
 }
 
 /// A device as the configuration names it, and as the kernel does where that differs.
@@ -178,6 +204,42 @@ mod tests {
             "shards": [shard],
         }))
         .expect("a report")
+    }
+
+    #[test]
+    fn a_device_that_drags_its_volume_is_named() {
+        let codes = |devices: &[(&str, u64)]| {
+            let mut all = report(0, 0);
+            all.shards.clear();
+            let latency = json!({ "p50_ns": 0, "p99_ns": 0, "p999_ns": 0 });
+            let counts = json!({ "operations": 0, "bytes": 0 });
+            for (index, (volume, recent_ns)) in devices.iter().enumerate() {
+                let device = json!({
+                    "index": index, "poller": 0, "name": format!("/dev/d{index}"),
+                    "volume": volume, "kind": "block", "state": "serving", "mode": "interrupt",
+                    "reason": "", "features": [], "io": "direct", "capacity_bytes": 1,
+                    "logical_block": 512, "depth": 1, "reads": counts, "writes": counts,
+                    "others": 0, "recent_ns": recent_ns, "device_latency": latency,
+                    "queue_latency": latency, "latencies": [],
+                });
+                all.devices.push(serde_json::from_value(device).expect("a device"));
+            }
+            troubles(&all)
+        };
+        let ms = 1_000_000;
+        let all = codes(&[("kv", 2 * ms), ("kv", 900 * ms), ("kv", 0), ("other", 500 * ms)]);
+        let [slow] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((slow.code, slow.subject.as_str()), (TroubleCode::DeviceSlow, "/dev/d1"));
+        assert!(slow.words.contains("900.0 ms") && slow.words.contains("kv 2.0 ms"), "{slow:?}");
+        // All are slow; slow beside a quicker one, and quick enough; alone; quiet.
+        for devices in [
+            [("kv", 600 * ms), ("kv", 900 * ms)],
+            [("kv", ms / 10), ("kv", 19 * ms)],
+            [("kv", 2 * ms), ("other", 900 * ms)],
+            [("kv", 0), ("kv", 900 * ms)],
+        ] {
+            assert_eq!(codes(&devices), [], "{devices:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 mod acceptor;
 mod access;
+mod audit;
 mod closers;
 mod config;
 mod error;
@@ -28,6 +29,7 @@ mod pools;
 mod porter;
 mod queues;
 mod rate;
+mod recent;
 mod region_spec;
 mod region_table;
 mod regions;
@@ -39,6 +41,7 @@ mod server_handle;
 mod session;
 mod sessions;
 mod shutdown;
+mod slow_log;
 mod socket;
 mod stores;
 mod tenants;
@@ -48,6 +51,7 @@ mod wakers;
 mod watch;
 
 pub use access::Access;
+pub use audit::AUDIT;
 pub use config::{Identity, ServerConfig};
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;

@@ -76,11 +76,23 @@ pub struct Patience {
     pub stall_after: Duration,
     /// `pollers.overdue_after`: requests older than this are reported.
     pub overdue_after: Duration,
+    /// `pollers.slow_after`: requests that took this long are in the slow log.
+    pub slow_after: Duration,
+}
+
+impl Patience {
+    pub(crate) fn slow_ns(&self) -> u64 {
+        u64::try_from(self.slow_after.as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { stall_after: Duration::from_secs(2), overdue_after: Duration::from_secs(10) }
+        Self {
+            stall_after: Duration::from_secs(2),
+            overdue_after: Duration::from_secs(10),
+            slow_after: Duration::from_millis(100),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use kvrail_protocol::{ControlReply, Reloaded};
+use kvrail_protocol::{ConfigEntry, ControlReply, Reloaded};
 use kvrail_ring::Status;
 
 use crate::reply::Reply;
@@ -37,8 +37,13 @@ impl fmt::Display for ReloadAsk {
     }
 }
 
-/// The reader of the configuration.
-pub(crate) struct Reader(pub(crate) Box<dyn Fn(ReloadAsk) + Send>);
+/// The owner of the configuration.
+pub(crate) struct Reader {
+    /// Passes on a request to read it again.
+    pub(crate) read: Box<dyn Fn(ReloadAsk) + Send>,
+    /// The values in force.
+    pub(crate) show: Box<dyn Fn() -> Vec<ConfigEntry> + Send>,
+}
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

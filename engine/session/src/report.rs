@@ -184,6 +184,7 @@ fn report_device(
             0 => 0,
             since_ns => MonotonicClock.now_ns().saturating_sub(since_ns) / 1_000_000,
         },
+        recent_ns: 0,
         device_latency,
         queue_latency,
         latencies,

@@ -15,8 +15,8 @@ use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ConfigReport, ControlReply, ControlRequest, Hardware,
-    Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
+    Channel, ChannelError, ClientMessage, ConfigEntry, ConfigReport, ControlReply, ControlRequest,
+    Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
     SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo,
     Waker, Welcome, troubles, unspill_ask,
 };
@@ -37,6 +37,7 @@ use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
 use crate::queues::{Queues, segment_bytes};
+use crate::recent::Recent;
 use crate::regions::{Granted, Regions};
 use crate::reload::{Reader, ReloadAsk};
 use crate::reply::Reply;
@@ -74,6 +75,7 @@ pub struct Server {
     wakers: Wakers,
     watch: Watch,
     busy: BusyShares,
+    recent: Recent,
     /// Latest reason for memory that is not registered with the rings, if any.
     unregistered: Option<String>,
     trace: Trace,
@@ -136,14 +138,16 @@ impl Server {
         let mut pollers = Pollers::new(pollers);
         stores.set_budgets(&config.policy.write_budgets, &mut pollers);
         stores.set_pools(&config.policy.pools, &mut pollers);
+        let trace = Trace::start(config.policy.patience.slow_ns(), &mut pollers);
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
             regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
             stores,
             queues: Queues::default(),
             busy,
+            recent: Recent::default(),
             unregistered,
-            trace: Trace::default(),
+            trace,
             watch,
             pollers,
             config,
@@ -170,10 +174,14 @@ impl Server {
         self.report_hook = ReportHook(Box::new(report_hook));
     }
 
-    /// Sets the reader of the configuration for clients' reload requests. `read` runs on the
-    /// control thread, so it must only pass the request on.
-    pub fn read_again_by(&mut self, read: impl Fn(ReloadAsk) + Send + 'static) {
-        self.reader = Some(Reader(Box::new(read)));
+    /// Sets the owner of the configuration: `read` passes on clients' reload requests, `show` has
+    /// what is in force. Both run on the control thread, so they must be quick.
+    pub fn configure_by(
+        &mut self,
+        read: impl Fn(ReloadAsk) + Send + 'static,
+        show: impl Fn() -> Vec<ConfigEntry> + Send + 'static,
+    ) {
+        self.reader = Some(Reader { read: Box::new(read), show: Box::new(show) });
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -227,6 +235,7 @@ impl Server {
         self.pollers.set_overdue(policy.patience.overdue_after);
         self.stores.set_budgets(&policy.write_budgets, &mut self.pollers);
         self.stores.set_pools(&policy.pools, &mut self.pollers);
+        self.trace.set_log(policy.patience.slow_ns());
         self.config.policy = policy;
         tracing::info!("a new policy holds for clients that ask from now on");
     }
@@ -254,6 +263,7 @@ impl Server {
         self.wakers.look_after(now);
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
+        self.recent.sample(self.pollers.handles(), now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
         self.stores.look_at_refusals(self.pollers.handles(), now);
@@ -551,6 +561,16 @@ impl Server {
                 let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
                 Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
             }
+            ControlRequest::SlowLog => {
+                self.check_operator(id, "read the slow log: it shows what all sessions ask")?;
+                let page = self.trace.past(self.pollers.handles(), &self.sessions);
+                Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
+            }
+            ControlRequest::ShowConfig => {
+                self.check_operator(id, "see the configuration: it names users and files")?;
+                let entries = (self.reader()?.show)();
+                Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
+            }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
@@ -572,12 +592,14 @@ impl Server {
     /// Passes the request on; the answer comes through the handle.
     fn read_again(&self, id: u64, seq: u64) -> Result<(), Failure> {
         self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
-        let Some(Reader(read)) = &self.reader else {
-            return Err((Status::Unsupported, "this sidecar has no configuration to read".into()));
-        };
         let peer = self.sessions.get(id).expect("an asking session lives").peer();
-        read(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
+        (self.reader()?.read)(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
         Ok(())
+    }
+
+    fn reader(&self) -> Result<&Reader, Failure> {
+        let none = || (Status::Unsupported, "this sidecar has no configuration to read".into());
+        self.reader.as_ref().ok_or_else(none)
     }
 
     fn ask_store(
@@ -727,7 +749,7 @@ impl Server {
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
                 }
             }
-            Notice::Traced(_freed_here) => self.trace.returned(poller),
+            Notice::Traced(tracer) => self.trace.returned(poller, &tracer),
             Notice::DearBell(slot) => self.expensive_bell(slot),
             Notice::Drained => self.shutdown.drained(poller),
         }
@@ -838,6 +860,7 @@ impl Server {
             notes: self.notes().collect(),
             troubles: Vec::new(),
         };
+        self.recent.add_to(&mut report.devices);
         (self.report_hook.0)(&mut report);
         report.troubles = troubles(&report);
         report

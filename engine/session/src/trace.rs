@@ -1,6 +1,7 @@
-//! The trace of slow requests, which one client at a time reads: lent to all pollers while the
-//! client continues to read it, and taken back afterwards.
+//! Slow requests: the slow log, for which pollers have light tracers, and the trace, which one
+//! client at a time reads. While it continues to read, pollers have full tracers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 use crate::pollers::{PollerSet, Pollers};
 use crate::session::Session;
 use crate::sessions::Sessions;
+use crate::slow_log::SlowLog;
 
 /// Time after the last read at which a trace ends.
 const KEPT: Duration = Duration::from_secs(5);
@@ -20,24 +22,94 @@ const KEPT: Duration = Duration::from_secs(5);
 /// Events of one page: with names as long as they may be, half of the longest message.
 const PAGE_MAX: usize = 4096;
 
+/// Events that are held for the session that traces: beyond that they stay with the pollers.
+const UNREAD_MAX: usize = 2 * PAGE_MAX;
+
 /// A trace that runs.
 #[derive(Debug)]
 struct Running {
     session: u64,
     slow_ns: u64,
     rings: Vec<Arc<TraceRing>>,
+    /// Read for the slow log and not yet for the session.
+    unread: VecDeque<TraceInfo>,
     until: Instant,
 }
 
-/// The trace, if there is one.
-#[derive(Debug, Default)]
+/// The slow log, and the trace, if there is one.
+#[derive(Debug)]
 pub(crate) struct Trace {
+    log: SlowLog,
+    log_ns: u64,
+    /// Of the light tracers.
+    rings: Vec<Arc<TraceRing>>,
     running: Option<Running>,
-    /// Pollers that have a tracer.
+    /// Pollers that have a full tracer.
     lent: PollerSet,
 }
 
 impl Trace {
+    /// From now on slow requests are logged.
+    pub(crate) fn start(log_ns: u64, pollers: &mut Pollers) -> Self {
+        let rings = pollers.handles().iter().map(|_| Tracer::light_ring(log_ns)).collect();
+        let it = Self {
+            log: SlowLog::default(),
+            log_ns,
+            rings,
+            running: None,
+            lent: PollerSet::default(),
+        };
+        it.lend_light(pollers);
+        it
+    }
+
+    fn lend_light(&self, pollers: &mut Pollers) {
+        for (poller, ring) in self.rings.iter().enumerate() {
+            pollers.send(poller, Command::Trace(Box::new(Tracer::light(Arc::clone(ring)))));
+        }
+    }
+
+    /// What takes this long is logged from now on.
+    pub(crate) fn set_log(&mut self, log_ns: u64) {
+        self.log_ns = log_ns;
+        self.rings.iter().for_each(|ring| ring.set_slow(log_ns));
+        if let Some(running) = &self.running {
+            running.rings.iter().for_each(|ring| ring.set_slow(log_ns.min(running.slow_ns)));
+        }
+    }
+
+    /// Slow requests of the past.
+    pub(crate) fn past(&mut self, handles: &[PollerHandle], sessions: &Sessions) -> TracePage {
+        self.collect(handles, sessions);
+        let lost = self.log.forgotten() + self.rings.iter().map(|ring| ring.lost()).sum::<u64>();
+        TracePage { events: self.log.events(), lost, slow_ns: self.log_ns }
+    }
+
+    /// Moves events from the pollers to the slow log, and those of a trace to it.
+    fn collect(&mut self, handles: &[PollerHandle], sessions: &Sessions) {
+        let named = Names { sessions, now: Now::read() };
+        for (handle, ring) in handles.iter().zip(&self.rings) {
+            while let Some(event) = ring.next() {
+                self.log.add(named.info(handle, &event));
+            }
+        }
+        let Some(Running { rings, unread, slow_ns, .. }) = &mut self.running else { return };
+        for (handle, ring) in handles.iter().zip(rings) {
+            while unread.len() < UNREAD_MAX
+                && let Some(event) = ring.next()
+            {
+                let event = named.info(handle, &event);
+                let total_ns = event.spent.total_ns;
+                if total_ns >= self.log_ns {
+                    self.log.add(event.clone());
+                }
+                if total_ns >= *slow_ns {
+                    unread.push_back(event);
+                }
+            }
+        }
+    }
+
     /// Slow requests since this session's last read. The first read begins the trace.
     pub(crate) fn ask(
         &mut self,
@@ -58,9 +130,10 @@ impl Trace {
         if self.running.is_none() {
             self.begin(session, slow_ns, pollers)?;
         }
+        self.collect(pollers.handles(), sessions);
         let running = self.running.as_mut().expect("just begun");
         running.until = Instant::now() + KEPT;
-        Ok(running.page(pollers.handles(), sessions))
+        Ok(running.page())
     }
 
     fn begin(&mut self, session: u64, slow_ns: u64, pollers: &mut Pollers) -> Result<(), Failure> {
@@ -71,42 +144,40 @@ impl Trace {
         }
         let mut rings = Vec::new();
         for poller in pollers.all().iter() {
-            let (tracer, ring) = Tracer::new(slow_ns);
+            let (tracer, ring) = Tracer::new(slow_ns.min(self.log_ns));
             rings.push(ring);
-            pollers.send(poller, Command::Trace(Some(Box::new(tracer))));
+            pollers.send(poller, Command::Trace(Box::new(tracer)));
         }
         self.lent = pollers.all();
         tracing::info!(session, slow_ns, "slow requests are traced");
-        self.running = Some(Running { session, slow_ns, rings, until: Instant::now() });
+        let (unread, until) = (VecDeque::new(), Instant::now());
+        self.running = Some(Running { session, slow_ns, rings, unread, until });
         Ok(())
     }
 
-    /// Ends a trace that is no longer read.
+    /// Logs slow requests, and ends a trace that is no longer read.
     pub(crate) fn housekeep(&mut self, pollers: &mut Pollers, sessions: &Sessions, now: Instant) {
+        self.collect(pollers.handles(), sessions);
         let over = |running: &mut Running| now >= running.until || !sessions.lives(running.session);
         if let Some(Running { session, .. }) = self.running.take_if(over) {
-            pollers.send_each(self.lent, || Command::Trace(None));
+            self.lend_light(pollers);
             tracing::info!(session, "slow requests are traced no more");
         }
     }
 
-    /// A poller gave its tracer back.
-    pub(crate) fn returned(&mut self, poller: usize) {
-        self.lent.remove(poller);
+    /// A poller gave a tracer back.
+    pub(crate) fn returned(&mut self, poller: usize, tracer: &Tracer) {
+        if !tracer.is_light() {
+            self.lent.remove(poller);
+        }
     }
 }
 
 impl Running {
-    fn page(&self, handles: &[PollerHandle], sessions: &Sessions) -> TracePage {
-        let named = Names { sessions, now: Now::read() };
-        let rings = handles.iter().zip(&self.rings);
-        let events = rings.flat_map(|(handle, ring)| {
-            std::iter::from_fn(|| ring.next()).map(|event| named.info(handle, &event))
-        });
-        TracePage {
-            events: events.take(PAGE_MAX).collect(),
-            lost: self.rings.iter().map(|ring| ring.lost()).sum(),
-        }
+    fn page(&mut self) -> TracePage {
+        let events = self.unread.drain(..self.unread.len().min(PAGE_MAX)).collect();
+        let lost = self.rings.iter().map(|ring| ring.lost()).sum();
+        TracePage { events, lost, slow_ns: self.slow_ns }
     }
 }
 

@@ -239,6 +239,11 @@ impl Spaces {
         &self.documents[at..at + self.slots[slot as usize].document_bytes]
     }
 
+    /// Namespaces that there are, and that there may be.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        (self.open_in.iter().sum(), u32::try_from(self.slots.len()).unwrap_or(u32::MAX))
+    }
+
     pub(crate) fn is_busy(&self) -> bool {
         self.change.is_some()
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Channel, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, Reloaded, StatusReport,
-    TracePage, Welcome,
+    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, Reloaded,
+    StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
@@ -159,6 +159,30 @@ impl Client {
         match self.session.control().call("asking for slow requests", ask, &[])?.message {
             ControlReply::Trace(page) => Ok(page),
             other => Err(ClientError::protocol(format!("answer to a trace: {other:?}"))),
+        }
+    }
+
+    /// Requests of all sessions that were slow since the sidecar's start, as far as it keeps them.
+    ///
+    /// # Errors
+    /// `Denied` for users other than root and the sidecar's own.
+    pub fn slow_log(&self) -> Result<TracePage, ClientError> {
+        let ask = ControlRequest::SlowLog;
+        match self.session.control().call("asking for the slow log", ask, &[])?.message {
+            ControlReply::Trace(page) => Ok(page),
+            other => Err(ClientError::protocol(format!("answer to the slow log: {other:?}"))),
+        }
+    }
+
+    /// The sidecar's configuration in force, with the origin of each value.
+    ///
+    /// # Errors
+    /// `Denied` for users other than root and the sidecar's own.
+    pub fn running_config(&self) -> Result<Vec<ConfigEntry>, ClientError> {
+        let ask = ControlRequest::ShowConfig;
+        match self.session.control().call("asking for the configuration", ask, &[])?.message {
+            ControlReply::Config(entries) => Ok(entries),
+            other => Err(ClientError::protocol(format!("answer on the configuration: {other:?}"))),
         }
     }
 

@@ -88,9 +88,9 @@ pub use identity::{IDENTITY_BYTES_MAX, Identity, IdentityError};
 pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{
-    DocumentError, EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate, KeyReport,
-    KeyState, KeyWorth, NamespaceInfo, Pages, RefusalCode, Reloaded, ShardReport, StatusReport,
-    TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork,
+    ConfigEntry, DocumentError, EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate,
+    KeyReport, KeyState, KeyWorth, NamespaceInfo, Pages, RefusalCode, Reloaded, ShardReport,
+    StatusReport, TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork,
 };
 pub use kvrail_ring::{
     Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Presence, Status,

@@ -167,7 +167,7 @@ def test_a_bit_that_flips_between_gpu_and_drive_makes_that_block_a_miss_and_no_o
         its._mover.spoil = lambda way, batch: None
         results = its.get(keys(3), [10, 11, 12])
         assert list(results) == ["OK", "MISS", "OK"] and results.prefix == 1
-        # Read again by nobody's order, it is reported, and no hit from then on.
+        # It is read again and reported, and is no hit from then on.
         until = time.monotonic() + 10
         while space.lookup(keys(3)).prefix == 3 and time.monotonic() < until:
             its.poll()

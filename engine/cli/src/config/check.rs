@@ -168,6 +168,8 @@ impl Findings<'_> {
         let limits = Period::from_ms(200)..=Period::from_s(3600);
         self.range("pollers.stall_after", &pollers.stall_after, &limits);
         self.range("pollers.overdue_after", &pollers.overdue_after, &limits);
+        let limits = Period::from_ns(100_000)..=Period::from_s(3600);
+        self.range("pollers.slow_after", &pollers.slow_after, &limits);
     }
 
     fn cpus(&mut self, cpus: &[u16], most: u16) {

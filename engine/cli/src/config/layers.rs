@@ -1,11 +1,13 @@
-//! The layers over the defaults: a file, the environment, `--set`.
+//! The layers over the defaults: a file, its fragments, the environment, `--set`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use toml::{Table, Value};
 
+use super::enums::LogFormat;
 use super::error::ConfigError;
+use super::fragments;
 use super::provenance::{Origin, join};
 
 /// Prefix of kvrail's environment variables.
@@ -37,6 +39,14 @@ pub struct Override {
 }
 
 impl Layers {
+    /// The fragments of the file, the strongest last.
+    ///
+    /// # Errors
+    /// `ConfigError` where their folder cannot be read.
+    pub fn fragments(&self) -> Result<Vec<PathBuf>, ConfigError> {
+        self.file.as_deref().map_or_else(|| Ok(Vec::new()), fragments::of)
+    }
+
     /// Overrides in order of precedence, the strongest last.
     pub fn overrides(&self) -> Result<Vec<Override>, ConfigError> {
         let mut variables: Vec<_> = self
@@ -53,15 +63,27 @@ impl Layers {
     /// `sidecar.socket` of layers that are broken elsewhere: as the strongest of them names it, by
     /// an absolute path.
     pub fn socket(&self) -> Option<PathBuf> {
+        self.of_sidecar("socket").map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// `sidecar.log_format` of layers that are broken elsewhere.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        Value::String(self.of_sidecar("log_format")?).try_into().ok()
+    }
+
+    fn of_sidecar(&self, key: &str) -> Option<String> {
         let overrides = self.overrides().unwrap_or_default();
-        let named = overrides.iter().rev().find(|set| set.path == ["sidecar", "socket"]);
-        let named = named.and_then(|set| set.meanings().first()?.as_str().map(PathBuf::from));
-        let in_file = || {
-            let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
+        let named = overrides.iter().rev().find(|set| set.path == ["sidecar", key]);
+        let named = named.and_then(|set| set.meanings().first()?.as_str().map(str::to_owned));
+        let in_file = |file: &PathBuf| {
+            // A pipe has been read.
+            let text = file.is_file().then(|| std::fs::read_to_string(file).ok())??;
             let table: Table = toml::from_str(&text).ok()?;
-            table.get("sidecar")?.get("socket")?.as_str().map(PathBuf::from)
+            table.get("sidecar")?.get(key)?.as_str().map(str::to_owned)
         };
-        named.or_else(in_file).filter(|path| path.is_absolute())
+        let files = self.file.iter().cloned().chain(self.fragments().unwrap_or_default());
+        let files: Vec<_> = files.collect();
+        named.or_else(|| files.iter().rev().find_map(in_file))
     }
 }
 

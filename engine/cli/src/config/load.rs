@@ -8,6 +8,7 @@ use toml::{Table, Value};
 use super::check::check;
 use super::error::ConfigError;
 use super::flatten::flatten;
+use super::fragments;
 use super::layers::{Layers, Override};
 use super::model::Config;
 use super::provenance::{Origin, Origins};
@@ -22,6 +23,14 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    pub(super) fn new(config: Config, origins: Origins) -> Self {
+        Self { config, origins }
+    }
+
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.origins.of(key)
+    }
+
     /// Every key with its value, as it would be written, and its origin, by the alphabet.
     pub fn entries(&self) -> Vec<(String, Value, Origin)> {
         let mut found = Vec::new();
@@ -46,6 +55,9 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
         Some(path) => read_file(path, &mut origins)?,
         None => Table::new(),
     };
+    for fragment in layers.fragments()? {
+        table = fragments::add(&fragment, table, &mut origins)?;
+    }
     for change in layers.overrides()? {
         table = apply(table, &change, &mut origins)?;
     }
@@ -56,7 +68,7 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     anchor(&mut config, &origins);
     let problems = check(&config, &origins);
     if problems.is_empty() {
-        Ok(Loaded { config, origins })
+        Ok(Loaded::new(config, origins))
     } else {
         Err(ConfigError::Invalid(problems))
     }

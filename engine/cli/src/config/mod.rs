@@ -1,5 +1,5 @@
-//! Configuration: TOML straight into typed values, layered `default < file < environment < --set`,
-//! checked as a whole, every value traceable to where it came from.
+//! Configuration: TOML straight into typed values, layered `default < file < fragments <
+//! environment < --set`, checked as a whole, every value traceable to where it came from.
 //!
 //! Independent of devices and clients. Facts of this host (does the path exist, is the CPU there)
 //! are checked where they are used.
@@ -9,6 +9,7 @@ mod check;
 mod enums;
 mod error;
 mod flatten;
+mod fragments;
 mod gpu;
 mod layers;
 mod load;

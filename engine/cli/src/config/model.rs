@@ -92,6 +92,7 @@ pub struct Pollers {
     pub heartbeat: Period,
     pub stall_after: Period,
     pub overdue_after: Period,
+    pub slow_after: Period,
 }
 
 impl Default for Pollers {
@@ -103,6 +104,7 @@ impl Default for Pollers {
             heartbeat: Period::from_s(1),
             stall_after: Period::from_s(2),
             overdue_after: Period::from_s(10),
+            slow_after: Period::from_ms(100),
         }
     }
 }

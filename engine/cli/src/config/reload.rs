@@ -4,7 +4,9 @@ use toml::Value;
 
 use super::Config;
 use super::flatten::flatten;
+use super::load::Loaded;
 use super::model::Memory;
+use super::provenance::Origins;
 use super::target::Target;
 
 impl Config {
@@ -14,6 +16,7 @@ impl Config {
         renewed.limits = new.limits.clone();
         renewed.pollers.stall_after = new.pollers.stall_after;
         renewed.pollers.overdue_after = new.pollers.overdue_after;
+        renewed.pollers.slow_after = new.pollers.slow_after;
         renewed.memory = Memory { node: self.memory.node, ..new.memory.clone() };
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
@@ -50,6 +53,32 @@ impl Config {
         keys.dedup();
         keys
     }
+
+    /// The values of these keys before (of this configuration) and afterwards, for people.
+    pub fn changes(&self, other: &Self, keys: &[String]) -> Vec<String> {
+        let (ours, theirs) = (entries(self), entries(other));
+        let value = |all: &[(String, Value)], key: &String| {
+            let found = all.iter().find(|(name, _)| name == key);
+            found.map_or_else(|| "none".into(), |(_, value)| value.to_string())
+        };
+        let change = |key| format!("{key}: {} -> {}", value(&ours, key), value(&theirs, key));
+        keys.iter().map(change).collect()
+    }
+}
+
+impl Loaded {
+    /// What is in force after a reload of `new` that left `config`: a value that is as in `new`
+    /// comes from there, others still come from where they came.
+    pub fn after_reload(&self, new: &Self, config: Config) -> Self {
+        let theirs = new.entries();
+        let mut origins = Origins::default();
+        for (key, value) in entries(&config) {
+            let same = theirs.iter().find(|(name, other, _)| (name, other) == (&key, &value));
+            let origin = same.map_or_else(|| self.origin(&key), |(.., origin)| origin.clone());
+            origins.set(&key, origin);
+        }
+        Self::new(config, origins)
+    }
 }
 
 fn entries(config: &Config) -> Vec<(String, Value)> {
@@ -61,7 +90,7 @@ fn entries(config: &Config) -> Vec<(String, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
+    use crate::config::{Config, Layers, load};
 
     fn config(text: &str) -> Config {
         toml::from_str(text).unwrap()
@@ -79,6 +108,27 @@ mod tests {
         let at_next_start = ["sidecar.log_format", "volume", "volume.0.members", "volume.0.name"];
         assert_eq!(renewed.differing_keys(&after), at_next_start);
         assert!(after.differing_keys(&after).is_empty());
+    }
+
+    #[test]
+    fn a_change_has_both_values_and_each_value_its_origin() {
+        let layers = |sets: &[&str]| Layers {
+            sets: sets.iter().map(|&set| set.to_owned()).collect(),
+            ..Layers::default()
+        };
+        let before = load(&layers(&["limits.sessions=3", "device.queue_depth=8"])).unwrap();
+        let new = load(&layers(&["limits.sessions=4", "device.queue_depth=9"])).unwrap();
+        let renewed = before.config.apply_reload(&new.config);
+        let keys = before.config.differing_keys(&renewed);
+        assert_eq!(before.config.changes(&renewed, &keys), ["limits.sessions: 3 -> 4"]);
+        let after = before.after_reload(&new, renewed);
+        let of = |key: &str| after.entries().into_iter().find(|(name, ..)| name == key).unwrap();
+        assert_eq!(of("limits.sessions").2.to_string(), "--set limits.sessions=4");
+        assert_eq!(of("device.queue_depth").2.to_string(), "--set device.queue_depth=8");
+        assert_eq!(of("limits.lane_depth").2.to_string(), "default");
+        let volume = config("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]");
+        let change = before.config.changes(&volume, &["volume.0.name".into()]);
+        assert_eq!(change, ["volume.0.name: none -> \"a\""]);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! `kvrail config`: check, show, default.
 
 use clap::{Args, Subcommand};
+use kvrail_client::ConfigEntry;
 use serde::Serialize;
 
+use super::status::SidecarArgs;
 use crate::serve::check_host;
 use kvrail_cli::config::{Config, DEFAULT_FILE, Loaded, Origin};
 use kvrail_cli::context::Context;
@@ -25,6 +27,7 @@ const SHOW_EXAMPLES: &str = "\
 Examples:
   kvrail config show
   kvrail config show --origin
+  kvrail config show --running                       the values in force in the sidecar
   kvrail config show --format json | jq .limits";
 
 const DEFAULT_EXAMPLES: &str = "\
@@ -52,12 +55,19 @@ pub(crate) struct ShowArgs {
     /// Show for each key the layer that set it
     #[arg(long)]
     origin: bool,
+    /// Show the values in force in the running sidecar, with the origin of each; for root and the
+    /// sidecar's user
+    #[arg(long)]
+    running: bool,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
 }
 
 #[derive(Serialize)]
 struct Checked {
     ok: bool,
     file: Option<String>,
+    fragments: usize,
     volumes: usize,
 }
 
@@ -82,30 +92,68 @@ fn check(context: &Context) -> Result<(), Failure> {
     check_host(&loaded.config)?;
     let file = context.config_file().map(|path| path.display().to_string());
     let volumes = loaded.config.volume.len();
+    let fragments = context.fragments().len();
     if context.format == Format::Json {
-        return print_json(&Checked { ok: true, file, volumes });
+        return print_json(&Checked { ok: true, file, fragments, volumes });
     }
     if volumes == 0 {
         context.note("`kvrail serve` needs a [[volume]]; there is none");
     }
-    let file = file.unwrap_or_else(|| "no file, defaults".into());
+    let mut file = file.unwrap_or_else(|| "no file, defaults".into());
+    if fragments > 0 {
+        file += &format!(" and {fragments} fragment(s)");
+    }
     print_text(&format!("configuration ok ({file}): {volumes} volume(s)"))
 }
 
 fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
+    if args.running {
+        return show_running(args, context);
+    }
     let loaded = context.config()?;
     match (context.format, args.origin) {
         (Format::Json, false) => print_json(&loaded.config),
         (Format::Human, false) => print_text(&as_toml(&loaded.config)?),
         (Format::Json, true) => print_json(&entries(&loaded)),
-        (Format::Human, true) => {
-            let mut table = table(&["KEY", "VALUE", "ORIGIN"]);
-            for entry in entries(&loaded) {
-                table.add_row([entry.key, entry.value.to_string(), entry.origin.to_string()]);
-            }
-            print_table(&table)
-        }
+        (Format::Human, true) => print_entries(entries(&loaded)),
     }
+}
+
+/// What is in force may differ from what the next start would read.
+fn show_running(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
+    let mut looker = args.sidecar.looker(context);
+    let running = looker.ask(kvrail_client::Client::running_config)?;
+    if context.format == Format::Json {
+        return print_json(&running);
+    }
+    let pending = looker.report()?.config.pending();
+    let entries: Result<Vec<_>, _> = running.into_iter().map(Entry::of_running).collect();
+    let unknown = |error: serde_json::Error| {
+        Failure::new(Exit::Failed, format!("the sidecar's configuration is not readable: {error}"))
+            .with_remedy("use the kvrail of the sidecar's release")
+    };
+    print_entries(entries.map_err(unknown)?)?;
+    pending.iter().for_each(|line| context.note(line));
+    Ok(())
+}
+
+impl Entry {
+    fn of_running(entry: ConfigEntry) -> Result<Self, serde_json::Error> {
+        let ConfigEntry { key, value, origin } = entry;
+        Ok(Self {
+            key,
+            value: serde_json::from_value(value)?,
+            origin: serde_json::from_value(origin)?,
+        })
+    }
+}
+
+fn print_entries(entries: Vec<Entry>) -> Result<(), Failure> {
+    let mut table = table(&["KEY", "VALUE", "ORIGIN"]);
+    for entry in entries {
+        table.add_row([entry.key, entry.value.to_string(), entry.origin.to_string()]);
+    }
+    print_table(&table)
 }
 
 fn default(context: &Context) -> Result<(), Failure> {

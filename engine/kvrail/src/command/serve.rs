@@ -11,7 +11,7 @@ use crate::serve::{
     EarlyStop, Parent, Reload, Sidecar, await_drives, confine, exit_on_change, log_to_stderr,
     temporary,
 };
-use kvrail_cli::config::{Config, LogFormat};
+use kvrail_cli::config::{Loaded, LogFormat};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, print_json};
@@ -71,10 +71,11 @@ pub(crate) fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn serve(parent: Option<Parent>, args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    let loaded = context.config()?;
-    let lines = loaded.config.sidecar.log_format;
+    let loaded = context.config();
+    let format = |loaded: &Loaded| loaded.config.sidecar.log_format;
+    let lines = loaded.as_ref().map_or_else(|_| context.log_format(), format);
     let context = &context.clone().with_notes(lines);
-    let served = serve_as(&loaded.config, parent, args, context);
+    let served = loaded.and_then(|loaded| serve_as(loaded, parent, args, context));
     match lines {
         LogFormat::Text => served,
         LogFormat::Json => served.map_err(|failure| failure.shown_as(Format::Json)),
@@ -82,11 +83,12 @@ fn serve(parent: Option<Parent>, args: &ServeArgs, context: &Context) -> Result<
 }
 
 fn serve_as(
-    config: &Config,
+    loaded: Loaded,
     parent: Option<Parent>,
     args: &ServeArgs,
     context: &Context,
 ) -> Result<(), Failure> {
+    let config = &loaded.config.clone();
     let stop = EarlyStop::register(parent)?;
     await_drives(config, context, &stop);
     if stop.is_asked() {
@@ -96,22 +98,23 @@ fn serve_as(
     let watched = args.exit_on_change.first().map(PathBuf::as_path);
     let read: Vec<&Path> = context.config_file().into_iter().chain(watched).collect();
     let entered = confine(config, &read, &args.remove)?;
-    let (set_log, lost_lines, _log) = log_to_stderr(config)?;
-    let reload = Reload::new(config.clone(), context.clone(), set_log);
+    let (set_log, lost_lines, log) = log_to_stderr(config)?;
+    let note = |text: &str| context.note_text(text).iter().for_each(|note| log.say(note));
+    let reload = Reload::new(loaded, context.clone(), set_log);
     let sidecar = Sidecar::start(config, reload, lost_lines, entered, &stop)?;
     parent.map_or(Ok(()), Parent::catch_up)?;
     if let [file, copy] = &*args.exit_on_change {
         exit_on_change(file, copy, args.exit_within.duration())?;
     }
     match context.format {
-        Format::Human => context.note(sidecar.report.trim_end()),
+        Format::Human => note(sidecar.report.trim_end()),
         Format::Json => print_json(&sidecar.status())?,
     }
     // Without a supervisor there is no notification.
     let _told = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
     let stopped = sidecar.run()?;
     if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {
-        context.note("drained and stopped");
+        note("drained and stopped");
         return Ok(());
     }
     let what = format!(

@@ -1,10 +1,10 @@
 //! `kvrail trace`: which requests were slow, and where their time went.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use kvrail_client::{TraceInfo, TraceKind, TraceSpent, TraceWork};
+use kvrail_client::{TraceInfo, TraceKind, TracePage, TraceSpent, TraceWork};
 use kvrail_units::Period;
 use serde::Serialize;
 
@@ -20,6 +20,7 @@ Examples:
   kvrail trace                               the slowest requests of the next 10 s
   kvrail trace --slow 20ms --seconds 60
   kvrail trace --slow 500us --rows 200 --format json
+  kvrail trace --past                        those of the slow log, which needs no watcher
 
 Columns: LANE the longest time before the poller took the request (* its session had its share in
 flight, so more requests waited behind it); STORE waiting for room and a place in the store; QUEUE
@@ -28,10 +29,16 @@ answer, of a durable put the write of its record; PUBLISH until the client could
 one round of a poller over all its work: all its requests waited that long. Copies of GPU bytes
 count within DEVICE.
 
-The sidecar's user and root may trace, one at a time. Without a trace it costs nothing.";
+The slow log (--past) has requests that took pollers.slow_after or longer: the last 512, and of
+older ones the eight slowest of each minute. It measures no waits in lanes; turns show those.
+
+The sidecar's user and root may trace, one at a time, and read the slow log.";
 
 /// Time between two asks: a poller keeps the last 4,096 events.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// What is slow, without `--slow`.
+const SLOW: Period = Period::from_ms(5);
 
 /// Arguments of `kvrail trace`.
 #[derive(Debug, Args)]
@@ -40,9 +47,13 @@ pub(crate) struct TraceArgs {
     #[command(flatten)]
     sidecar: SidecarArgs,
 
-    /// Requests that take at least this long are slow
-    #[arg(long, value_name = "TIME", default_value = "5ms")]
-    slow: Period,
+    /// Show slow requests of the past, from the slow log
+    #[arg(long, conflicts_with = "seconds")]
+    past: bool,
+
+    /// Requests that take at least this long are slow [default: 5ms, of the past all that are kept]
+    #[arg(long, value_name = "TIME")]
+    slow: Option<Period>,
 
     /// How long to trace, 1 to 3600; Ctrl-C ends it sooner
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
@@ -59,9 +70,10 @@ pub(crate) struct TraceArgs {
 #[derive(Debug, Serialize)]
 struct TraceReport {
     slow_ns: u64,
-    seconds: f64,
+    /// How long the trace lasted; nothing of the slow log.
+    seconds: Option<f64>,
     events: Vec<TraceInfo>,
-    /// Events that were lost because the sidecar's trace was full.
+    /// Events that were lost because the sidecar's trace or slow log was full.
     lost: u64,
     /// Events that were quicker than those shown.
     hidden: usize,
@@ -84,7 +96,10 @@ struct Share {
 /// `Failure` with status 4 when no sidecar answers, with 1 when another one traces.
 pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<(), Failure> {
     let mut looker = args.sidecar.looker(context);
-    let found = collect(&mut looker, args, context)?;
+    let found = match args.past {
+        true => past(&mut looker, args)?,
+        false => collect(&mut looker, args, context)?,
+    };
     match context.format {
         Format::Json => print_json(&found),
         Format::Human => print(&found),
@@ -96,9 +111,9 @@ fn collect(
     args: &TraceArgs,
     context: &Context,
 ) -> Result<TraceReport, Failure> {
-    let (slow, stop) = (args.slow.duration(), StopFlag::register()?);
+    let (slow, stop) = (args.slow.unwrap_or(SLOW), StopFlag::register()?);
     let lasts = Duration::from_secs(args.seconds);
-    let ask = |looker: &mut Looker| looker.ask(|client| client.trace(slow));
+    let ask = |looker: &mut Looker| looker.ask(|client| client.trace(slow.duration()));
     let (begun, bar) = (Instant::now(), bar(context, BAR, Some(args.seconds)));
     let (mut events, mut lost) = (ask(looker)?.events, 0);
     while begun.elapsed() < lasts && !stop.is_set() {
@@ -109,12 +124,29 @@ fn collect(
         bar.set_position(begun.elapsed().as_secs());
     }
     bar.finish_and_clear();
-    let seconds = begun.elapsed().as_secs_f64();
-    let (requests, shares) = (requests(&events), shares(&events));
-    events.sort_by_key(|event| std::cmp::Reverse(event.spent.total_ns));
-    let hidden = events.len().saturating_sub(args.rows as usize);
-    events.truncate(args.rows as usize);
-    Ok(TraceReport { slow_ns: args.slow.ns(), seconds, events, lost, hidden, requests, shares })
+    let seconds = Some(begun.elapsed().as_secs_f64());
+    let page = TracePage { events, lost, slow_ns: slow.ns() };
+    Ok(TraceReport::new(page, seconds, args.rows as usize))
+}
+
+/// The slow log.
+fn past(looker: &mut Looker, args: &TraceArgs) -> Result<TraceReport, Failure> {
+    let mut page = looker.ask(kvrail_client::Client::slow_log)?;
+    page.slow_ns = page.slow_ns.max(args.slow.map_or(0, Period::ns));
+    page.events.retain(|event| event.spent.total_ns >= page.slow_ns);
+    Ok(TraceReport::new(page, None, args.rows as usize))
+}
+
+impl TraceReport {
+    /// The slowest `rows` of a page.
+    fn new(page: TracePage, seconds: Option<f64>, rows: usize) -> Self {
+        let TracePage { mut events, lost, slow_ns } = page;
+        let (requests, shares) = (requests(&events), shares(&events));
+        events.sort_by_key(|event| std::cmp::Reverse(event.spent.total_ns));
+        let hidden = events.len().saturating_sub(rows);
+        events.truncate(rows);
+        Self { slow_ns, seconds, events, lost, hidden, requests, shares }
+    }
 }
 
 const BAR: &str = "tracing {bar:40} {pos}/{len} s";
@@ -155,11 +187,12 @@ fn shares(events: &[TraceInfo]) -> Vec<Share> {
 }
 
 fn print(found: &TraceReport) -> Result<(), Failure> {
-    let (requests, seconds) = (found.requests, found.seconds);
-    let mut text = format!(
-        "{requests} requests took {} or longer in {seconds:.1} s",
-        Period::from_ns(found.slow_ns)
-    );
+    let when = match found.seconds {
+        Some(seconds) => format!("in {seconds:.1} s"),
+        None => "since the sidecar's start, of those that the slow log keeps".into(),
+    };
+    let slow = Period::from_ns(found.slow_ns);
+    let mut text = format!("{} requests took {slow} or longer {when}", found.requests);
     let shares = found.shares.iter().filter(|share| share.percent > 0.0);
     let shares: Vec<_> =
         shares.map(|share| format!("{} {:.1} %", share.stage, share.percent)).collect();
@@ -174,10 +207,11 @@ fn print(found: &TraceReport) -> Result<(), Failure> {
         );
     }
     if found.lost > 0 {
-        text += &format!(
-            "\n{} more events were lost because the trace was full; raise --slow",
-            found.lost
-        );
+        let why = match found.seconds {
+            Some(_) => "were lost because the trace was full; raise --slow",
+            None => "are no longer kept",
+        };
+        text += &format!("\n{} more events {why}", found.lost);
     }
     if found.events.is_empty() {
         return print_text(&text);
@@ -188,7 +222,10 @@ fn print(found: &TraceReport) -> Result<(), Failure> {
         "WHO",
     ];
     let mut rows = table(&header);
-    let last = found.events.iter().map(|event| event.ended_unix_ms).max().unwrap_or(0);
+    let last = match found.seconds {
+        Some(_) => found.events.iter().map(|event| event.ended_unix_ms).max().unwrap_or(0),
+        None => now_unix_ms(),
+    };
     for event in &found.events {
         rows.add_row(row(event, last));
     }
@@ -199,10 +236,24 @@ fn print(found: &TraceReport) -> Result<(), Failure> {
     }
 }
 
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds only of what was a moment ago.
+fn ago(ms: u64) -> String {
+    let s = ms / 1000;
+    match s / 60 {
+        0 => format!("-{s}.{:03}s", ms % 1000),
+        m @ 1..60 => format!("-{m}m{:02}s", s % 60),
+        m => format!("-{}h{:02}m", m / 60, m % 60),
+    }
+}
+
 fn row(event: &TraceInfo, last_unix_ms: u64) -> Vec<String> {
-    let ago_ms = last_unix_ms.saturating_sub(event.ended_unix_ms);
-    let mut cells =
-        vec![format!("-{}.{:03}s", ago_ms / 1000, ago_ms % 1000), duration(event.spent.total_ns)];
+    let ago = ago(last_unix_ms.saturating_sub(event.ended_unix_ms));
+    let mut cells = vec![ago, duration(event.spent.total_ns)];
     cells.extend(stages(&event.spent).map(|(stage, ns)| {
         let held = if stage == "lane" && event.spent.held { "*" } else { "" };
         duration(ns) + held
@@ -244,7 +295,7 @@ fn who(work: &TraceWork) -> String {
 mod tests {
     use kvrail_client::{TraceInfo, TraceKey, TraceKind, TraceSpent, TraceWork};
 
-    use super::{row, shares};
+    use super::{ago, row, shares};
 
     fn event(kind: TraceKind, requests: u32, spent: TraceSpent) -> TraceInfo {
         let work = TraceWork {
@@ -274,6 +325,13 @@ mod tests {
         let shares = shares(&events);
         let share = |stage| shares.iter().find(|share| share.stage == stage).unwrap().percent;
         assert_eq!((share("device"), share("queue"), share("lane")), (75.0, 25.0, 0.0));
+    }
+
+    #[test]
+    fn an_age_has_two_units() {
+        let ages = [999, 59_999, 60_000, 3_599_999, 3_600_000, 90_061_000];
+        let texts = ["-0.999s", "-59.999s", "-1m00s", "-59m59s", "-1h00m", "-25h01m"];
+        assert_eq!(ages.map(ago), texts);
     }
 
     #[test]

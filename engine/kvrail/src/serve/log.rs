@@ -1,10 +1,12 @@
 //! The log of a sidecar, on a thread of its own: a slow reader loses lines, and no client waits for
 //! them. The journal gets priorities, and no second time stamp.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::fs::File;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::{panic, thread};
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -91,11 +93,25 @@ pub(crate) fn log_to_stderr(config: &Config) -> Result<(SetLog, LostLines, LogGu
     let lines = lines.event_format(Lines::new(config.sidecar.log_format)).with_filter_reloading();
     let handle = lines.reload_handle();
     lines.init();
+    log_panics();
     let set_log: SetLog = Box::new(move |log| {
         let failed = |error| Failure::new(Exit::Failed, format!("sidecar.log = {log:?}: {error}"));
         handle.reload(filter(log)?).map_err(failed)
     });
     Ok((set_log, lost, guard))
+}
+
+/// A panic is an event like others: one line for a collector, and an error for the journal.
+fn log_panics() {
+    panic::set_hook(Box::new(|info| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("unnamed").to_owned();
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!(thread = name, "{info}\n{backtrace}"),
+            _ => tracing::error!(thread = name, "{info}"),
+        }
+    }));
 }
 
 /// Standard error without its lock: a thread that waits for a reader blocks no other thread.
@@ -110,4 +126,62 @@ fn filter(log: &str) -> Result<EnvFilter, Failure> {
         Failure::new(Exit::Usage, format!("sidecar.log = {log:?}: {error}"))
             .with_remedy("write error, warn, info, debug, trace or target=level,...")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::panic;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+    use tracing_subscriber::fmt::{MakeWriter, format};
+
+    use super::{Lines, log_panics};
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Kept {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[test]
+    fn a_panic_is_one_line_for_a_collector_and_an_error_for_the_journal() {
+        let said = |lines: Lines| {
+            let kept = Kept::default();
+            let log = tracing_subscriber::fmt().with_ansi(false).with_writer(kept.clone());
+            tracing::subscriber::with_default(log.event_format(lines).finish(), || {
+                let before = panic::take_hook();
+                log_panics();
+                let caught = panic::catch_unwind(|| panic!("one\ntwo"));
+                panic::set_hook(before);
+                assert!(caught.is_err());
+            });
+            let bytes = kept.0.lock().unwrap().clone();
+            String::from_utf8(bytes).unwrap()
+        };
+        let json = said(Lines::Json(format().json()));
+        let line: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
+        assert_eq!((json.lines().count(), &line["level"]), (1, &"ERROR".into()));
+        let message = line["fields"]["message"].as_str().unwrap();
+        assert!(message.contains("one\ntwo") && message.contains("log.rs"), "{message}");
+        let journal = said(Lines::Journal(format().without_time()));
+        assert!(journal.lines().count() >= 2, "{journal}");
+        assert!(journal.lines().all(|line| line.starts_with("<3>")), "{journal}");
+    }
 }

@@ -43,13 +43,13 @@ impl LogQueue {
     ) -> io::Result<(Self, LogGuard)> {
         let (lines, queued) = sync_channel(lines_max);
         let (ends, ended) = sync_channel(1);
-        let stops = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stops);
+        let (lost, stops) = (LostLines::default(), Arc::new(AtomicBool::new(false)));
+        let (lost_there, stop) = (lost.clone(), Arc::clone(&stops));
         thread::Builder::new().name("kvrail-log".into()).spawn(move || {
-            write_lines(queued, to, &stop);
+            write_lines(queued, to, &stop, &lost_there);
             let _nobody_waits = ends.try_send(());
         })?;
-        let queue = Self { lines, lost: LostLines::default() };
+        let queue = Self { lines, lost };
         Ok((queue.clone(), LogGuard { queue, stops, ended }))
     }
 
@@ -62,13 +62,17 @@ impl LostLines {
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+
+    fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Write for LogQueue {
     /// Takes a line as a whole, or loses it as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.lines.try_send(line.to_vec()).is_err() {
-            self.lost.0.fetch_add(1, Ordering::Relaxed);
+            self.lost.add_one();
         }
         Ok(line.len())
     }
@@ -86,6 +90,14 @@ impl MakeWriter<'_> for LogQueue {
     }
 }
 
+impl LogGuard {
+    /// Takes a message that is no event, in its order with them.
+    pub(crate) fn say(&self, text: &str) {
+        let mut queue = self.queue.clone();
+        queue.write_all(format!("{text}\n").as_bytes()).expect("it takes or counts each line");
+    }
+}
+
 impl Drop for LogGuard {
     fn drop(&mut self) {
         // Pairs with the load in `write_lines`.
@@ -96,7 +108,12 @@ impl Drop for LogGuard {
     }
 }
 
-fn write_lines(queued: Receiver<Vec<u8>>, mut to: impl Write, stops: &AtomicBool) {
+fn write_lines(
+    queued: Receiver<Vec<u8>>,
+    mut to: impl Write,
+    stops: &AtomicBool,
+    lost: &LostLines,
+) {
     loop {
         // Pairs with the store of the guard: lines queued before it are found.
         let stops = stops.load(Ordering::Acquire);
@@ -108,8 +125,10 @@ fn write_lines(queued: Receiver<Vec<u8>>, mut to: impl Write, stops: &AtomicBool
                 Err(_) => return,
             },
         };
-        // A log without a reader stops no thread.
-        let _closed = to.write_all(&line);
+        // A log without a reader stops no thread: it may be back for the next line.
+        if to.write_all(&line).is_err() {
+            lost.add_one();
+        }
     }
 }
 
@@ -151,6 +170,17 @@ mod tests {
         // Lines behind the end are lost, and counted.
         queue.write_all(b"late\n").unwrap();
         assert_eq!(queue.lost().count(), 1);
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (mut queue, guard) = LogQueue::start(8, writer).unwrap();
+        drop(reader);
+        queue.write_all(b"an event\n").unwrap();
+        guard.say("a message");
+        drop(guard);
+        assert_eq!(queue.lost().count(), 2);
     }
 
     #[test]

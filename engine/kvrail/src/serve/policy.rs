@@ -39,6 +39,7 @@ pub(super) fn policy(config: &Config) -> Policy {
         patience: Patience {
             stall_after: config.pollers.stall_after.duration(),
             overdue_after: config.pollers.overdue_after.duration(),
+            slow_after: config.pollers.slow_after.duration(),
         },
     }
 }

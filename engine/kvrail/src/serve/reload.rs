@@ -4,19 +4,21 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kvrail_protocol::{ConfigReport, Reloaded};
-use kvrail_session::{ReloadAsk, ServerHandle};
+use kvrail_protocol::{ConfigEntry, ConfigReport, Reloaded};
+use kvrail_session::{AUDIT, ReloadAsk, ServerHandle};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::policy::policy;
 use super::report_extras::ReportExtras;
 use super::target::TargetHandle;
 use super::{check_host, memory, sandbox, volumes};
-use kvrail_cli::config::Config;
+use kvrail_cli::config::{Config, Loaded, Origin};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Failure, no_thread};
 
@@ -31,14 +33,14 @@ pub(crate) type SetLog = Box<dyn Fn(&str) -> Result<(), Failure> + Send>;
 
 /// The configuration in force, and where it comes from.
 pub(crate) struct Reload {
-    in_force: Config,
+    in_force: Loaded,
     context: Context,
     set_log: SetLog,
     target: Reach,
     report: ConfigReport,
-    /// The file that was read last, and the one of the look before.
-    read: Option<Stamp>,
-    seen: Option<Stamp>,
+    /// The files that were read last, and those of the look before.
+    read: Vec<Stamp>,
+    seen: Vec<Stamp>,
 }
 
 /// Whether this process can get to the kernel's target.
@@ -50,8 +52,9 @@ enum Reach {
 }
 
 /// Which file it is, and in which state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
+    path: PathBuf,
     inode: (u64, u64),
     bytes: u64,
     changed: (i64, i64),
@@ -95,17 +98,18 @@ pub(super) struct Takers {
 }
 
 impl Reload {
-    pub(crate) fn new(in_force: Config, context: Context, set_log: SetLog) -> Self {
-        let is_open = sandbox::reaches_target(&in_force);
+    pub(crate) fn new(in_force: Loaded, context: Context, set_log: SetLog) -> Self {
+        let is_open = sandbox::reaches_target(&in_force.config);
         let target = if is_open { Reach::Open } else { Reach::Closed };
         let file = context.config_file().map(|path| path.display().to_string());
-        let running = hash(&in_force);
+        let running = hash(&in_force.config);
         let on_disk = Some(running.clone());
         let since_unix_s = now_unix_s();
         let report = ConfigReport { file, running, on_disk, since_unix_s, ..Default::default() };
-        let mut it = Self { in_force, context, set_log, target, report, read: None, seen: None };
-        it.read = it.stamp();
-        it.seen = it.read;
+        let (read, seen) = (Vec::new(), Vec::new());
+        let mut it = Self { in_force, context, set_log, target, report, read, seen };
+        it.read = it.stamps();
+        it.seen.clone_from(&it.read);
         it
     }
 
@@ -113,6 +117,10 @@ impl Reload {
     pub(super) fn watch(self, takers: Takers) -> Result<ReloadHandle, Failure> {
         let (sender, inbox) = channel();
         takers.extras.set_config(self.report.clone());
+        takers.extras.set_entries(entries(&self.in_force));
+        let (file, hash) = (self.report.file.as_deref().unwrap_or("no file"), &self.report.running);
+        let version = env!("CARGO_PKG_VERSION");
+        tracing::info!(target: AUDIT, "start of {version} with configuration {hash} of {file}");
         let thread = thread::Builder::new().name("kvrail-config".into());
         let thread = thread.spawn(move || self.live(&inbox, &takers));
         thread.map_err(|error| no_thread("the configuration's", &error))?;
@@ -137,14 +145,14 @@ impl Reload {
 
     /// Reads and applies; a configuration with an error changes nothing.
     fn run(&mut self, by: &str, takers: &Takers) -> Result<Reloaded, String> {
-        self.read = self.stamp();
+        self.read = self.stamps();
         let found = self.read_all();
         let verdict = match &found {
             Ok(new) => self.apply(by, new, takers).map_err(|failure| failure.line()),
             Err(why) => Err(why.clone()),
         };
         if let Err(why) = &verdict {
-            tracing::error!("{by}: the configuration in force stays: {why}");
+            tracing::error!(target: AUDIT, "{by}: the configuration in force stays: {why}");
         }
         self.report.reload_refused = verdict.as_ref().err().cloned();
         self.compare(found);
@@ -154,13 +162,13 @@ impl Reload {
 
     /// Reads a file that has changed, and takes over nothing.
     fn look(&mut self, extras: &ReportExtras) {
-        let before = self.seen;
-        self.seen = self.stamp();
+        let now = self.stamps();
+        let before = std::mem::replace(&mut self.seen, now);
         // Somebody may be just writing it.
         if self.seen == self.read || self.seen != before {
             return;
         }
-        self.read = self.seen;
+        self.read.clone_from(&self.seen);
         let found = self.read_all();
         match (&found, &self.report.refused) {
             (Err(why), before) if before.as_ref() != Some(why) => {
@@ -174,35 +182,36 @@ impl Reload {
     }
 
     /// The configuration of the next start, if it is not refused before it touches a device.
-    fn read_all(&self) -> Result<Config, String> {
+    fn read_all(&self) -> Result<Loaded, String> {
         let read = || {
-            let new = self.context.config()?.config;
-            check_host(&new)?;
-            volumes::check_some(&new)?;
+            let new = self.context.config()?;
+            check_host(&new.config)?;
+            volumes::check_some(&new.config)?;
             Ok(new)
         };
         read().map_err(|failure: Failure| failure.line())
     }
 
     /// This file and what is in force.
-    fn compare(&mut self, found: Result<Config, String>) {
-        let report = &mut self.report;
-        report.running = hash(&self.in_force);
-        report.on_disk = found.as_ref().ok().map(hash);
+    fn compare(&mut self, found: Result<Loaded, String>) {
+        let (report, in_force) = (&mut self.report, &self.in_force.config);
+        report.running = hash(in_force);
+        report.on_disk = found.as_ref().ok().map(|new| hash(&new.config));
         report.refused = found.as_ref().err().cloned();
         let (mut reload, mut restart) = (Vec::new(), Vec::new());
-        if let Ok(new) = found {
-            let renewed = renewed(&self.in_force, &new, self.target);
-            reload = self.in_force.differing_keys(&renewed);
+        if let Ok(Loaded { config: new, .. }) = found {
+            let renewed = renewed(in_force, &new, self.target);
+            reload = in_force.differing_keys(&renewed);
             restart = renewed.differing_keys(&new);
         }
         (report.reload_pending, report.restart_pending) = (reload, restart);
     }
 
-    fn apply(&mut self, by: &str, new: &Config, takers: &Takers) -> Result<Reloaded, Failure> {
-        let renewed = renewed(&self.in_force, new, self.target);
-        let now = self.in_force.differing_keys(&renewed);
-        let restart = renewed.differing_keys(new);
+    fn apply(&mut self, by: &str, new: &Loaded, takers: &Takers) -> Result<Reloaded, Failure> {
+        let in_force = &self.in_force.config;
+        let renewed = renewed(in_force, &new.config, self.target);
+        let now = in_force.differing_keys(&renewed);
+        let restart = renewed.differing_keys(&new.config);
         // The target's own thread takes these over, or reports why not, at each reload.
         let exported = |key: &&String| {
             ["target.host", "target.subsystem", "target.port"]
@@ -228,15 +237,40 @@ impl Reload {
         if !now.is_empty() {
             self.report.since_unix_s = now_unix_s();
         }
-        self.in_force = renewed;
+        for change in in_force.changes(&renewed, &now) {
+            tracing::info!(target: AUDIT, "{by}: {change}");
+        }
+        self.in_force = self.in_force.after_reload(new, renewed);
+        takers.extras.set_entries(entries(&self.in_force));
         Ok(Reloaded { now, restart })
     }
 
-    fn stamp(&self) -> Option<Stamp> {
-        let about = fs::metadata(self.context.config_file()?).ok()?;
-        let inode = (about.dev(), about.ino());
-        Some(Stamp { inode, bytes: about.size(), changed: (about.ctime(), about.ctime_nsec()) })
+    /// Of the file and its fragments, as far as they are there.
+    fn stamps(&self) -> Vec<Stamp> {
+        let stamp = |path: PathBuf| {
+            let about = fs::metadata(&path).ok()?;
+            let (inode, bytes) = ((about.dev(), about.ino()), about.size());
+            Some(Stamp { path, inode, bytes, changed: (about.ctime(), about.ctime_nsec()) })
+        };
+        let file = self.context.config_file().map(Path::to_owned);
+        file.into_iter().chain(self.context.fragments()).filter_map(stamp).collect()
     }
+}
+
+/// As they go over the socket, to a client that may have another working folder.
+fn entries(loaded: &Loaded) -> Vec<ConfigEntry> {
+    let whole = |origin| match origin {
+        Origin::File { path, line } => {
+            Origin::File { path: std::path::absolute(&path).unwrap_or(path), line }
+        }
+        other => other,
+    };
+    let entry = |(key, value, origin): (String, toml::Value, Origin)| ConfigEntry {
+        key,
+        value: json!(value),
+        origin: json!(whole(origin)),
+    };
+    loaded.entries().into_iter().map(entry).collect()
 }
 
 /// The configuration after a reload.

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvrail_memory::Root;
 use kvrail_nvme::{Path, paths};
-use kvrail_protocol::{ConfigReport, DriveReport, PathReport, StatusReport, TargetReport};
+use kvrail_protocol::{
+    ConfigEntry, ConfigReport, DriveReport, PathReport, StatusReport, TargetReport,
+};
 
 use super::log_queue::LostLines;
 
@@ -22,6 +24,8 @@ struct Known {
     paths: Vec<PathReport>,
     target: Option<TargetReport>,
     config: ConfigReport,
+    /// The configuration in force.
+    entries: Vec<ConfigEntry>,
     /// Where the metrics endpoint listens, or why it does not.
     endpoint: Option<Result<String, String>>,
 }
@@ -56,6 +60,15 @@ impl ReportExtras {
     /// The configuration in force, and that on the disk.
     pub(super) fn set_config(&self, config: ConfigReport) {
         self.lock().config = config;
+    }
+
+    /// The values in force.
+    pub(super) fn set_entries(&self, entries: Vec<ConfigEntry>) {
+        self.lock().entries = entries;
+    }
+
+    pub(super) fn entries(&self) -> Vec<ConfigEntry> {
+        self.lock().entries.clone()
     }
 
     /// Where the metrics endpoint listens, or why it does not; returns what was known before.

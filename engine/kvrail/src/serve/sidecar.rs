@@ -99,12 +99,13 @@ impl Sidecar {
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let sandboxed = sandbox::close(entered)?;
         report += &sandbox::line(&sandboxed);
+        let known = extras.clone();
+        server.configure_by(move |ask| reload.ask(ask), move || known.entries());
         server.annotate(move |report| {
             membership.add_to(report);
             extras.add_to(report, &lost_lines);
             sandbox::add_to(report, &sandboxed);
         });
-        server.read_again_by(move |ask| reload.ask(ask));
         metrics.serve(asker);
         Ok(Self {
             server,

@@ -3,9 +3,10 @@
 
 use std::thread;
 
-use kvrail_session::ServerHandle;
+use kvrail_session::{AUDIT, ServerHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 
 use super::early_stop::EarlyStop;
 use super::parent::Parent;
@@ -31,6 +32,8 @@ pub(super) fn listen(
             if signal == SIGHUP {
                 configuration.signal();
             } else if signal != SIGUSR1 || parent.is_none_or(Parent::signals_its_end) {
+                let name = signal_name(signal).unwrap_or("the end of its parent");
+                tracing::info!(target: AUDIT, "stop by {name}");
                 // Without a supervisor there is no notification.
                 let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
                 server.stop();

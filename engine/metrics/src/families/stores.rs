@@ -14,7 +14,7 @@ const STATES: [&str; 7] =
 const MISSING: &str = "missing";
 
 /// State of a member.
-pub(super) const FAMILIES: [Family; 8] = [
+pub(super) const FAMILIES: [Family; 10] = [
     Family {
         name: "kvrail_store_state",
         kind: Kind::Gauge,
@@ -82,6 +82,22 @@ pub(super) const FAMILIES: [Family; 8] = [
         labels: &["store", "device"],
         help: "Holds in force.",
         samples: |report, to| each(report, to, |store| store.holds.into()),
+    },
+    Family {
+        name: "kvrail_store_namespaces",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Namespaces that there are.",
+        samples: |report, to| each(report, to, |store| store.namespaces),
+    },
+    Family {
+        name: "kvrail_store_namespaces_max",
+        kind: Kind::Gauge,
+        unit: Unit::None,
+        labels: &["store", "device"],
+        help: "Namespaces that there may be: a volume's creation sets the number.",
+        samples: |report, to| each(report, to, |store| store.namespaces_max),
     },
     Family {
         name: "kvrail_store_oldest_timestamp_seconds",

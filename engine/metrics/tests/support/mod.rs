@@ -13,6 +13,7 @@ pub(crate) fn busy() -> StatusReport {
             "version": "0.1.0", "pid": 4_000, "state": "serving", "uptime_s": 100_000,
             "uptime_ms": 100_000_123, "started_unix_s": 1_770_000_000, "epoch": 7,
             "socket": "/run/kvrail/kvrail.sock", "refused": 3, "sessions_max": 64,
+            "log_lines_lost": 5,
         },
         "pollers": all(poller, 16), "devices": all(device, 16), "shards": all(shard, 16),
         "sessions": all(session, 64), "volumes": [volume()], "gpus": [gpu()],
@@ -92,7 +93,8 @@ fn shard(device: u64) -> Value {
     json!({
         "store": "kv0", "device": device, "state": "serving", "capacity_bytes": 1_u64 << 42,
         "memory_bytes": 1_u64 << 30, "blocks_max": 4_000_000, "blocks": 3_900_000,
-        "bytes": 4_000_000_000_000_u64, "holds": 12,
+        "bytes": 4_000_000_000_000_u64, "holds": 12, "namespaces": 31,
+        "namespaces_max": 32,
         "oldest_unix_s": 1_769_000_000, "counters": counters,
     })
 }

@@ -372,8 +372,10 @@ fn complete(request: &Pending, completion: Completion, front_end: &mut FrontEnd)
     probes::block_ended(asked.key, &completion, || request.work(&completion));
     if let Some(tracer) = front_end.tracer() {
         let spent = request.spent(tracer.now_ns());
-        let taken = (asked.client.lane, request.accepted_ns);
-        tracer.answered(taken, (request.work(&completion), asked.key), spent);
+        if tracer.may_be_slow(spent.total_ns()) {
+            let taken = (asked.client.lane, request.accepted_ns);
+            tracer.answered(taken, (request.work(&completion), asked.key), spent);
+        }
     }
     front_end.lane(asked.client).server().complete(completion);
     front_end.retire(&request.ended(&completion));

@@ -139,7 +139,9 @@ impl<D: Device> Executor<D> {
     fn end(&mut self, device: usize, batch: &CompletionBatch, front_end: &mut FrontEnd) {
         self.account(device, batch);
         probes::batch_ended(device, batch);
-        if let Some(tracer) = front_end.tracer() {
+        if let Some(tracer) = front_end.tracer()
+            && tracer.may_be_slow(batch.queue_ns + batch.device_ns)
+        {
             tracer.ended(device, batch);
         }
         retire(batch, front_end);

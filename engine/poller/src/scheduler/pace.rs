@@ -91,7 +91,7 @@ impl Pace {
         self.operation_ns + ((u64::from(length) * self.mib_ns) >> 20)
     }
 
-    /// Device time of so many bytes in so many reads or writes, in nanoseconds.
+    /// Device time of these bytes in these reads or writes, in nanoseconds.
     pub(crate) fn time_ns(&self, count: u32, bytes: u64) -> u64 {
         let bytes_ns = (u128::from(bytes) * u128::from(self.mib_ns)) >> 20;
         let bytes_ns = u64::try_from(bytes_ns).unwrap_or(u64::MAX);

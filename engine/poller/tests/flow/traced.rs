@@ -12,7 +12,7 @@ const MS: u64 = 1_000_000;
 /// Traces from now on.
 fn trace(rig: &mut Rig, slow_ns: u64) -> Arc<TraceRing> {
     let (tracer, ring) = Tracer::new(slow_ns);
-    rig.carry_out(Command::Trace(Some(Box::new(tracer))));
+    rig.carry_out(Command::Trace(Box::new(tracer)));
     ring
 }
 
@@ -94,7 +94,7 @@ fn a_turn_that_takes_long_is_an_event_and_a_sleep_is_none() {
 }
 
 #[test]
-fn a_tracer_is_given_back_and_nothing_is_traced_without_one() {
+fn a_light_tracer_takes_the_place_of_a_full_one_and_keeps_its_own_threshold() {
     let mut rig = Rig::new(8);
     let mut client = rig.client(0, 64);
     let ring = trace(&mut rig, 0);
@@ -106,13 +106,23 @@ fn a_tracer_is_given_back_and_nothing_is_traced_without_one() {
     rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
     assert_eq!(events(&ring).len(), 1, "everything is slow");
-    rig.carry_out(Command::Trace(None));
-    assert!(matches!(rig.notices()[..], [Notice::Traced(_)]));
-    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
-    rig.settle();
+    let light = Tracer::light_ring(5 * MS);
+    rig.carry_out(Command::Trace(Box::new(Tracer::light(Arc::clone(&light)))));
+    let [Notice::Traced(before)] = &rig.notices()[..] else { panic!("it is given back") };
+    assert!(!before.is_light());
+    finish_after(&mut rig, 4 * MS);
     assert_eq!((events(&ring), ring.lost()), (Vec::new(), 0));
-    rig.carry_out(Command::Trace(None));
-    assert!(rig.notices().is_empty(), "there is none to give back");
+    assert_eq!(events(&light), [], "4 ms are not slow");
+    client.post(&[client.read(3, 4096)]);
+    rig.settle();
+    finish_after(&mut rig, 7 * MS);
+    let [event] = events(&light)[..] else { panic!("one was slow") };
+    assert!(event.spent.device_ns >= 7 * MS, "{event:?}");
+    light.set_slow(10 * MS);
+    client.post(&[client.read(4, 4096)]);
+    rig.settle();
+    finish_after(&mut rig, 7 * MS);
+    assert_eq!(events(&light), [], "from now on 7 ms are not slow");
 }
 
 #[test]

@@ -102,17 +102,17 @@ fn a_reported_block_is_not_found_until_the_sidecar_has_read_it() {
     let (right, wrong, bytes) = (Key::of(1, 1), Key::of(2, 2), block(1, 30_001));
     let sum = |key| check(crc(&bytes), 1_000, key, 30_001);
     assert_eq!(rig.put(&mut client, right, &bytes).status(), Status::Ok);
-    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
     assert_eq!(rig.put(&mut client, wrong, &bytes).status(), Status::Ok);
     assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0b11);
-    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
     for key in [right, wrong] {
         let report = drop_slot(Opcode::Suspect, key, sum(key));
         assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
     }
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0, "nobody knows yet");
-    let sim = rig.sim.borrow().control();
+    let sim = rig.own.sim.borrow().control();
     sim.release();
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0b01, "one was right");

@@ -4,7 +4,7 @@ use kvrail_device::{Fault, Rule, SimOptions};
 use kvrail_ring::{Completion, Opcode, Status, keys_slot};
 use kvrail_store::Key;
 
-use crate::rig::{Asked, Client, HANDLE, Rig, block, config, keyed};
+use super::rig::{Asked, Client, HANDLE, Rig, block, config, keyed};
 
 const MIB: u32 = 1 << 20;
 const READ_NS: u64 = 400_000;
@@ -77,14 +77,14 @@ fn a_drive_that_is_silent_is_expected_to_stay_so() {
     let (mut rig, mut client) = rig();
     let gets = gets(&client, 1..=BLOCKS);
     rig.ask(&mut client, &gets);
-    rig.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
     client.post(&gets[0]);
     for silent_ns in [50_000_000, 500_000_000] {
         rig.pass(silent_ns);
         let found = look(&mut rig, &mut client, &[1, 2, 3, 4, 5]);
         assert!(u64::from(found.queue_ns) >= silent_ns, "{found:?}");
     }
-    let sim = rig.sim.borrow().control();
+    let sim = rig.own.sim.borrow().control();
     sim.release();
     rig.until(|_| !client.collect().is_empty());
     let found = look(&mut rig, &mut client, &[1, 2, 3, 4, 5]);
@@ -98,7 +98,7 @@ fn writes_of_a_drive_that_writes_slowly_do_not_count() {
         let gets = gets(&client, 1..=BLOCKS);
         rig.ask(&mut client, &gets);
         let slow = Fault::Delay { ns: 8 * READ_NS };
-        rig.sim.borrow_mut().plan().add(Rule::always(slow).on(Opcode::Write));
+        rig.own.sim.borrow_mut().plan().add(Rule::always(slow).on(Opcode::Write));
         for number in round * 100..round * 100 + 20 {
             rig.put(&mut client, Key::of(number, number), &block(number, MIB as usize));
         }

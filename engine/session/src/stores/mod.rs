@@ -40,6 +40,7 @@ use refusals::RefusalLog;
 use requests::wish;
 pub use served::{ServedShard, ServedStore, presence_table};
 
+use crate::audit::AUDIT;
 use crate::failure::{Failure, invalid, quota};
 use crate::policy::WriteBudget;
 use crate::pollers::{PollerSet, Pollers};
@@ -414,7 +415,12 @@ impl Stores {
         let job = store.jobs.front_mut()?;
         let name = job.name().unwrap_or_default().to_owned();
         if job.stage == JobStage::Changing {
-            let what = if job.created { "made" } else { "cleared or mended" };
+            let what = match (job.created, &job.wish) {
+                (true, _) => "made",
+                (false, Wish::Clear { .. }) => "cleared",
+                // A drive was replaced.
+                (false, _) => "made again on members that lacked it",
+            };
             log_change(&mut self.log, &store.name, job, what);
             if let (true, Some(asker)) = (job.created, job.asker) {
                 self.makers.insert((store.volume, name.clone()), asker.uid);
@@ -555,7 +561,7 @@ enum Outcome {
 fn log_change(log: &mut RateLimit, store: &str, job: &StoreJob, what: &str) {
     if let Some(suppressed) = log.admit(Instant::now()) {
         let (by, name) = (&job.by, job.name().unwrap_or_default());
-        tracing::info!(by, suppressed, "store {store}: namespace {name:?} {what}");
+        tracing::info!(target: AUDIT, by, suppressed, "store {store}: namespace {name:?} {what}");
     }
 }
 

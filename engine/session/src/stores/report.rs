@@ -106,6 +106,8 @@ fn shard_report(
         blocks: stats.entries.get(),
         bytes: stats.bytes.get(),
         holds: u32::try_from(stats.holds.get()).unwrap_or(u32::MAX),
+        namespaces: stats.namespaces[0].get(),
+        namespaces_max: stats.namespaces[1].get(),
         oldest_unix_s: u32::try_from(stats.oldest.get()).ok().filter(|oldest| *oldest > 0),
         counters,
         pools: stats.pools.iter().filter_map(|gauges| pool(sizing, gauges)).collect(),

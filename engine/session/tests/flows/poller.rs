@@ -78,7 +78,7 @@ pub(crate) struct FakePoller {
     pub(crate) regions: HashMap<(SessionSlot, RegionId), Arc<dyn Pinned>>,
     pub(crate) held: Vec<(SessionSlot, u32, Request)>,
     pub(crate) owed: Vec<Command>,
-    /// Lent while slow requests are traced.
+    /// Of slow requests.
     pub(crate) tracer: Option<Box<Tracer>>,
     pub(crate) draining: bool,
     /// The store on its device.
@@ -164,7 +164,7 @@ impl FakePoller {
             }
             Command::Replace(..) => unreachable!("no device comes back here"),
             Command::Trace(with) => {
-                if let Some(before) = std::mem::replace(&mut self.tracer, with) {
+                if let Some(before) = self.tracer.replace(with) {
                     self.mailbox.post(Notice::Traced(before));
                 }
             }

@@ -21,6 +21,12 @@ impl Store {
         (0..self.core.spaces.count()).filter_map(|slot| self.core.spaces.view(slot))
     }
 
+    /// Namespaces that there are, and that there may be.
+    #[must_use]
+    pub fn namespaces(&self) -> (u32, u32) {
+        self.core.spaces.counts()
+    }
+
     /// Highest uid that any namespace ever had here. The next one must be higher; let it be higher
     /// by a random step of 32 bits, so that members which did not see each other differ.
     #[must_use]

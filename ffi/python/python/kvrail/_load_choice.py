@@ -38,8 +38,8 @@ log = logging.getLogger("kvrail")
 
 
 class Speed:
-    """Time that an engine takes to compute tokens: so much for each, and so much for each that is
-    before it."""
+    """Time that an engine takes to compute tokens: one part for each of them, and one for each
+    token before it."""
 
     def __init__(self) -> None:
         self._uu = self._uv = self._vv = self._ut = self._vt = 0.0
@@ -72,7 +72,7 @@ class Speed:
         self._fit()
 
     def seconds(self, first: int, end: int) -> float | None:
-        """Seconds to compute these tokens of a prompt; None as long as nobody knows."""
+        """Seconds to compute these tokens of a prompt; None until a step was measured."""
         if self._uu:
             return self._each * (end - first) + self._before * _before((first, end))
         return None if self._given is None else (end - first) / self._given
@@ -170,8 +170,8 @@ class LoadChoice:
         return statistics.median(seen) if seen else 1.0
 
     def _seconds(self, front: Front, count: int) -> float | None:
-        """Seconds to the prompt's last token with so many blocks loaded: loads go on beside the
-        prompts that the engine computes first."""
+        """Seconds to the prompt's last token with this number of blocks loaded: loads go on
+        beside the prompts that the engine computes first."""
         begun = front.ends[count - 1] if count else front.first
         rest = self._speed.seconds(begun, max(front.total, begun))
         ahead = self._speed.seconds(0, self._speed.backlog)
@@ -204,5 +204,5 @@ class LoadChoice:
 
 
 def _lengths(count: int) -> list[int]:
-    """Lengths of a front of so many blocks that are weighed."""
+    """Lengths of a front of this number of blocks that are weighed."""
     return sorted({count * part // PARTS for part in range(PARTS + 1)})

@@ -166,7 +166,7 @@ class Link:
 
     def failed(self, session: Session, error: kvrail.KvrailError) -> None:
         """Logs the error. A session that has ended is dropped: its lanes learn it from their
-        queues. A sidecar that does not answer gets one request that nobody waits for."""
+        queues. A sidecar that does not answer gets one request without a wait."""
         log.warning("kvrail for %s: %s", self._engine, error)
         with self._lock:
             if self._session is not session:
@@ -182,7 +182,7 @@ class Link:
 
     def _answers(self) -> bool:
         """Whether the sidecar answers: one that did not is known to be back by the answer to the
-        request that nobody waits for."""
+        request of its pulse."""
         with self._lock:
             if not self._asked or self._session is None:
                 return True

@@ -96,7 +96,7 @@ class Loads:
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
-        """Seconds that loads of so many blocks of the request should take."""
+        """Seconds that loads of this number of the request's blocks should take."""
         chosen = request.get_state(_Chosen)
         return None if chosen is None else chosen.load_seconds(count)
 
@@ -105,7 +105,7 @@ class Loads:
         self._choice.loaded(expected, seconds)
 
     def begin(self, request: Any, count: int) -> None:
-        """Loads of so many blocks of a request begin."""
+        """Loads of this number of a request's blocks begin."""
         self._begun[request.req_id] = (time.monotonic(), self.expected(request, count))
 
     def end(self, request: Any) -> None:

@@ -297,7 +297,7 @@ class Cache:
     def submit_get(self, keys: Any, blocks: Rows, *, stream: Any = None, **options: Any) -> int:
         """Begins a get; its ticket. The pages are filled behind what the stream has now. A number
         of -1 is no page: its bytes are verified, and go nowhere. A block whose bytes are wrong is
-        a MISS at once; it is read again for the sidecar's sake, and nobody waits for this.
+        a MISS at once; it is read again behind the get's end, and reported.
 
         :param options: `priority` as for `Namespace.get_many`; with `prefix` the blocks behind the
             first that is not there are given up: they end as MISS, although they may be there; so

@@ -274,6 +274,8 @@ mod tests {
             blocks: 250,
             bytes: 1 << 38,
             holds: 3,
+            namespaces: 2,
+            namespaces_max: 32,
             oldest_unix_s: oldest,
             counters: MemberCounters { store, serving },
             pools: Vec::new(),

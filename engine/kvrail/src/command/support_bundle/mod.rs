@@ -32,9 +32,9 @@ Examples:
   kvrail support-bundle --log /var/log/kvrail.log     where no journal has it
   tar xzOf kvrail.tar.gz kvrail-support/status.txt
 
-It holds the configuration with its origin, status, metrics, checks, devices, topology, versions
-and the end of the log. Keys and the paths of key files are left out; names of hosts, users and
-processes are not. Only its owner may read the file.";
+It holds the configuration with its origin, status, slow requests, metrics, checks, devices,
+topology, versions and the end of the log. Secrets and the paths of key files are left out; names of
+hosts, users and processes, and hashes of blocks' keys, are not. Only its owner may read the file.";
 
 /// Longest wait for a part; a slower part is left out, with a note in its place.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -108,10 +108,11 @@ pub(crate) fn run(args: &BundleArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
-    let own: [(&'static str, &[&str]); 6] = [
+    let own: [(&'static str, &[&str]); 7] = [
         ("config.txt", &["config", "show", "--origin"]),
         ("status.json", &["status", "--format", "json"]),
         ("status.txt", &["status", "--verbose"]),
+        ("slow.txt", &["trace", "--past", "--rows", "1000"]),
         ("check.txt", &["check"]),
         ("devices.txt", &["devices", "--verbose"]),
         ("topology.txt", &["topology"]),
@@ -122,7 +123,7 @@ fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
     for (file, words) in own {
         let mut command = Command::new("/proc/self/exe");
         command.args(words).args(&globals);
-        if words[0] == "status" {
+        if ["status", "trace"].contains(&words[0]) {
             command.args(&socket);
         }
         parts.push(said(file, &mut command));

@@ -40,6 +40,9 @@ impl Shard {
         stats.entries.set(self.store.entries());
         stats.bytes.set(self.store.bytes());
         stats.holds.set(self.store.holds().into());
+        let (namespaces, namespaces_max) = self.store.namespaces();
+        stats.namespaces[0].set(namespaces.into());
+        stats.namespaces[1].set(namespaces_max.into());
         stats.oldest.set(self.store.oldest().unwrap_or(0).into());
     }
 }
