@@ -86,7 +86,7 @@ impl Share {
     #[inline]
     fn refund(&mut self, batch: &CompletionBatch, read: bool, now_ns: u64) -> bool {
         self.ledger.refund(batch.count, batch.held_bytes());
-        self.moved_ns = now_ns;
+        let since_ns = std::mem::replace(&mut self.moved_ns, now_ns);
         let waiting = if read { self.waiting.count_of(Way::Read) } else { self.waiting.count() };
         let left = match (waiting, self.ledger.in_flight() + self.waiting.count()) {
             (0, 0) => Left::Nothing,
@@ -94,6 +94,9 @@ impl Share {
             (_, _) => Left::Waiting,
         };
         if Way::of(batch.header) == Way::Read {
+            if batch.length >= BUSY_BYTES && batch.was_alone(since_ns) && left == Left::Nothing {
+                self.reads.alone(batch.length, batch.device_ns);
+            }
             // Clients may hold back what would only wait here.
             let busy = left == Left::Working && self.ledger.held_bytes() >= BUSY_BYTES;
             let left = if busy { Left::Waiting } else { left };
@@ -114,7 +117,7 @@ impl Share {
 /// When reads of a device would have ended, if they began now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadTime {
-    /// Device time of the reads themselves.
+    /// Device time of the reads themselves; 0 as long as the device was not measured.
     pub(crate) reads_ns: u64,
     /// Device time of the reads that wait or are at the device.
     pub(crate) ahead_ns: u64,
@@ -194,7 +197,8 @@ impl Scheduler {
         let held_ns = reads.time_ns(ledger.in_flight(), ledger.held_bytes());
         let silent_ns = if ledger.in_flight() == 0 { 0 } else { now_ns.saturating_sub(*moved_ns) };
         let ahead_ns = waiting.costs_ns(Way::Read).saturating_add(held_ns.max(silent_ns));
-        ReadTime { reads_ns: reads.time_ns(count, bytes), ahead_ns }
+        let reads_ns = if reads.is_guessed() { 0 } else { reads.time_ns(count, bytes) };
+        ReadTime { reads_ns, ahead_ns }
     }
 
     /// How long writes wait whatever ends meanwhile; 0: they do not.

@@ -597,8 +597,8 @@ typedef struct kvrail_found {
     uint64_t held;
     // Keys that may yet turn up: recovery has not seen everything.
     uint64_t warming;
-    // Nanoseconds that gets of the prefix would take if they began now; 0 from a sidecar of an
-    // earlier release, and for no key.
+    // Nanoseconds that gets of the prefix would take if they began now; 0 where that is not known,
+    // as long as a drive was not measured, and for no key.
     uint64_t load_ns;
 } kvrail_found;
 

@@ -63,8 +63,8 @@ pub struct Found {
     pub held: u64,
     /// Keys that may yet turn up: recovery has not seen everything.
     pub warming: u64,
-    /// Nanoseconds that gets of the prefix would take if they began now; 0 from a sidecar of an
-    /// earlier release, and for no key.
+    /// Nanoseconds that gets of the prefix would take if they began now; 0 where that is not known,
+    /// as long as a drive was not measured, and for no key.
     pub load_ns: u64,
 }
 

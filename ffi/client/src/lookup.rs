@@ -80,7 +80,8 @@ pub struct Found {
 impl Found {
     /// How long gets of the first `count` keys of the prefix would take if they began now: reads
     /// that are ahead of them at each drive, then their own bytes at the rate at which the drive
-    /// has read lately. Drives work side by side. `None` from a sidecar of an earlier release.
+    /// has read lately. Drives work side by side. `None` as long as a drive was not measured, and
+    /// from a sidecar of an earlier release.
     #[must_use]
     pub fn load_time(&self, count: usize) -> Option<Duration> {
         let Some(last) = count.min(self.prefix).checked_sub(1) else {
@@ -364,6 +365,9 @@ impl PendingLookup {
     /// For each key of the prefix when it and all before it are read: the lanes work side by side.
     fn load_ns(&mut self, prefix: usize) -> Vec<u64> {
         let (mut last_ns, Self { reads, ahead, .. }) = (0, self);
+        if reads[..prefix].iter().any(|(_, ns)| *ns == 0) {
+            return Vec::new(); // unknown
+        }
         let ends = reads[..prefix].iter().map(|(lane, ns)| {
             let done = ahead.iter_mut().find(|(other, _)| other == lane);
             let (_, done_ns) = done.expect("a lane that has answered");

@@ -16,8 +16,9 @@ const BYTES_MIN: u64 = 4 << 20;
 /// Most. The fastest drives move it in some milliseconds.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A window holds this many completions at least, and lasts this long.
+/// A window holds this many completions at least or this many bytes, and lasts this long.
 const WINDOW_ENDS: u64 = 16;
+const WINDOW_BYTES: u64 = 64 << 20;
 const WINDOW_NS: u64 = 10_000_000;
 
 /// What one MiB and one operation may take: 70 GB/s to 10 MB/s; a null device to a slow disk.
@@ -110,8 +111,8 @@ impl Pace {
         window.ends += u64::from(count);
         window.bytes += bytes;
         window.full &= left == Left::Waiting;
-        let whole =
-            window.ends >= WINDOW_ENDS && now_ns.saturating_sub(window.start_ns) >= WINDOW_NS;
+        let enough = window.ends >= WINDOW_ENDS || window.bytes >= WINDOW_BYTES;
+        let whole = enough && now_ns.saturating_sub(window.start_ns) >= WINDOW_NS;
         if whole {
             self.learn(now_ns);
         }
@@ -144,14 +145,32 @@ impl Pace {
             let seen = took_ns.saturating_sub(ends_ns);
             let seen = u128::from(seen) * (1 << 20) / u128::from(bytes.max(1));
             let seen = u64::try_from(seen).unwrap_or(u64::MAX);
-            self.mib_ns = match guessed {
-                true => seen.clamp(MIB_NS.0, MIB_NS.1),
-                false => follow(self.mib_ns, seen, MIB_NS),
-            };
+            self.learn_bytes(seen, guessed);
         } else {
             let seen = took_ns.saturating_sub(bytes_ns) / ends;
             self.operation_ns = follow(self.operation_ns, seen, OPERATION_NS);
         }
+    }
+}
+
+impl Pace {
+    /// Whether nothing was measured yet.
+    pub(crate) fn is_guessed(&self) -> bool {
+        self.guessed
+    }
+
+    /// An operation of this many bytes, more than any device moves in an instant, was alone at it.
+    pub(crate) fn alone(&mut self, bytes: u64, took_ns: u64) {
+        let seen = (u128::from(took_ns) << 20) / u128::from(bytes.max(1));
+        let guessed = std::mem::replace(&mut self.guessed, false);
+        self.learn_bytes(u64::try_from(seen).unwrap_or(u64::MAX), guessed);
+    }
+
+    fn learn_bytes(&mut self, seen: u64, guessed: bool) {
+        self.mib_ns = match guessed {
+            true => seen.clamp(MIB_NS.0, MIB_NS.1),
+            false => follow(self.mib_ns, seen, MIB_NS),
+        };
     }
 }
 
@@ -246,6 +265,16 @@ mod tests {
         device.serve(&[32 * MIB], 1_000, Left::Waiting);
         let second_ns = device.pace.time_ns(32, 1 << 30);
         assert!(second_ns.abs_diff(1024 * 388_000) < 1024 * 38_000, "{second_ns} ns");
+    }
+
+    #[test]
+    fn long_operations_that_are_alone_are_a_rate() {
+        let mut pace = Pace::new(Some(33_000_000_000)).guessed();
+        assert!(pace.is_guessed());
+        pace.alone(32 * MIB, 32 * 388_000);
+        assert!(!pace.is_guessed() && pace.time_ns(0, MIB) == 388_000);
+        (0..20).for_each(|_| pace.alone(32 * MIB, 32 * 100_000));
+        assert!((90_000..110_000).contains(&pace.time_ns(0, MIB)));
     }
 
     #[test]

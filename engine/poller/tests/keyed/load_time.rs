@@ -8,7 +8,7 @@ use super::rig::{Asked, Client, HANDLE, Rig, block, config, keyed};
 
 const MIB: u32 = 1 << 20;
 const READ_NS: u64 = 400_000;
-const BLOCKS: u64 = 24;
+const BLOCKS: u64 = 30;
 
 /// A drive that takes one read of 1 MiB after the other, and some blocks of that length.
 fn rig() -> (Rig, Client) {
@@ -44,6 +44,8 @@ fn is_near(ns: u64, should_ns: u64) -> bool {
 #[test]
 fn a_lookup_returns_the_time_of_reads_of_what_it_finds() {
     let (mut rig, mut client) = rig();
+    let first = look(&mut rig, &mut client, &[1, 2, 3]);
+    assert_eq!(first.device_ns, 0, "nothing was read yet");
     for _ in 0..4 {
         let gets = gets(&client, 1..=BLOCKS);
         assert!(rig.ask(&mut client, &gets).iter().all(|end| end.status() == Status::Ok));
@@ -59,7 +61,7 @@ fn a_lookup_returns_the_time_of_reads_of_what_it_finds() {
     let lookup = keys_slot(Opcode::Lookup, HANDLE, 0, &[1, 2, 3, 4, 5]);
     client.post(&Asked { request: lookup, side: None });
     let answer = client.next - 1;
-    gets(&client, 20..=24).iter().for_each(|get| client.post(get));
+    gets(&client, 21..=25).iter().for_each(|get| client.post(get));
     let (mut ends, mut took_ns) = (Vec::new(), 0);
     rig.until(|_| {
         took_ns += 20_000;
@@ -99,7 +101,7 @@ fn writes_of_a_drive_that_writes_slowly_do_not_count() {
         rig.ask(&mut client, &gets);
         let slow = Fault::Delay { ns: 8 * READ_NS };
         rig.own.sim.borrow_mut().plan().add(Rule::always(slow).on(Opcode::Write));
-        for number in round * 100..round * 100 + 20 {
+        for number in round * 100..round * 100 + 12 {
             rig.put(&mut client, Key::of(number, number), &block(number, MIB as usize));
         }
     }

@@ -136,6 +136,16 @@ fn the_time_of_loads_is_that_of_the_member_that_ends_last() {
 }
 
 #[test]
+fn a_member_that_was_not_measured_leaves_the_time_unknown() {
+    let mut rig = Rig::with_store(2, 16, ARENA_BYTES);
+    let (found, _) = ask(&mut rig, &keys(100), &all(), |lane, slot| {
+        let found = bits(slot, |_| true);
+        Completion { device_ns: [0, 50_000][lane], ..found }
+    });
+    assert_eq!(found.unwrap().load_time(100), None);
+}
+
+#[test]
 fn a_sidecar_without_times_has_none() {
     let mut rig = Rig::with_store(1, 16, ARENA_BYTES);
     let (found, _) = ask(&mut rig, &keys(9), &all(), |_, slot| bits(slot, |_| true));

@@ -617,8 +617,8 @@ class Found(Sequence[bool]):
     @property
     def load_seconds(self) -> float | None:
         """Seconds that gets of the prefix would take if they began now: what is ahead of them at
-        each drive, and their bytes at the rate of its last reads. None from a sidecar of an
-        earlier release."""
+        each drive, and their bytes at the rate of its last reads. None as long as a drive was not
+        measured, and from a sidecar of an earlier release."""
     def load_seconds_of(self, count: int) -> float | None:
         """The same for the first keys of the prefix."""
 

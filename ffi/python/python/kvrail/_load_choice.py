@@ -25,6 +25,9 @@ NOTICED, NOTICED_FOR_S = 5, 60.0
 """Number of the last loads that correct their times, and for how long: the median counts, since a
 load may end late because a sidecar was killed."""
 
+CORRECTIONS = (0.5, 4.0)
+"""Bounds of the correction: beyond them it is the expectation that is wrong, and will change."""
+
 NOTICED_S = 0.002
 """Loads that should take less do not correct it: the engine looks for their end between steps."""
 
@@ -151,7 +154,9 @@ class LoadChoice:
         """A load for which this time was expected took that long."""
         if expected is None or expected < NOTICED_S:
             return
-        self._noticed.append((time.monotonic(), seconds / expected))
+        least, most = CORRECTIONS
+        ratio = min(max(seconds / expected, least), most)
+        self._noticed.append((time.monotonic(), ratio))
 
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
