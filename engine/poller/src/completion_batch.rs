@@ -54,11 +54,6 @@ impl CompletionBatch {
         if self.header.is_of_block() { Opcode::Get } else { self.header.opcode() }
     }
 
-    /// Whether it is one task, which went to its device at this time.
-    pub(crate) fn was_alone(&self, since_ns: u64) -> bool {
-        self.count == 1 && self.submitted_ns == since_ns
-    }
-
     /// When its tasks were taken from their lane.
     pub(crate) fn accepted_ns(&self) -> u64 {
         self.accepted_ns

@@ -94,8 +94,8 @@ impl Share {
             (_, _) => Left::Waiting,
         };
         if Way::of(batch.header) == Way::Read {
-            if batch.length >= BUSY_BYTES && batch.was_alone(since_ns) && left == Left::Nothing {
-                self.reads.alone(batch.length, batch.device_ns);
+            if batch.header.is_long() {
+                self.reads.worked(batch.length, now_ns.saturating_sub(since_ns));
             }
             // Clients may hold back what would only wait here.
             let busy = left == Left::Working && self.ledger.held_bytes() >= BUSY_BYTES;

@@ -39,6 +39,8 @@ pub(crate) struct Pace {
     window: Option<Window>,
     /// Nothing was measured yet but empty places of the device, at its start.
     guessed: bool,
+    /// Bytes of long operations, and the time in which the device worked on them.
+    worked: (u64, u64),
 }
 
 /// Completions since a moment.
@@ -67,7 +69,13 @@ impl Pace {
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
         let measured = bytes_per_second.map(|rate| (1_000_000_000 << 20) / rate.max(1));
         let mib_ns = measured.unwrap_or(MIB_NS_FIRST).clamp(MIB_NS.0, MIB_NS.1);
-        Self { mib_ns, operation_ns: OPERATION_NS_FIRST, window: None, guessed: false }
+        Self {
+            mib_ns,
+            operation_ns: OPERATION_NS_FIRST,
+            window: None,
+            guessed: false,
+            worked: (0, 0),
+        }
     }
 
     /// The same, which is only a guess: the first window counts in full. A drive that is asked at
@@ -159,11 +167,20 @@ impl Pace {
         self.guessed
     }
 
-    /// An operation of this many bytes, more than any device moves in an instant, was alone at it.
-    pub(crate) fn alone(&mut self, bytes: u64, took_ns: u64) {
-        let seen = (u128::from(took_ns) << 20) / u128::from(bytes.max(1));
+    /// A long operation ended; the device worked for this time since something ended there, or
+    /// since it had nothing. What a device moves while it works is its rate, even if one such
+    /// operation at a time leaves no window full.
+    pub(crate) fn worked(&mut self, bytes: u64, ns: u64) {
+        self.worked.0 += bytes;
+        self.worked.1 += ns;
+        let (bytes, ns) = self.worked;
+        if bytes < WINDOW_BYTES || ns < WINDOW_NS {
+            return;
+        }
+        self.worked = (0, 0);
+        let seen = u64::try_from((u128::from(ns) << 20) / u128::from(bytes)).unwrap_or(u64::MAX);
         let guessed = std::mem::replace(&mut self.guessed, false);
-        self.learn_bytes(u64::try_from(seen).unwrap_or(u64::MAX), guessed);
+        self.learn_bytes(seen, guessed);
     }
 
     fn learn_bytes(&mut self, seen: u64, guessed: bool) {
@@ -268,13 +285,16 @@ mod tests {
     }
 
     #[test]
-    fn long_operations_that_are_alone_are_a_rate() {
+    fn long_operations_are_a_rate_however_few_there_are_at_once() {
         let mut pace = Pace::new(Some(33_000_000_000)).guessed();
-        assert!(pace.is_guessed());
-        pace.alone(32 * MIB, 32 * 388_000);
+        pace.worked(32 * MIB, 32 * 388_000);
+        assert!(pace.is_guessed(), "one is not enough");
+        pace.worked(32 * MIB, 32 * 388_000);
         assert!(!pace.is_guessed() && pace.time_ns(0, MIB) == 388_000);
-        (0..20).for_each(|_| pace.alone(32 * MIB, 32 * 100_000));
+        (0..200).for_each(|_| pace.worked(32 * MIB, 32 * 100_000));
         assert!((90_000..110_000).contains(&pace.time_ns(0, MIB)));
+        pace.worked(u64::from(u32::MAX), 0);
+        assert!(pace.time_ns(0, MIB) > 0);
     }
 
     #[test]
