@@ -129,7 +129,8 @@ class Loads:
         positions = getattr(request, "_offload_key_positions", {})
         if not positions or not there or not there[0] or len(Prompt.of(request).groups) != 1:
             return None
-        chunk, ends = next(iter(positions.values())), []
+        ends: list[int] = []
+        chunk = next(iter(positions.values()))
         for key, is_there in zip(asked, there, strict=True):
             end = positions.get(key, 0)
             if not is_there or (ends and end <= ends[-1]):

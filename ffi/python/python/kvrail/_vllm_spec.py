@@ -281,7 +281,7 @@ class _Worker(OffloadingWorker, ReportsPages):
         job = _Job(job_id, is_load=True)
         for group, keys, rows in self._cut(dst_spec, src_spec):
             # vLLM computes all that is behind a block which is not there.
-            manner = {"priority": "demand" if expedited else "prefetch"}
+            manner: dict[str, Any] = {"priority": "demand" if expedited else "prefetch"}
             manner |= {"prefix": True, "patience": STALL_S}
             self._submit(job, group, (keys, rows), manner)
         return self._begun(job)

@@ -509,7 +509,7 @@ class Cache:
         """Reads blocks whose pages were wrong: the client verifies them, and reports those that are
         wrong on the drive."""
         wave.given_up = True
-        again = {"priority": "background", "verify": True}
+        again: dict[str, Any] = {"priority": "background", "verify": True}
         self._on_drive[self._queue.submit_get(*self._named(wave), **again)] = wave
 
     def _to_drive(self, wave: _Wave) -> None:
