@@ -219,9 +219,8 @@ impl<D: Device> Executor<D> {
         let task = self.inflight.task_mut(id);
         let (operation, kind) = (task.operation(id.to_u64()), task.header.kind());
         let serial = is_serial(task.header.opcode());
-        if !serial && self.queues[task.device()].begin(task, kind, operation) {
-            task.submitted_ns = self.now_ns;
-        } else {
+        task.submitted_ns = self.now_ns;
+        if serial || !self.queues[task.device()].begin(task, kind, operation) {
             self.wait(id);
         }
     }
@@ -259,10 +258,10 @@ impl<D: Device> Executor<D> {
                 };
                 if queue.is_online() {
                     let task = inflight.task_mut(pick.id);
+                    task.submitted_ns = self.now_ns; // its device counts from here
                     if !queue.start(task, kind, task.operation(pick.id.to_u64())) {
                         break;
                     }
-                    task.submitted_ns = self.now_ns;
                 } else {
                     self.stats.devices[device].counters.errors.add(1);
                     self.finish(pick.id, (Status::DeviceGone, 0), front_end);

@@ -93,14 +93,9 @@ impl Share {
             (0, _) => Left::Working,
             (_, _) => Left::Waiting,
         };
-        if Way::of(batch.header) == Way::Read {
-            if batch.header.is_long() {
-                self.reads.worked(batch.length, now_ns.saturating_sub(since_ns));
-            }
-            // Clients may hold back what would only wait here.
-            let busy = left == Left::Working && self.ledger.held_bytes() >= BUSY_BYTES;
-            let left = if busy { Left::Waiting } else { left };
-            self.reads.ended(now_ns, (batch.count, batch.length), left);
+        let busy = left == Left::Waiting || self.ledger.held_bytes() >= BUSY_BYTES;
+        if (busy || batch.header.is_long()) && Way::of(batch.header) == Way::Read {
+            self.reads.worked(batch.length, now_ns.saturating_sub(since_ns));
         }
         let follow = self.pace.ended(now_ns, (batch.count, batch.length), left) && self.follows;
         if follow {

@@ -39,7 +39,7 @@ pub(crate) struct Pace {
     window: Option<Window>,
     /// Nothing was measured yet but empty places of the device, at its start.
     guessed: bool,
-    /// Bytes of long operations, and the time in which the device worked on them.
+    /// Bytes of such operations as `worked` counts, and the device's time for them.
     worked: (u64, u64),
 }
 
@@ -167,9 +167,9 @@ impl Pace {
         self.guessed
     }
 
-    /// A long operation ended; the device worked for this time since something ended there, or
-    /// since it had nothing. What a device moves while it works is its rate, even if one such
-    /// operation at a time leaves no window full.
+    /// Operations ended of which it had as many as it can use, or a long one: it worked for this
+    /// time, since something ended there or since it had nothing. What a device moves while it
+    /// works is its rate, even if one long operation at a time leaves no window full.
     pub(crate) fn worked(&mut self, bytes: u64, ns: u64) {
         self.worked.0 += bytes;
         self.worked.1 += ns;
