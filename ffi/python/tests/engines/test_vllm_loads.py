@@ -1,12 +1,14 @@
 """Loads that would take longer than computing: vLLM's own objects, and a sidecar."""
 
 import dataclasses
+import time
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import kvrail  # noqa: E402
 import numpy  # noqa: E402
 from kvrail import _vllm_loads  # noqa: E402
 from kvrail._load_choice import Speed  # noqa: E402
@@ -33,8 +35,22 @@ CHOICES = [
 ]
 
 
+@pytest.fixture
+def measured(host):
+    """A sidecar that has read enough to know how fast its drive is."""
+    with kvrail.Client(str(host.socket)) as client:
+        space = client.store("kv").namespace("measured", {"model": "none"})
+        keys = [b"%d" % at for at in range(24)]
+        assert space.put_many(keys, [bytes(8 << 20)] * len(keys)).all_ok
+        into, until = [bytearray(8 << 20) for _ in keys], time.monotonic() + 20
+        while space.lookup(keys).load_seconds is None and time.monotonic() < until:
+            assert space.get_many(keys, into).all_ok
+        assert space.lookup(keys).load_seconds is not None
+        space.drop(keys)
+
+
 @pytest.mark.parametrize(("more", "hits"), CHOICES)
-def test_the_tier_declines_what_is_computed_sooner(host, more, hits):
+def test_the_tier_declines_what_is_computed_sooner(host, measured, more, hits):
     tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
     tiers = Tiers(tier | more, chunks=16, chunk_bytes=CHUNK_BYTES)
     try:
@@ -55,7 +71,7 @@ def test_the_tier_declines_what_is_computed_sooner(host, more, hits):
 
 
 @pytest.mark.parametrize(("more", "hits"), CHOICES)
-def test_the_spec_declines_what_is_computed_sooner(host, more, hits):
+def test_the_spec_declines_what_is_computed_sooner(host, measured, more, hits):
     from kvrail._vllm_spec import KvrailOffloadingSpec
 
     extra = {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
