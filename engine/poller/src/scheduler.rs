@@ -164,7 +164,7 @@ impl Scheduler {
     #[inline(always)]
     pub(crate) fn charge(&mut self, task: &Task, kind: MemoryKind) {
         let Share { ledger, moved_ns, .. } = self.share(kind);
-        if ledger.in_flight() == 0 {
+        if ledger.held_bytes() == 0 {
             *moved_ns = task.submitted_ns;
         }
         ledger.charge(task.length);
@@ -190,7 +190,8 @@ impl Scheduler {
         let Share { waiting, ledger, reads, moved_ns, .. } =
             &self.shares[MemoryKind::Host as usize];
         let held_ns = reads.time_ns(ledger.in_flight(), ledger.held_bytes());
-        let silent_ns = if ledger.in_flight() == 0 { 0 } else { now_ns.saturating_sub(*moved_ns) };
+        // A flush moves no bytes, and may take long without any silence.
+        let silent_ns = if ledger.held_bytes() == 0 { 0 } else { now_ns.saturating_sub(*moved_ns) };
         let ahead_ns = waiting.costs_ns(Way::Read).saturating_add(held_ns.max(silent_ns));
         let reads_ns = if reads.is_guessed() { 0 } else { reads.time_ns(count, bytes) };
         ReadTime { reads_ns, ahead_ns }

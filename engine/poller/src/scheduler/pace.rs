@@ -16,10 +16,12 @@ const BYTES_MIN: u64 = 4 << 20;
 /// Most. The fastest drives move it in some milliseconds.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A window holds this many completions at least or this many bytes, and lasts this long.
+/// A window holds this many completions at least, and lasts this long.
 const WINDOW_ENDS: u64 = 16;
-const WINDOW_BYTES: u64 = 64 << 20;
 const WINDOW_NS: u64 = 10_000_000;
+
+/// Bytes behind which the time that a device worked is a rate.
+const WORKED_BYTES: u64 = 64 << 20;
 
 /// What one MiB and one operation may take: 70 GB/s to 10 MB/s; a null device to a slow disk.
 const MIB_NS: (u64, u64) = (15_000, 100_000_000);
@@ -78,8 +80,8 @@ impl Pace {
         }
     }
 
-    /// The same, which is only a guess: the first window counts in full. A drive that is asked at
-    /// its start for what nobody wrote has no need to read it.
+    /// The same, which is only a guess: what is measured first counts in full. A drive that is
+    /// asked at its start for what nobody wrote has no need to read it.
     pub(crate) fn guessed(self) -> Self {
         Self { guessed: true, ..self }
     }
@@ -119,8 +121,8 @@ impl Pace {
         window.ends += u64::from(count);
         window.bytes += bytes;
         window.full &= left == Left::Waiting;
-        let enough = window.ends >= WINDOW_ENDS || window.bytes >= WINDOW_BYTES;
-        let whole = enough && now_ns.saturating_sub(window.start_ns) >= WINDOW_NS;
+        let whole =
+            window.ends >= WINDOW_ENDS && now_ns.saturating_sub(window.start_ns) >= WINDOW_NS;
         if whole {
             self.learn(now_ns);
         }
@@ -148,12 +150,11 @@ impl Pace {
         if !full && took_ns >= bytes_ns + ends_ns {
             return; // it could have done more
         }
-        let guessed = std::mem::replace(&mut self.guessed, false);
-        if bytes_ns >= ends_ns || guessed {
+        if bytes_ns >= ends_ns {
             let seen = took_ns.saturating_sub(ends_ns);
             let seen = u128::from(seen) * (1 << 20) / u128::from(bytes.max(1));
             let seen = u64::try_from(seen).unwrap_or(u64::MAX);
-            self.learn_bytes(seen, guessed);
+            self.mib_ns = follow(self.mib_ns, seen, MIB_NS);
         } else {
             let seen = took_ns.saturating_sub(bytes_ns) / ends;
             self.operation_ns = follow(self.operation_ns, seen, OPERATION_NS);
@@ -174,17 +175,12 @@ impl Pace {
         self.worked.0 += bytes;
         self.worked.1 += ns;
         let (bytes, ns) = self.worked;
-        if bytes < WINDOW_BYTES || ns < WINDOW_NS {
+        if bytes < WORKED_BYTES || ns < WINDOW_NS {
             return;
         }
         self.worked = (0, 0);
         let seen = u64::try_from((u128::from(ns) << 20) / u128::from(bytes)).unwrap_or(u64::MAX);
-        let guessed = std::mem::replace(&mut self.guessed, false);
-        self.learn_bytes(seen, guessed);
-    }
-
-    fn learn_bytes(&mut self, seen: u64, guessed: bool) {
-        self.mib_ns = match guessed {
+        self.mib_ns = match std::mem::replace(&mut self.guessed, false) {
             true => seen.clamp(MIB_NS.0, MIB_NS.1),
             false => follow(self.mib_ns, seen, MIB_NS),
         };
@@ -273,15 +269,6 @@ mod tests {
             device.serve(&[4 * MIB, MIB], 500, Left::Waiting);
             assert!((0.9..1.1).contains(&device.apart()), "{mib_ns}: {}", device.apart());
         }
-    }
-
-    #[test]
-    fn a_guess_is_replaced_by_the_first_window() {
-        let mut device = Simulated::new(388_000);
-        device.pace = Pace::new(Some(33_000_000_000)).guessed();
-        device.serve(&[32 * MIB], 1_000, Left::Waiting);
-        let second_ns = device.pace.time_ns(32, 1 << 30);
-        assert!(second_ns.abs_diff(1024 * 388_000) < 1024 * 38_000, "{second_ns} ns");
     }
 
     #[test]

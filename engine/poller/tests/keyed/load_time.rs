@@ -93,6 +93,23 @@ fn a_drive_that_is_silent_is_expected_to_stay_so() {
     assert_eq!(found.queue_ns, 0, "it is back");
 }
 
+/// The store flushes behind a put, long after the drive's last read.
+#[test]
+fn a_flush_is_no_silence() {
+    let (mut rig, mut client) = rig();
+    let gets = gets(&client, 1..=BLOCKS);
+    rig.ask(&mut client, &gets);
+    rig.pass(1_000_000_000);
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Flush));
+    rig.put(&mut client, Key::of(99, 99), &block(99, MIB as usize));
+    let sim = rig.own.sim.borrow().control();
+    rig.until(|_| sim.hung() > 0);
+    rig.pass(100_000_000);
+    let found = look(&mut rig, &mut client, &[1, 2, 3]);
+    assert!(found.queue_ns < 1_000_000, "{found:?}");
+    sim.release();
+}
+
 #[test]
 fn writes_of_a_drive_that_writes_slowly_do_not_count() {
     let (mut rig, mut client) = rig();
