@@ -26,8 +26,8 @@ const TAGS_MAX: u32 = 1024;
 pub(super) const SIDE_ENTRIES: u32 = 64;
 
 /// How long a ring waits for memory that may be pinned, and between two tries: an ended process has
-/// given back what it had within milliseconds, on a busy machine within a second.
-const PINNED_WAIT: Duration = Duration::from_secs(5);
+/// given back what it had within milliseconds, on a busy machine within seconds.
+const PINNED_WAIT: Duration = Duration::from_secs(10);
 const PINNED_PAUSE: Duration = Duration::from_millis(10);
 
 /// The feature that is known for certain only after the first submission.
