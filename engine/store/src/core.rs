@@ -527,11 +527,19 @@ impl Core {
         self.segments.set_limits(&self.pools.limits(), self.pools.ruled());
     }
 
-    /// Of each pool: segments of lower epochs are not part of its ring.
-    pub(crate) fn floors(&self) -> [u64; POOLS_MAX] {
+    /// Of each pool: segments of lower epochs are not part of its ring once the next head is
+    /// durable. That head needs no numbers of drops below these floors. A segment that is released
+    /// later stays above its floor until another head is written, and so do its numbers.
+    pub(crate) fn take_floors(&mut self) -> [u64; POOLS_MAX] {
         let known = |pool| if pool == 0 || self.pooled { self.segments.floor(pool) } else { 0 };
         let mut pools = 0..;
-        std::array::from_fn(|_| known(pools.next().expect("an endless range")))
+        let floors = std::array::from_fn(|_| known(pools.next().expect("an endless range")));
+        for (pool, ledger) in (0..).zip(self.ledgers.iter_mut()) {
+            let oldest = self.segments.oldest(pool);
+            let first = oldest.map_or(u64::MAX, |segment| self.segments.drops(segment).0);
+            ledger.forget_below(first);
+        }
+        floors
     }
 
     /// Whether a block may be put into a pool.

@@ -8,9 +8,10 @@ use crate::log::Log;
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     victim: u32,
-    /// Drops seen so far, and gaps for which the ledger had no room.
+    /// Drops seen so far.
     drops: u64,
-    lost_gaps: u64,
+    /// Gaps for which the ledger had no room, and drops without space for their records.
+    lost: u64,
     /// Serial of the last page with a drop that was written again.
     serial: u64,
 }
@@ -40,17 +41,23 @@ impl Kept {
             }
             RecordKind::Gap => {
                 let ledger = core.ledger_mut(pool);
-                self.lost_gaps += u64::from(!ledger.add(record.key.lo(), record.key.hi()));
+                self.lost += u64::from(!ledger.add(record.key.lo(), record.key.hi()));
             }
         }
         true
+    }
+
+    /// The record that could not be preserved never will be: the pool gets no segment. The victim
+    /// stays until no older segment needs its drops.
+    pub(crate) fn lose(&mut self) {
+        self.lost += 1;
     }
 
     /// Enters the victim's drops into the ledger, if all of them were seen: those of a page that
     /// cannot be read may be needed.
     pub(crate) fn account(&self, core: &mut Core) {
         let (from, to) = core.segments.drops(self.victim);
-        let all = self.lost_gaps == 0 && self.drops == to - from;
+        let all = self.lost == 0 && self.drops == to - from;
         let pool = core.segments.pool(self.victim);
         if all && core.ledger_mut(pool).add(from, to) {
             core.segments.set_drops(self.victim, (to, to));

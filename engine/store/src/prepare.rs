@@ -13,7 +13,7 @@ use crate::task::{Origin, Verb};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PrepareStage {
     Idle,
-    /// Finished writes become durable; the rings' floors were read before that.
+    /// Finished writes become durable; the rings' floors were taken before that.
     Flushing {
         ticket: u64,
         pool: u8,
@@ -51,7 +51,7 @@ impl Prepare {
             && !core.is_held_up()
             && let Some(pool) = core.segments.next_pool(self.last, may)
         {
-            let (ticket, floors) = (core.flush.ticket(), core.floors());
+            let (ticket, floors) = (core.flush.ticket(), core.take_floors());
             core.flush.want(ticket);
             self.stage = PrepareStage::Flushing { ticket, pool, floors };
             self.last = pool;

@@ -181,9 +181,6 @@ impl Reclaim {
     fn release(&mut self, core: &mut Core, segment: u32) {
         let pool = core.segments.pool(segment);
         core.segments.release(segment);
-        let floor =
-            core.segments.oldest(pool).map_or(u64::MAX, |segment| core.segments.drops(segment).0);
-        core.ledger_mut(pool).forget_below(floor);
         core.payers().settle();
         core.stats.reclaimed += 1;
         let given = pool != self.taker;
@@ -305,7 +302,10 @@ impl Reclaim {
             };
             *left -= 1;
             if self.stage == ReclaimStage::Empty && !self.kept.keep(core, log, &record) {
-                return false;
+                if self.gets_space(core) {
+                    return false;
+                }
+                self.kept.lose();
             }
             if let Some((position, entry)) = Self::live(core, self.victim, &record) {
                 let rank = Self::rank(core, holds, &entry, record.key.lo(), self.age);

@@ -328,9 +328,15 @@ impl Recovery {
         if Self::counts(core, &old, segment, record) {
             let new = self.entry(core, number, segment, record);
             core.replace(position, &old, new);
-        } else if record.kind == RecordKind::Put && old.kind() != Kind::Dropped {
+        } else if record.kind == RecordKind::Put && !Self::is_recorded_drop(&old) {
             core.segments.set_stale(segment);
         }
+    }
+
+    /// Whether a record on the medium keeps older puts away. A put that was given up while
+    /// recovery went on stands for a drop without a record.
+    fn is_recorded_drop(entry: &Entry) -> bool {
+        entry.kind() == Kind::Dropped && entry.bound() < u64::MAX
     }
 
     /// Whether a record overrules the present entry of its key.
@@ -342,7 +348,10 @@ impl Recovery {
             // A drop that was written again is older than the segment.
             (Kind::Live | Kind::Suspect, RecordKind::Drop) => here() && record.check >= epoch,
             (Kind::Live | Kind::Suspect, _) => here(),
-            (Kind::Dropped, RecordKind::Drop) => record.check > old.bound(),
+            // The drop of which a newer segment has a copy: puts behind it count.
+            (Kind::Dropped, RecordKind::Drop) => {
+                record.check > old.bound() || record.check == epoch && old.bound() == epoch
+            }
             (Kind::Dropped, _) => epoch > old.bound() || old.place() != 0 && here(),
         }
     }

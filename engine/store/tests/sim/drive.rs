@@ -256,6 +256,12 @@ impl Drive {
         }
     }
 
+    /// Flips a bit of these bytes, which are on stable media.
+    pub(crate) fn spoil(&mut self, bytes: &[u8]) {
+        let at = self.stable.windows(bytes.len()).position(|window| window == bytes);
+        self.stable[at.expect("the bytes are on stable media")] ^= 0x10;
+    }
+
     /// The medium itself, for flips of bits. The cache must be empty.
     pub(crate) fn medium(&mut self) -> &mut [u8] {
         assert!(self.cached.is_empty(), "after a cut or a flush");

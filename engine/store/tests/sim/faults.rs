@@ -2,6 +2,7 @@
 
 use crate::drive::{Cut, Lies};
 use crate::each_seed;
+use crate::model::Now;
 use crate::world::{World, small};
 
 fn fill(world: &mut World, acts: u32, keys: u64) {
@@ -137,4 +138,27 @@ fn a_drive_that_only_reads() {
     assert_eq!(status, Some(kvrail_store::Status::Declined(kvrail_store::DeclineReason::Refused)));
     world.get(0, 1);
     world.run_until("got", World::is_idle);
+}
+
+/// A block is found wrong and put again, in the segment of its first record: the second counts.
+#[test]
+fn a_block_that_is_put_again_is_the_one_that_is_found() {
+    let mut world = World::new(7, small(9, 512));
+    world.put_length(0, 1, true, 600, 1);
+    world.run_until("put", World::is_idle);
+    let Now::This(first) = world.model.expect(0, 1).now else { panic!("it was put") };
+    world.drive.spoil(&first.bytes());
+    world.lying = true;
+    world.model.anything_goes();
+    world.get(0, 1);
+    world.run_until("got", World::is_idle);
+    assert_eq!(world.corrupt, 1, "the get read other bytes");
+    assert_eq!(world.put_length(0, 1, true, 600, 1), None, "the wrong block is gone");
+    world.run_until("put again", World::is_idle);
+    world.settle();
+    assert_eq!(world.laps(), 0, "both records are in the first segment");
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+    assert_eq!(world.corrupt, 1, "the second one was read");
 }

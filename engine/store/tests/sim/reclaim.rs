@@ -4,14 +4,14 @@ use kvrail_store::{Config, DeclineReason, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
-use crate::world::{World, small};
+use crate::world::{ReadEnds, World, small};
 
 /// Many laps of six segments, with long reads, holds and drops.
 #[test]
 fn wrap() {
     each_seed("wrap", 12, |seed| {
         let mut world = World::new(seed, small(6, 512));
-        world.slow_reads = seed.is_multiple_of(2);
+        world.read_ends = if seed.is_multiple_of(2) { ReadEnds::Late } else { ReadEnds::Soon };
         for round in 0..1500 {
             world.act(120);
             if world.rng.u8(..4) > 0 {

@@ -59,6 +59,25 @@ pub(crate) struct Space {
     pub(crate) uid: u64,
 }
 
+/// When a client's read ends that could end now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadEnds {
+    Soon,
+    /// Once in 50 times.
+    Late,
+    Never,
+}
+
+impl ReadEnds {
+    fn is_now(self, rng: &mut Rng) -> bool {
+        match self {
+            Self::Soon => true,
+            Self::Late => rng.u8(..50) == 0,
+            Self::Never => false,
+        }
+    }
+}
+
 /// All of it; the same seed gives the same life.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -94,8 +113,7 @@ pub(crate) struct World {
     pub(crate) lying: bool,
     /// Whether pages and heads are not written now.
     pub(crate) stalled: bool,
-    /// Whether reads of clients take long.
-    pub(crate) slow_reads: bool,
+    pub(crate) read_ends: ReadEnds,
     /// Whether random requests drop and clear.
     pub(crate) drops: bool,
     /// Bytes that the store read for itself, and in how many reads.
@@ -163,7 +181,7 @@ impl World {
             largest: 6000,
             lying: false,
             stalled: false,
-            slow_reads: false,
+            read_ends: ReadEnds::Soon,
             drops: true,
             own_reads: 0,
             own_read_tasks: 0,
@@ -294,7 +312,7 @@ impl World {
                     let flight = self.flights.swap_remove(at);
                     self.end(&flight);
                 }
-            } else if !self.slow_reads || self.rng.u8(..50) == 0 {
+            } else if self.read_ends.is_now(&mut self.rng) {
                 let (user, reading) = self.reads.swap_remove(at - tasks);
                 self.end_read(user, &reading);
             }
