@@ -1,7 +1,8 @@
 //! Makes free segments ready: flush, head, discard.
 //!
 //! Both copies of a segment's head are durable before anything else is written there, and before
-//! the head of the next one. The flush in front of them makes the new places of moved blocks
+//! the head of the next one. The copy that was found at the start is written last: the newest head
+//! has the ledger, and two starts in a row may be cut off. The flush in front of them makes the new places of moved blocks
 //! durable before their old ones stop to count.
 
 use crate::config::Discard;
@@ -64,7 +65,7 @@ impl Prepare {
             let epoch = core.segments.epoch(segment);
             let head = log.head(core, (segment, before), floors.map(|floor| floor.min(epoch)));
             self.head = Some(head);
-            self.write(core, segment, 0);
+            self.write(core, segment, core.segments.first_copy(segment));
         }
     }
 
@@ -80,8 +81,8 @@ impl Prepare {
 
     pub(crate) fn head_written(&mut self, core: &mut Core, segment: u32, copy: u32) {
         assert!(self.stage == PrepareStage::Head, "a head ends that was not written");
-        if copy == 0 {
-            return self.write(core, segment, 1);
+        if copy == core.segments.first_copy(segment) {
+            return self.write(core, segment, 1 - copy);
         }
         if core.config().discard == Discard::Off {
             core.segments.prepared(segment);

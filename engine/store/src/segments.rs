@@ -63,6 +63,8 @@ struct Segment {
     gaps: bool,
     /// Whether it has puts of keys that a newer segment has puts of.
     stale: bool,
+    /// The copy of its head that was found at the start: the other one may be damaged.
+    copy: u8,
     /// Time until which reclaim prefers other segments, in nanoseconds, and the held bytes that
     /// caused it.
     spared_ns: u64,
@@ -114,6 +116,7 @@ impl Segments {
             drops: (0, 0),
             gaps: false,
             stale: false,
+            copy: 0,
             spared_ns: 0,
             held: 0,
         };
@@ -446,6 +449,12 @@ impl Segments {
         Some((segment, before))
     }
 
+    /// The copy of a segment's head that is written first: power may fail, and the other one is
+    /// whole.
+    pub(crate) fn first_copy(&self, segment: u32) -> u32 {
+        u32::from(1 - self.table[segment as usize].copy)
+    }
+
     pub(crate) fn prepared(&mut self, segment: u32) {
         debug_assert_eq!(self.state(segment), State::Preparing, "a head is written once");
         self.at(segment).state = State::Ready;
@@ -541,11 +550,12 @@ impl Segments {
         self.table.iter().any(|segment| segment.state == State::Dead && segment.live > 0)
     }
 
-    /// A segment found at the start, by its head.
-    pub(crate) fn found(&mut self, segment: u32, pool: u8, epoch: u64, time: u32) {
+    /// A segment found at the start, by this copy of its head.
+    pub(crate) fn found(&mut self, segment: u32, copy: u32, (pool, epoch, time): (u8, u64, u32)) {
         let row = self.at(segment);
         debug_assert_eq!(row.state, State::Free, "a segment is found once");
         (row.epoch, row.time, row.state, row.pool) = (epoch, time, State::Unread, pool);
+        row.copy = u8::try_from(copy).expect("one of two");
         self.order.push(segment);
         self.quota.take(pool);
     }

@@ -24,6 +24,8 @@ struct Slot {
     pool: u8,
     /// Valid copies that were read at the start; a slot with fewer than two is mended.
     copies: u8,
+    /// The one of them that counts: the other one may be damaged.
+    copy: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,7 @@ impl Spaces {
             number: 0,
             pool: 0,
             copies: 0,
+            copy: 0,
         };
         let state = Use::Free;
         let number = Number { uid: 0, generation: 0, state, pool: 0, blocks: 0, bytes: 0 };
@@ -426,8 +429,13 @@ impl Spaces {
         }
     }
 
+    /// The copy of a slot that is written first: power may fail, and the other one is whole.
+    pub(crate) fn first_copy(&self, slot: u32) -> u32 {
+        1 - self.slots[slot as usize].copy
+    }
+
     /// One copy of a slot, read at the start.
-    pub(crate) fn read(&mut self, slot: u32, image: &SpaceImage<'_>) {
+    pub(crate) fn read(&mut self, (slot, copy): (u32, u32), image: &SpaceImage<'_>) {
         let row = &mut self.slots[slot as usize];
         self.mark = self.mark.max(image.uid);
         if row.state.is_some() && row.serial >= image.serial {
@@ -435,7 +443,7 @@ impl Spaces {
             return;
         }
         row.copies = if row.state.is_some() { 0 } else { 1 };
-        row.state = Some(image.state);
+        (row.state, row.copy) = (Some(image.state), copy);
         (row.uid, row.serial, row.created) = (image.uid, image.serial, image.created);
         row.pool = image.pool;
         (row.name_bytes, row.document_bytes) = (image.name.len(), image.document.len());

@@ -136,6 +136,8 @@ pub(crate) struct Starting {
     start: Option<Start>,
     cells: Box<[(CellRead, What)]>,
     superblock: Option<Super>,
+    /// The copy that it was found in: the other one may be damaged.
+    found_copy: u32,
     floors: [u64; POOLS_MAX],
     /// Of each pool: the highest epoch of a head with its ledger.
     ledgers_of: [u64; POOLS_MAX],
@@ -150,6 +152,7 @@ impl Starting {
             start: None,
             cells: vec![(CellRead::None, (0, 0)); cells as usize].into_boxed_slice(),
             superblock: None,
+            found_copy: 0,
             floors: [0; POOLS_MAX],
             ledgers_of: [0; POOLS_MAX],
             highest: 0,
@@ -264,8 +267,11 @@ impl Starting {
         }
         let Some(Start::Open(expect)) = self.start else { unreachable!("only an open reads") };
         let found = Super::choose(&copies).map_err(StartError::from);
-        match found.and_then(|found| Self::fits(core, &expect, found)) {
-            Ok(superblock) => {
+        match found.and_then(|(found, copy)| {
+            Self::fits(core, &expect, found).map(|superblock| (superblock, copy))
+        }) {
+            Ok((superblock, copy)) => {
+                self.found_copy = copy;
                 self.adopt(core, superblock);
                 self.stage = StartStage::Spaces { copy: 0, slot: 0, at: 0 };
             }
@@ -303,7 +309,7 @@ impl Starting {
                     pool.load(0, it * SPACE, &mut self.page);
                     let image = SpaceImage::decode(&self.page, core.instance(), slot + it);
                     if let Some(image) = image {
-                        core.spaces.read(slot + it, &image);
+                        core.spaces.read((slot + it, copy), &image);
                     }
                 }
                 if end < count {
@@ -353,7 +359,7 @@ impl Starting {
                 if head.is_none() && copy == 0 {
                     wanted = Some((segment, 1));
                 } else {
-                    self.head(core, drops, segment, head);
+                    self.head(core, drops, (segment, copy), head);
                 }
             }
             if wanted.is_none() && next < core.geometry().segments {
@@ -376,7 +382,7 @@ impl Starting {
         &mut self,
         core: &mut Core,
         drops: &mut [Drops; POOLS_MAX],
-        segment: u32,
+        (segment, copy): (u32, u32),
         head: Option<Head>,
     ) {
         let Some(head) = head else { return core.segments.found_free(segment) };
@@ -391,7 +397,7 @@ impl Starting {
             }
         }
         self.highest = self.highest.max(head.epoch);
-        core.segments.found(segment, head.pool, head.epoch, head.time);
+        core.segments.found(segment, copy, (head.pool, head.epoch, head.time));
     }
 
     /// Puts the ring in order, and leaves out what does not belong to it.
@@ -422,7 +428,7 @@ impl Starting {
         self.mark(core, generation);
     }
 
-    /// Writes the supers, one after the other.
+    /// Writes the supers, one after the other: the one that was found last, as power may fail.
     fn mark(&mut self, core: &mut Core, generation: u64) {
         let superblock = self.superblock.as_mut().expect("read or made before");
         let most = pools_max(core.segments.count());
@@ -441,7 +447,7 @@ impl Starting {
         superblock.serial += 1;
         superblock.all_begun = superblock.begun;
         self.stage = StartStage::Mark;
-        self.write_super(core, 0);
+        self.write_super(core, 1 - self.found_copy);
     }
 
     fn write_super(&self, core: &mut Core, copy: u32) {
@@ -455,8 +461,8 @@ impl Starting {
     pub(crate) fn super_written(&mut self, core: &mut Core, copy: u32, outcome: Outcome) {
         if let Outcome::Failed(code) = outcome {
             self.stage = StartStage::Failed(StartError::Refused(code));
-        } else if copy == 0 {
-            self.write_super(core, 1);
+        } else if copy != self.found_copy {
+            self.write_super(core, self.found_copy);
         } else {
             self.stage = StartStage::Done;
         }

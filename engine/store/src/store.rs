@@ -552,7 +552,7 @@ impl Store {
             && self.core.has_image()
             && let Some(slot) = self.core.spaces.mend()
         {
-            self.write_space(slot, 0);
+            self.write_space(slot, self.core.spaces.first_copy(slot));
         }
     }
 

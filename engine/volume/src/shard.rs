@@ -173,7 +173,7 @@ fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
             copy.copy_from_slice(&page);
         }
     }
-    Super::choose(&copies)
+    Super::choose(&copies).map(|(chosen, _)| chosen)
 }
 
 /// Whether a member that is labelled as a store's has one.

@@ -97,7 +97,7 @@ fn begin_start(member: &Path) {
         file.read_exact_at(&mut page, AREA_AT + at).expect("a super");
         page
     });
-    let known = Super::choose(&copies).expect("a store");
+    let (known, _) = Super::choose(&copies).expect("a store");
     let mut page = [0; PAGE_BYTES];
     let (begun, serial) = (known.begun + 1, known.serial + 1);
     Super { begun, serial, ..known }.encode(0, &mut page);

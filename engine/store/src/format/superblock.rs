@@ -203,17 +203,18 @@ impl Super {
         Ok(image.read())
     }
 
-    /// The newer whole copy of the two.
+    /// The newer whole copy of the two, and which one it is: the other one may be damaged.
     ///
     /// # Errors
     /// `SuperError` when neither can be used; an unknown version is reported rather than damage.
-    pub fn choose(copies: &[[u8; PAGE_BYTES]; 2]) -> Result<Self, SuperError> {
+    pub fn choose(copies: &[[u8; PAGE_BYTES]; 2]) -> Result<(Self, u32), SuperError> {
         let both = [Self::decode(&copies[0], 0), Self::decode(&copies[1], 1)];
         match both {
-            [Ok(one), Ok(other)] => Ok(if one.serial >= other.serial { one } else { other }),
+            [Ok(one), Ok(other)] if other.serial > one.serial => Ok((other, 1)),
             [_, Err(why @ SuperError::OtherVersion(_))]
             | [Err(why @ SuperError::OtherVersion(_)), _] => Err(why),
-            [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one),
+            [Ok(one), _] => Ok((one, 0)),
+            [_, Ok(other)] => Ok((other, 1)),
             [Err(SuperError::Absent), Err(SuperError::Absent)] => Err(SuperError::Absent),
             [Err(SuperError::Impossible), _] | [_, Err(SuperError::Impossible)] => {
                 Err(SuperError::Impossible)
@@ -325,9 +326,9 @@ mod tests {
     #[test]
     fn the_newer_whole_copy_counts() {
         let mut copies = copies();
-        assert_eq!(Super::choose(&copies).map(|chosen| chosen.serial), Ok(7));
+        assert_eq!(Super::choose(&copies).map(|(chosen, copy)| (chosen.serial, copy)), Ok((7, 1)));
         copies[1][70] ^= 1;
-        assert_eq!(Super::choose(&copies), Ok(sample()));
+        assert_eq!(Super::choose(&copies), Ok((sample(), 0)));
         copies[0][70] ^= 1;
         assert_eq!(Super::choose(&copies), Err(SuperError::Damaged));
         assert_eq!(Super::choose(&[[0; PAGE_BYTES]; 2]), Err(SuperError::Absent));

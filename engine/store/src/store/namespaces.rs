@@ -72,7 +72,7 @@ impl Store {
         }
         match begin(&mut self.core.spaces) {
             Ok(slot) => {
-                self.write_space(slot, 0);
+                self.write_space(slot, self.core.spaces.first_copy(slot));
                 Begun::Taken
             }
             Err(fault) => Begun::Done(Status::Invalid(fault).into()),
@@ -89,8 +89,8 @@ impl Store {
 
     pub(super) fn space_written(&mut self, slot: u32, copy: u32, outcome: Outcome) {
         let well = outcome == Outcome::Done;
-        if well && copy == 0 {
-            return self.write_space(slot, 1);
+        if well && copy == self.core.spaces.first_copy(slot) {
+            return self.write_space(slot, 1 - copy);
         }
         let (change, status) = if let Outcome::Failed(code) = outcome {
             (self.core.spaces.abandon(), Status::Failed(code))

@@ -4,7 +4,7 @@ use kvrail_store::{Expect, Found, Hold, Members, Phase, Start, Store, Verb};
 
 use crate::drive::Cut;
 use crate::ledger::Ledger;
-use crate::world::{Asked, SPACES, VOLUME, World};
+use crate::world::{Asked, Flight, SPACES, VOLUME, World};
 
 impl World {
     /// Ticks until it holds.
@@ -97,6 +97,25 @@ impl World {
         self.run_until("open", |world| world.store.phase() != Phase::Starting);
         for space in 0..SPACES {
             self.adopt_space(space);
+        }
+    }
+
+    /// Starts that often, and each time power fails, mostly while a durable write is in flight.
+    pub(crate) fn cut_starts(&mut self, starts: u32) {
+        for _ in 0..starts {
+            self.open();
+            let mut left = self.rng.u32(..8);
+            for _ in 0..400 {
+                self.tick();
+                let durable = |flight: &Flight| flight.task.verb == Verb::WriteDurable;
+                if self.flights.iter().any(durable) {
+                    if left == 0 {
+                        break;
+                    }
+                    left -= 1;
+                }
+            }
+            self.cut(Cut::Power);
         }
     }
 

@@ -5,9 +5,12 @@ use kvrail_store::{
 };
 
 use crate::drive::Cut;
+use crate::each_seed;
 use crate::world::{World, small};
 
 const SUPER_B: usize = 32 << 10;
+/// Where segments begin.
+const SEGMENTS: u64 = 256 << 10;
 
 /// A world with a few blocks, cut and not started.
 fn stopped(seed: u64) -> World {
@@ -369,4 +372,75 @@ fn keys_of_a_member_that_came_and_went_do_not_come_back() {
     world.cut(Cut::Kill);
     begin(&mut world, expect(alone, 2));
     assert_eq!(found(&mut world), vec![true; own.len()], "put here since then");
+}
+
+/// Power fails in one start after another, at any point: of two copies one is whole.
+#[test]
+fn starts_that_are_cut_off_lose_nothing() {
+    each_seed("starts cut off", 4, |seed| {
+        let mut world = World::new(seed, small(9, 512));
+        while world.laps() < 12 {
+            world.act(40);
+            world.tick();
+        }
+        world.settle();
+        world.cut(Cut::Power);
+        world.cut_starts(300);
+        world.reopen();
+        world.verify();
+        assert_eq!(world.store.stats().distrusted, 0, "nothing durable is lost");
+    });
+}
+
+/// Of two copies, the one that a start found is written last: power may fail in each write.
+#[test]
+fn the_copy_that_was_found_is_written_last() {
+    for (copy, of_super, of_head) in [(0, 0, 60 << 10), (1, SUPER_B, 0)] {
+        let mut world = World::new(3, small(9, 512));
+        for key in 0.. {
+            world.put_length(0, key, false, 1500, 1);
+            world.tick();
+            if world.laps() > 12 {
+                break;
+            }
+        }
+        world.settle();
+        world.cut(Cut::Power);
+        let medium = world.drive.medium();
+        medium[of_super + 40] ^= 0x80;
+        let segments = (medium.len() - SEGMENTS as usize) >> 16;
+        for segment in 0..segments {
+            medium[SEGMENTS as usize + (segment << 16) + of_head + 40] ^= 0x80;
+        }
+        world.durable_writes.clear();
+        world.reopen();
+        for key in 9000..9200 {
+            world.put_length(0, key, false, 1500, 1);
+            world.tick();
+        }
+        let first = world.durable_writes.iter().find(|at| **at >= SEGMENTS);
+        let first = first.expect("a head was written");
+        assert_eq!(world.durable_writes[0], of_super as u64, "copy {copy} is damaged");
+        assert_eq!(first % (64 << 10), of_head as u64, "copy {copy} is damaged");
+    }
+}
+
+/// Power fails in one change of a namespace after another: it is what it was, or what it becomes.
+#[test]
+fn changes_of_namespaces_that_are_cut_off_lose_none() {
+    each_seed("changes cut off", 4, |seed| {
+        let mut world = World::new(seed, small(9, 512));
+        for _ in 0..150 {
+            world.clear(1);
+            for _ in 0..world.rng.u32(..6) {
+                world.tick();
+            }
+            world.cut(Cut::Power);
+            world.open();
+            world.run_until("open", |world| world.store.phase() != Phase::Starting);
+            world.adopt_spaces();
+            assert!(world.has_space(0) && world.has_space(1), "namespaces last");
+        }
+        world.verify();
+    });
 }

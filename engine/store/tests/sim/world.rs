@@ -116,6 +116,8 @@ pub(crate) struct World {
     pub(crate) read_ends: ReadEnds,
     /// Whether random requests drop and clear.
     pub(crate) drops: bool,
+    /// Offsets of the durable writes of the store.
+    pub(crate) durable_writes: Vec<u64>,
     /// Bytes that the store read for itself, and in how many reads.
     pub(crate) own_reads: u64,
     pub(crate) own_read_tasks: u64,
@@ -183,6 +185,7 @@ impl World {
             stalled: false,
             read_ends: ReadEnds::Soon,
             drops: true,
+            durable_writes: Vec::new(),
             own_reads: 0,
             own_read_tasks: 0,
             moved_for: BTreeMap::new(),
@@ -297,6 +300,9 @@ impl World {
             let covers = self.drive.flush_begins();
             self.check_task(&task);
             self.count_move(&task);
+            if task.verb == Verb::WriteDurable {
+                self.durable_writes.push(task.offset);
+            }
             self.flights.push(Flight { task, covers });
         }
         for _ in 0..self.rng.usize(..4) {
