@@ -10,7 +10,7 @@ use crate::world::{World, small};
 
 const SUPER_B: usize = 32 << 10;
 /// Where segments begin.
-const SEGMENTS: u64 = 256 << 10;
+const SEGMENTS: usize = 256 << 10;
 
 /// A world with a few blocks, cut and not started.
 fn stopped(seed: u64) -> World {
@@ -408,9 +408,9 @@ fn the_copy_that_was_found_is_written_last() {
         world.cut(Cut::Power);
         let medium = world.drive.medium();
         medium[of_super + 40] ^= 0x80;
-        let segments = (medium.len() - SEGMENTS as usize) >> 16;
+        let segments = (medium.len() - SEGMENTS) >> 16;
         for segment in 0..segments {
-            medium[SEGMENTS as usize + (segment << 16) + of_head + 40] ^= 0x80;
+            medium[SEGMENTS + (segment << 16) + of_head + 40] ^= 0x80;
         }
         world.durable_writes.clear();
         world.reopen();
@@ -418,7 +418,7 @@ fn the_copy_that_was_found_is_written_last() {
             world.put_length(0, key, false, 1500, 1);
             world.tick();
         }
-        let first = world.durable_writes.iter().find(|at| **at >= SEGMENTS);
+        let first = world.durable_writes.iter().find(|at| **at >= SEGMENTS as u64);
         let first = first.expect("a head was written");
         assert_eq!(world.durable_writes[0], of_super as u64, "copy {copy} is damaged");
         assert_eq!(first % (64 << 10), of_head as u64, "copy {copy} is damaged");
