@@ -8,10 +8,10 @@ use kvrail_protocol::{PoolReport, ShardReport};
 use serde::Serialize;
 
 use super::target::TargetArgs;
-use crate::command::status::count;
+use crate::command::status::{count, short};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
-use kvrail_cli::output::{Format, human_bytes, print_json, print_table, table};
+use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +53,16 @@ pub(super) fn run(args: &PoolsArgs, context: &Context) -> Result<(), Failure> {
     if context.format == Format::Json {
         return print_json(&shown);
     }
-    print_table(&rows(&shown))
+    for (at, store) in shown.iter().enumerate() {
+        if at > 0 {
+            print_text("")?;
+        }
+        print_text(&format!("{}:", store.store))?;
+        print_table(&space(&store.pools))?;
+        print_text("")?;
+        print_table(&traffic(&store.pools))?;
+    }
+    Ok(())
 }
 
 /// The pools of all members, by their names; the default one first.
@@ -74,49 +83,39 @@ pub(super) fn together<'a>(members: impl Iterator<Item = &'a ShardReport>) -> Ve
     all.into_values().collect()
 }
 
-const HEADS: [&str; 13] = [
-    "STORE",
-    "POOL",
-    "CONFIGURED",
-    "MINIMUM",
-    "MAXIMUM",
-    "HAS",
-    "BLOCKS",
-    "BYTES",
-    "PUT",
-    "DECLINED",
-    "EVICTED",
-    "MOVED",
-    "GIVEN",
-];
-
-fn rows(all: &[ShownPool]) -> Table {
-    let mut table = table(&HEADS);
-    for it in all {
-        for pool in &it.pools {
-            table.add_row(row(&it.store, pool));
-        }
-    }
+/// What each pool is kept and has: 100 columns at most.
+fn space(pools: &[PoolReport]) -> Table {
+    let heads = ["POOL", "CONFIGURED", "MINIMUM", "MAXIMUM", "HAS", "BLOCKS", "BYTES"];
+    let mut table = table(&heads);
+    table.add_rows(pools.iter().map(|pool| {
+        [
+            short(pool.name.clone()),
+            if pool.configured { "yes" } else { "no" }.to_owned(),
+            human_bytes(pool.minimum_bytes),
+            human_bytes(pool.maximum_bytes),
+            human_bytes(pool.segment_bytes),
+            pool.blocks.to_string(),
+            human_bytes(pool.bytes),
+        ]
+    }));
     table
 }
 
-fn row(store: &str, it: &PoolReport) -> Vec<String> {
-    let configured = if it.configured { "yes" } else { "no" };
-    vec![
-        store.to_owned(),
-        it.name.clone(),
-        configured.to_owned(),
-        human_bytes(it.minimum_bytes),
-        human_bytes(it.maximum_bytes),
-        human_bytes(it.segment_bytes),
-        it.blocks.to_string(),
-        human_bytes(it.bytes),
-        it.counters.put_bytes.map_or_else(|| "-".to_owned(), human_bytes),
-        count(it.counters.declined),
-        count(it.counters.evicted),
-        count(it.counters.moved),
-        count(it.counters.given),
-    ]
+/// What happened in each pool since the store was opened: 100 columns at most.
+fn traffic(pools: &[PoolReport]) -> Table {
+    let mut table = table(&["POOL", "PUT", "DECLINED", "EVICTED", "MOVED", "GIVEN"]);
+    table.add_rows(pools.iter().map(|pool| {
+        let counters = &pool.counters;
+        [
+            short(pool.name.clone()),
+            counters.put_bytes.map_or_else(|| "-".to_owned(), human_bytes),
+            count(counters.declined),
+            count(counters.evicted),
+            count(counters.moved),
+            count(counters.given),
+        ]
+    }));
+    table
 }
 
 #[cfg(test)]
@@ -124,7 +123,7 @@ mod tests {
     use kvrail_counters::PoolCounters;
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{row, together};
+    use super::{space, together, traffic};
 
     fn pool(name: &str, puts: u64) -> PoolReport {
         PoolReport {
@@ -149,21 +148,13 @@ mod tests {
         let members = [member(vec![pool("default", 5), pool("a", 6)]), member(vec![pool("a", 2)])];
         let all = together(members.iter());
         assert_eq!(all.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["default", "a"]);
-        let cells = [
-            "kv",
-            "a",
-            "yes",
-            "2.00 GiB",
-            "4.00 GiB",
-            "3.00 GiB",
-            "14",
-            "14.00 MiB",
-            "-",
-            "-",
-            "8",
-            "-",
-            "2",
-        ];
-        assert_eq!(row("kv", &all[1]), cells);
+        let words = |table: comfy_table::Table| -> Vec<Vec<String>> {
+            let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
+            table.lines().map(words).collect()
+        };
+        let [space, traffic] = [space(&all), traffic(&all)].map(words);
+        let has = ["a", "yes", "2.00", "GiB", "4.00", "GiB", "3.00", "GiB", "14", "14.00", "MiB"];
+        assert_eq!(space[2], has);
+        assert_eq!(traffic[2], ["a", "-", "-", "8", "-", "2"]);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use comfy_table::Table;
 use indicatif::HumanDuration;
-use kvrail_counters::{ServingCounters, StoreCounters};
+use kvrail_counters::{MemberCounters, ServingCounters, StoreCounters};
 use kvrail_protocol::{ShardReport, StatusReport};
 use serde::Serialize;
 
@@ -22,14 +22,15 @@ Examples:
   kvrail store status --store cache --format json     every counter, each member and all of them,
                                                       and their pools
 
-FILL is the share of the member's capacity that blocks use; after the first round of the ring it
+FILL is the share of the member's CAPACITY that blocks use; after the first round of the ring it
 stays below 100 % because of dropped, cleared and padded bytes. INDEX is the share of the index
 that blocks use: it has one entry for each --block-mean of the capacity. WRITTEN/PUT is the bytes
 written to the drive for each byte put: above 1 because of records, pages and moved blocks.
-DECLINED puts are no errors: colder (of a new chain, while the stored blocks are used too often to
+Declined puts are no errors: colder (of a new chain, while the stored blocks are used too often to
 make room), first sight (little write budget is left, and the block was not put before), budget
 (none is left), index full, broken (the drive refused a write of the store's own; it only reads),
-busy. BUDGET is the bytes that may be written. STATE: starting (reads its heads), warming (serves;
+busy. A budget is the bytes that may be written. Suspect blocks are those that readers have
+reported. STATE: starting (reads its heads), warming (serves;
 a missing block may still be found), serving, gone (its drive is), missing (its drive was at the
 sidecar's start). Pools follow where there are some, all members together.";
 
@@ -72,7 +73,16 @@ pub(super) fn run(args: &StoreStatusArgs, context: &Context) -> Result<(), Failu
         return print_json(&shown);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    print_table(&rows(&shown, now))?;
+    for (at, store) in shown.iter().enumerate() {
+        if at > 0 {
+            print_text("")?;
+        }
+        print_text(&format!("{}:", store.store))?;
+        print_table(&space(store, now))?;
+        print_text("")?;
+        print_table(&traffic(store))?;
+        store.rows().flat_map(notes).try_for_each(|note| print_text(&note))?;
+    }
     let (pools, more) = pools(&shown);
     if !pools.is_empty() {
         print_text("")?;
@@ -146,99 +156,94 @@ fn total<'a>(store: &str, members: impl Iterator<Item = &'a ShardReport>) -> Sha
     all
 }
 
-const HEADS: [&str; 18] = [
-    "STORE",
-    "MEMBER",
-    "STATE",
-    "FILL",
-    "INDEX",
-    "BLOCKS",
-    "HITS",
-    "MISSES",
-    "DECLINED",
-    "BUDGET",
-    "PUT",
-    "MOVED",
-    "WRITTEN/PUT",
-    "EVICTED",
-    "SUSPECTS",
-    "HOLDS",
-    "OLDEST",
-    "RAM",
-];
-
-fn rows(all: &[ShownStore], now_unix_s: u64) -> Table {
-    let mut table = table(&HEADS);
-    for it in all {
-        for member in &it.members {
-            table.add_row(row(&it.store, &member.path, &member.report, now_unix_s));
-        }
-        for member in &it.missing {
-            let gone = ShardReport { state: "missing".into(), ..ShardReport::default() };
-            table.add_row(row(&it.store, member, &gone, now_unix_s));
-        }
-        if it.members.len() > 1 {
-            table.add_row(row(&it.store, "all", &it.total, now_unix_s));
-        }
+impl ShownStore {
+    /// Each member, and all of them together where there are several.
+    fn rows(&self) -> impl Iterator<Item = (&str, &ShardReport)> {
+        let members = self.members.iter().map(|member| (member.path.as_str(), &member.report));
+        let several = self.members.len() > 1;
+        members.chain(several.then_some(("all", &self.total)))
     }
+}
+
+fn share(part: u64, whole: u64, scale: f64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64 * scale)
+}
+
+/// What each member has: 100 columns at most.
+fn space(store: &ShownStore, now_unix_s: u64) -> Table {
+    let heads = ["MEMBER", "STATE", "FILL", "CAPACITY", "INDEX", "BLOCKS", "OLDEST", "RAM"];
+    let mut table = table(&heads);
+    let percent = |share: Option<f64>| share.map_or_else(dash, |share| format!("{share:.1} %"));
+    let row = |(member, report): (&str, &ShardReport)| {
+        let age = report.oldest_unix_s.map(|oldest| now_unix_s.saturating_sub(oldest.into()));
+        let age = age.map(|age| HumanDuration(std::time::Duration::from_secs(age)).to_string());
+        [
+            short(member.to_owned()),
+            report.state.clone(),
+            percent(share(report.bytes, report.capacity_bytes, 100.0)),
+            human_bytes(report.capacity_bytes),
+            percent(share(report.blocks, report.blocks_max, 100.0)),
+            report.blocks.to_string(),
+            age.unwrap_or_else(dash),
+            human_bytes(report.memory_bytes),
+        ]
+    };
+    table.add_rows(store.rows().map(row));
+    let missing = ShardReport { state: "missing".into(), ..ShardReport::default() };
+    table.add_rows(store.missing.iter().map(|member| row((member, &missing))));
     table
 }
 
-fn row(store: &str, member: &str, it: &ShardReport, now_unix_s: u64) -> Vec<String> {
-    let counters = &it.counters.store;
-    let bytes = |counter: Option<u64>| counter.map_or_else(dash, human_bytes);
-    let share =
-        |part: u64, whole: u64, scale: f64| (whole > 0).then(|| part as f64 / whole as f64 * scale);
-    let fill = share(it.bytes, it.capacity_bytes, 100.0);
-    let index = share(it.blocks, it.blocks_max, 100.0);
-    let written = counters.written_bytes.zip(counters.put_bytes);
-    let written = written.and_then(|(written, put)| share(written, put, 1.0));
-    let age = it.oldest_unix_s.map(|oldest| now_unix_s.saturating_sub(oldest.into()));
-    let age = age.map(|age| HumanDuration(std::time::Duration::from_secs(age)).to_string());
-    vec![
-        store.to_owned(),
-        member.to_owned(),
-        it.state.clone(),
-        fill.map_or_else(dash, |fill| {
-            format!("{fill:.1} % ({} of {})", human_bytes(it.bytes), human_bytes(it.capacity_bytes))
-        }),
-        index.map_or_else(dash, |index| format!("{index:.1} %")),
-        it.blocks.to_string(),
-        count(counters.hits),
-        count(counters.misses),
-        declined(counters),
-        budget(&it.counters.serving),
-        bytes(counters.put_bytes),
-        bytes(counters.moved_bytes),
-        written.map_or_else(dash, |written| format!("{written:.2}")),
-        count(counters.evicted),
-        count(counters.suspects),
-        it.holds.to_string(),
-        age.unwrap_or_else(dash),
-        human_bytes(it.memory_bytes),
-    ]
+/// What each member found and wrote since it was opened: 100 columns at most.
+fn traffic(store: &ShownStore) -> Table {
+    let heads = ["MEMBER", "HITS", "MISSES", "PUT", "MOVED", "WRITTEN/PUT", "EVICTED", "HOLDS"];
+    let mut table = table(&heads);
+    table.add_rows(store.rows().map(|(member, report)| {
+        let counters = &report.counters.store;
+        let bytes = |counter: Option<u64>| counter.map_or_else(dash, human_bytes);
+        let written = counters.written_bytes.zip(counters.put_bytes);
+        let written = written.and_then(|(written, put)| share(written, put, 1.0));
+        [
+            short(member.to_owned()),
+            count(counters.hits),
+            count(counters.misses),
+            bytes(counters.put_bytes),
+            bytes(counters.moved_bytes),
+            written.map_or_else(dash, |written| format!("{written:.2}")),
+            count(counters.evicted),
+            report.holds.to_string(),
+        ]
+    }));
+    table
 }
 
-/// How many puts were declined, and why.
-fn declined(counters: &StoreCounters<Option<u64>>) -> String {
-    let reasons = counters.each().filter_map(|(it, count)| {
-        let reason = it.name.strip_prefix("declined_")?.replace('_', " ");
+/// What is worth a line of a member, where there is any.
+fn notes((member, report): (&str, &ShardReport)) -> Vec<String> {
+    let ShardReport { counters: MemberCounters { store, serving }, .. } = report;
+    let some = |counter: Option<u64>| counter.filter(|count| *count > 0);
+    let notes = [
+        some(store.declined).map(|count| format!("{count} puts declined{}", reasons(store))),
+        some(store.suspects).map(|count| format!("{count} suspect blocks")),
+        budget(serving).map(|budget| format!("budget {budget}")),
+    ];
+    notes.into_iter().flatten().map(|note| format!("  {member}: {note}")).collect()
+}
+
+/// Why puts were declined.
+fn reasons(counters: &StoreCounters<Option<u64>>) -> String {
+    let reasons = counters.each().filter_map(|(counter, count)| {
+        let reason = counter.name.strip_prefix("declined_")?.replace('_', " ");
         Some(format!("{} {reason}", count.filter(|count| *count > 0)?))
     });
     let reasons: Vec<String> = reasons.collect();
-    let all = count(counters.declined);
-    if reasons.is_empty() { all } else { format!("{all} ({})", reasons.join(", ")) }
+    if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) }
 }
 
-/// The bytes that may be written in a day, and at once.
-fn budget(counters: &ServingCounters<Option<u64>>) -> String {
-    match counters.budget_bytes_per_day {
-        None | Some(0) => dash(),
-        Some(bytes) => {
-            let tokens = counters.write_tokens.map_or_else(dash, human_bytes);
-            format!("{}/day, {tokens} now", human_bytes(bytes))
-        }
-    }
+/// The bytes that may be written in a day, and at once, where there is a limit.
+fn budget(counters: &ServingCounters<Option<u64>>) -> Option<String> {
+    let bytes = counters.budget_bytes_per_day.filter(|bytes| *bytes > 0)?;
+    let tokens = counters.write_tokens.map_or_else(dash, human_bytes);
+    Some(format!("{}/day, {tokens} now", human_bytes(bytes)))
 }
 
 fn dash() -> String {
@@ -250,7 +255,7 @@ mod tests {
     use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{Member, POOLS_SHOWN, ShownStore, pools, rows, total};
+    use super::{Member, POOLS_SHOWN, ShownStore, notes, pools, space, total, traffic};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
         let store = StoreCounters {
@@ -317,22 +322,48 @@ mod tests {
         let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
         let missing = vec!["serial:S5XYZ".into()];
         let shown = ShownStore { store: "cache".into(), members, missing, total };
-        let shown = rows(&[shown], 1060).to_string();
+        let notes: Vec<String> = shown.rows().flat_map(notes).collect();
+        let shown = format!("{}\n{}\n{}", space(&shown, 1060), traffic(&shown), notes.join("\n"));
         for word in [
             "serial:S5XYZ",
             "missing",
             "25.0 %",
-            "25.0 % (256.00 GiB of 1.00 TiB)",
+            "1.00 TiB",
             "1.35",
             "60 seconds",
             "warming",
             "all",
             "200.00 MiB",
             "14",
-            "5 (3 first sight, 2 budget)",
-            "3.00 GiB/day",
+            "all: 10 puts declined (6 first sight, 4 budget)",
+            "/dev/x: budget 3.00 GiB/day",
         ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
+        }
+    }
+
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let mut report = member("starting", Some(1));
+        let store = &mut report.counters.store;
+        for counter in [&mut store.hits, &mut store.misses, &mut store.evicted] {
+            *counter = Some(99_999_999_999);
+        }
+        (store.put_bytes, store.moved_bytes) = (Some(1023 << 40), Some(1023 << 30));
+        (report.blocks, report.blocks_max) = (9_999_999_999, 9_999_999_999);
+        (report.bytes, report.capacity_bytes, report.memory_bytes) =
+            (1023 << 40, 1023 << 40, 1023 << 30);
+        report.holds = 99_999;
+        let path = "/dev/disk/by-id/nvme-a-drive-with-a-long-name".to_owned();
+        let members = vec![
+            Member { path, report: report.clone() },
+            Member { path: "/dev/x".into(), report: report.clone() },
+        ];
+        let store =
+            ShownStore { store: "cache".into(), members, missing: Vec::new(), total: report };
+        for table in [space(&store, 7_000_000), traffic(&store)] {
+            let widest = table.lines().map(|line| line.trim_end().chars().count()).max();
+            assert!(widest <= Some(101), "a blank in front goes:\n{table}");
         }
     }
 }

@@ -7,7 +7,7 @@ use Detail::{Screen, Verbose};
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
     Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing, notes,
-    reasons, rows, stalls, troubles,
+    reasons, rows, short, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -115,21 +115,25 @@ fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> Strin
     text
 }
 
-const DEVICES: [Column<DeviceRate>; 13] = [
+const DEVICES: [Column<DeviceRate>; 14] = [
     ("DEVICE", Screen, |row| row.it.index.to_string()),
-    ("NAME", Screen, |row| row.it.name.clone()),
-    ("MODE", Screen, |row| match row.it.state {
+    ("NAME", Screen, |row| short(row.it.name.clone())),
+    ("MODE", Verbose, |row| match row.it.state {
         DeviceState::Serving => row.it.mode.clone(),
         DeviceState::Gone => "gone".into(),
     }),
     ("READ/S", Screen, |row| human_bytes(row.read_bytes)),
-    ("WRITTEN/S", Screen, |row| human_bytes(row.written_bytes)),
-    ("READS/S", Screen, |row| row.reads.to_string()),
-    ("WRITES/S", Screen, |row| row.writes.to_string()),
+    ("WRITE/S", Screen, |row| human_bytes(row.written_bytes)),
+    ("OPS/S", Screen, |row| (row.reads + row.writes).to_string()),
+    ("READS/S", Verbose, |row| row.reads.to_string()),
+    ("WRITES/S", Verbose, |row| row.writes.to_string()),
     ("P50", Verbose, |row| duration(row.it.device_latency.p50_ns)),
     ("P99", Screen, |row| duration(row.it.device_latency.p99_ns)),
     ("QUEUED P99", Verbose, |row| duration(row.it.queue_latency.p99_ns)),
-    ("NOW", Screen, |row| format!("{} of {}", count(row.it.counters.in_flight), row.it.depth)),
+    ("NOW", Screen, |row| match row.it.state {
+        DeviceState::Serving => count(row.it.counters.in_flight),
+        DeviceState::Gone => "gone".into(),
+    }),
     ("WAIT", Screen, |row| count(row.it.counters.waiting)),
     ("ERRORS", Screen, |row| count(row.it.counters.errors)),
 ];
@@ -161,7 +165,11 @@ const SESSIONS: [Column<SessionRate>; 9] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{KEYS, View, draw};
+    use kvrail_protocol::DeviceState;
+
+    use crate::command::status::report;
+
+    use super::{DEVICES, DeviceRate, KEYS, Screen, View, draw, rows as table};
 
     fn rows(drawn: &str) -> Vec<&str> {
         drawn.split("\x1b[").filter(|part| part.contains(";1H")).collect()
@@ -176,6 +184,24 @@ mod tests {
         assert!(!drawn.contains("three"));
         view.scroll = 100;
         assert!(draw("one\ntwo\nthree", &view, (80, 3)).contains("\x1b[1;1Hthree"));
+    }
+
+    #[test]
+    fn devices_fit_a_terminal_of_80_columns() {
+        let mut it = report().devices.remove(0);
+        it.name = "/dev/disk/by-id/nvme-a-drive-with-a-long-name".into();
+        it.state = DeviceState::Gone;
+        let (bytes, operations) = (7 << 30, 1_400_000);
+        let row = DeviceRate {
+            it,
+            read_bytes: bytes,
+            written_bytes: bytes,
+            reads: operations,
+            writes: operations,
+        };
+        let shown = table(&DEVICES, &[row], Screen);
+        assert!(shown.contains("gone") && shown.contains("2800000"), "{shown}");
+        assert!(shown.lines().all(|line| line.trim_end().chars().count() <= 80), "{shown}");
     }
 
     #[test]
