@@ -1,12 +1,15 @@
-"""Preprocessor of mdBook: a link that leaves the book becomes a path."""
+"""Preprocessor of mdBook: links of files of the repository's top, and links that leave the book."""
 
+import functools
 import json
 import posixpath
 import re
 import sys
 from collections.abc import Iterator
 
-LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]*)\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]*)\)")
+# Chapters that are files of the repository's top.
+TOP = {"overview.md": "README.md", "architecture.md": "ARCHITECTURE.md"}
 
 
 def chapters(items: list) -> Iterator[dict]:
@@ -17,12 +20,18 @@ def chapters(items: list) -> Iterator[dict]:
             yield from chapters(item["Chapter"]["sub_items"])
 
 
-def named(link: re.Match, folder: str) -> str:
-    """A link as it is, or the path that it leads to from the top of the repository."""
+def named(link: re.Match, home: str) -> str:
+    """A link of a file in this folder as a link of the book, or the path that it leads to."""
     text, target = link.groups()
-    path = posixpath.normpath(posixpath.join("docs", folder, target.partition("#")[0]))
-    if path.startswith("docs/"):
+    if ":" in target or target.startswith("#"):
         return link.group()
+    file, mark, place = target.partition("#")
+    path = posixpath.normpath(posixpath.join(home, file))
+    inside = {top: f"docs/{chapter}" for chapter, top in TOP.items()}.get(path, path)
+    if inside.startswith("docs/"):
+        # mdBook names the page of a folder index.
+        there = posixpath.relpath(inside, home or "docs").replace("README.md", "index.md")
+        return f"[{text}]({there}{mark}{place})"
     return f"`{path}`" if text in path else f"{text} (`{path}`)"
 
 
@@ -32,8 +41,10 @@ def main() -> None:
         return
     _, book = json.load(sys.stdin)
     for chapter in chapters(book["items"]):
-        folder = posixpath.dirname(chapter["path"] or "")
-        chapter["content"] = LINK.sub(lambda link: named(link, folder), chapter["content"])
+        path = chapter["path"] or ""
+        home = "" if path in TOP else posixpath.join("docs", posixpath.dirname(path))
+        replace = functools.partial(named, home=posixpath.normpath(home) if home else "")
+        chapter["content"] = LINK.sub(replace, chapter["content"])
     json.dump(book, sys.stdout)
 
 

@@ -161,9 +161,11 @@ mod tests {
 
     use super::{Severity, TroubleCode};
 
-    /// Scripts read in JSON the same names that alerts read in labels.
+    /// Scripts read in JSON the same names that alerts read in labels, and people in the page of
+    /// failures.
     #[test]
     fn a_code_has_one_name() {
+        let page = include_str!("../../../docs/failures.md");
         for code in [
             TroubleCode::PollerStalled,
             TroubleCode::Draining,
@@ -171,6 +173,7 @@ mod tests {
             TroubleCode::MemberMissing,
             TroubleCode::DeviceGone,
             TroubleCode::DeviceSilent,
+            TroubleCode::DeviceSlow,
             TroubleCode::MemberOutOfService,
             TroubleCode::IndexFull,
             TroubleCode::GpuFailed,
@@ -179,6 +182,8 @@ mod tests {
             TroubleCode::MetricsNotListening,
         ] {
             assert_eq!(json!(code), json!(code.name()));
+            let named = format!("`{}`", code.name());
+            assert!(page.contains(&named), "docs/failures.md has no {named}");
             assert_eq!(json!(code.severity()), json!(code.severity().name()));
         }
         assert_eq!(TroubleCode::MemberMissing.severity(), Severity::Degraded);
