@@ -107,6 +107,21 @@ pub struct KeyReport {
     pub state: KeyState,
     /// The latest event about it among those the sidecar remembers, and the seconds since.
     pub event: Option<(EventInfo, u64)>,
+    /// How long the sidecar remembers keys that went.
+    #[serde(default)]
+    pub remembered: Remembered,
+}
+
+/// How long a sidecar remembers keys that went: evicted, dropped or cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Every key of the store, in seconds.
+    pub all_s: u64,
+    /// The key of the report, in seconds: longer where it is one of the sample.
+    pub this_s: u64,
+    /// One key in this number is in the sample, which reaches back an hour; chosen by the key, so
+    /// that a key is in it always or never.
+    pub one_in: u32,
 }
 
 /// The state of a key.

@@ -31,7 +31,7 @@ mod volume;
 
 pub use block::{
     BlockInfo, BlockPage, EventInfo, EventKind, EventPage, KeyBlock, KeyFate, KeyReport, KeyState,
-    KeyWorth, ListCursor,
+    KeyWorth, ListCursor, Remembered,
 };
 pub use channel::{Channel, FDS_MAX, Incoming, Packet, PacketBuffer};
 pub use config::{ConfigEntry, ConfigReport, Reloaded};

@@ -1,7 +1,7 @@
 //! A member's explanation of a key, in the form of the protocol.
 
 use kvrail_poller::StoreFound;
-use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
+use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered};
 use kvrail_store::{Class, Explained, Priority};
 
 /// The report of a key.
@@ -9,6 +9,7 @@ pub(super) fn report(
     (member, device): (u16, u16),
     found: &StoreFound,
     event: Option<(EventInfo, u64)>,
+    remembered: Remembered,
 ) -> Option<KeyReport> {
     let StoreFound::Key { known: Some(known), now_ns } = found else { return None };
     let state = match *known {
@@ -19,7 +20,7 @@ pub(super) fn report(
         Explained::Warming | Explained::Starting => KeyState::Warming,
         Explained::Distrusted => KeyState::Distrusted,
     };
-    Some(KeyReport { member, device, state, event })
+    Some(KeyReport { member, device, state, event, remembered })
 }
 
 fn worth(class: Class) -> KeyWorth {

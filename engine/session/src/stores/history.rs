@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use kvrail_poller::{GoneRow, GoneRows};
-use kvrail_protocol::{EventInfo, EventKind, EventPage};
+use kvrail_protocol::{EventInfo, EventKind, EventPage, Remembered};
 use kvrail_store::Gone;
 
+use super::sample::Sample;
 use crate::failure::{Failure, invalid};
 
 /// Events that are kept.
@@ -23,13 +24,18 @@ const PAGE_BYTES: usize = 16 << 10;
 pub(super) struct History {
     next: u64,
     kept: VecDeque<(EventInfo, Instant)>,
+    /// Those of some keys, for longer.
+    sample: Sample,
     /// Losses that each member has reported.
     lost: Vec<u64>,
+    /// Nothing was lost since.
+    whole_since: Instant,
 }
 
 impl History {
     pub(super) fn new(members: usize) -> Self {
-        Self { next: 0, kept: VecDeque::new(), lost: vec![0; members] }
+        let (lost, whole_since) = (vec![0; members], Instant::now());
+        Self { next: 0, kept: VecDeque::new(), sample: Sample::default(), lost, whole_since }
     }
 
     /// The position of the next event.
@@ -52,6 +58,7 @@ impl History {
         }
         debug_assert_eq!(event.position, self.next, "each event has the next position");
         debug_assert!(self.kept.len() < EVENTS_MAX, "there is room for one more");
+        self.sample.keep(&event, now);
         self.kept.push_back((event, now));
         self.next += 1;
     }
@@ -59,7 +66,11 @@ impl History {
     /// Enters a member's total of lost events.
     fn note_lost(&mut self, member: usize, in_all: u64) {
         debug_assert!(member < self.lost.len(), "a member of this store");
-        self.next += in_all.saturating_sub(self.lost[member]);
+        let lost = in_all.saturating_sub(self.lost[member]);
+        if lost > 0 {
+            self.whole_since = Instant::now();
+        }
+        self.next += lost;
         self.lost[member] = in_all;
     }
 
@@ -67,6 +78,7 @@ impl History {
     pub(super) fn began_anew(&mut self, member: usize) {
         self.lost[member] = 0;
         self.next += 1;
+        self.whole_since = Instant::now();
     }
 
     /// Evictions since a position; `None`: since now.
@@ -105,8 +117,20 @@ impl History {
         let about = |event: &EventInfo| {
             event.uid == uid && (event.key == key || event.kind == EventKind::Cleared)
         };
-        let (event, at) = self.kept.iter().rev().find(|(event, _)| about(event))?;
+        let latest = self.kept.iter().rev().find(|(event, _)| about(event));
+        let (event, at) = latest.or_else(|| self.sample.latest(about))?;
         Some((event.clone(), at.elapsed().as_secs()))
+    }
+
+    /// How long keys that went are remembered, and this key.
+    pub(super) fn remembered(&self, key: u128) -> Remembered {
+        let whole = self.whole_since.elapsed();
+        let full = self.kept.len() == EVENTS_MAX;
+        let oldest = self.kept.front().filter(|_| full);
+        let all = oldest.map_or(whole, |(_, at)| at.elapsed().min(whole));
+        let this = if self.sample.has(key) { self.sample.reach(whole).max(all) } else { all };
+        let one_in = self.sample.one_in();
+        Remembered { all_s: all.as_secs(), this_s: this.as_secs(), one_in }
     }
 }
 
@@ -189,5 +213,20 @@ mod tests {
         let cleared = EventInfo { position, uid, key, length, kind, metadata };
         history.keep(cleared, Instant::now());
         assert_eq!(history.latest(7, 9).unwrap().0.kind, EventKind::Cleared);
+    }
+
+    #[test]
+    fn keys_of_the_sample_are_remembered_for_longer() {
+        let mut history = history(EVENTS_MAX as u64 * 3);
+        let old = history.latest(7, 1).expect("the sample has all keys yet").0;
+        assert_eq!((old.position, old.metadata.len()), (1, 0));
+        let remembered = history.remembered(1);
+        assert_eq!(remembered.one_in, 1);
+        assert!(remembered.this_s >= remembered.all_s);
+        // What was lost may have been this key.
+        history.whole_since -= std::time::Duration::from_secs(100);
+        assert!(history.remembered(1).this_s >= 100);
+        history.note_lost(0, 1);
+        assert_eq!(history.remembered(1).this_s, 0);
     }
 }

@@ -16,6 +16,7 @@ mod reading;
 mod refusals;
 mod report;
 mod requests;
+mod sample;
 mod served;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -394,7 +395,8 @@ impl Stores {
                 let device = store.shards[member].served.device.0;
                 let event = store.history.latest(uid, key.bits());
                 let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
-                let report = explain::report(place, &job.found, event);
+                let remembered = store.history.remembered(key.bits());
+                let report = explain::report(place, &job.found, event, remembered);
                 let report = report.ok_or_else(|| (Status::Internal, "no explanation".into()));
                 Some(
                     report.map(|report| Outcome::ControlReply(ControlReply::Key(Box::new(report)))),

@@ -2,7 +2,9 @@
 
 use clap::Args;
 use indicatif::HumanDuration;
-use kvrail_client::{BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth};
+use kvrail_client::{
+    BlockKey, EventKind, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered,
+};
 use serde::Serialize;
 
 use super::target::{TargetArgs, ago};
@@ -109,9 +111,15 @@ fn text(report: &KeyReport) -> String {
 
 fn absent(report: &KeyReport) -> String {
     let Some((event, seconds)) = &report.event else {
-        return "is not there: never put in this namespace, or gone before the last 16,384 events \
-                or before the sidecar's start"
-            .into();
+        let Remembered { all_s, this_s, one_in } = report.remembered;
+        let time = |seconds| HumanDuration(std::time::Duration::from_secs(seconds));
+        return format!(
+            "is not there: never put in this namespace, or gone more than {} ago\n  since the \
+             sidecar's start, keys that went are remembered for {},\n  one key in {one_in} for an \
+             hour",
+            time(this_s),
+            time(all_s)
+        );
     };
     let ago = HumanDuration(std::time::Duration::from_secs(*seconds));
     match event.kind {
@@ -156,13 +164,16 @@ fn there(it: &KeyBlock) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{KeyReport, KeyState, ShownBlock, bits, folded};
+    use super::{KeyReport, KeyState, Remembered, ShownBlock, absent, bits, folded};
     use kvrail_client::BlockKey;
 
     /// A parser keeps one of two fields with the same name.
     #[test]
     fn no_field_of_the_json_is_there_twice() {
-        let report = KeyReport { member: 1, device: 3, state: KeyState::Absent, event: None };
+        let remembered = Remembered { all_s: 3, this_s: 3600, one_in: 64 };
+        let (state, event) = (KeyState::Absent, None);
+        let report = KeyReport { member: 1, device: 3, state, event, remembered };
+        assert!(absent(&report).contains("more than 60 minutes ago"), "{}", absent(&report));
         let (key, path) = ("0".repeat(32), "/dev/nvme3n1".to_owned());
         let shown = ShownBlock { store: "kv", namespace: "n", key, path, report: &report };
         let text = serde_json::to_string(&shown).unwrap();
