@@ -114,19 +114,15 @@ impl fmt::Display for Sizing {
     }
 }
 
-/// A number of bytes in decimal units.
+/// A number of bytes in the unit that fits, as every other size for people.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB")];
-        let fitting = units.iter().find(|(unit, _)| self.0 >= *unit);
-        let (unit, name) = fitting.copied().unwrap_or((1000, "kB"));
-        let tenths = (self.0 * 10).div_ceil(unit);
-        if tenths < 100 && tenths % 10 != 0 {
-            write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
-        } else {
-            write!(f, "{} {name}", tenths.div_ceil(10))
+        let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, name)) => write!(f, "{:.2} {name}", self.0 as f64 / *unit as f64),
+            None => write!(f, "{} B", self.0),
         }
     }
 }

@@ -256,9 +256,9 @@ fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
         return print_json(&made);
     }
     let (kind, cut) = match volume.purpose {
-        Purpose::Raw => ("volume", format!("stripe {}", Size::new(made.stripe_bytes))),
+        Purpose::Raw => ("volume", format!("stripe {}", human_bytes(made.stripe_bytes))),
         Purpose::Store(shape) => {
-            ("store", format!("segments of {}", Size::new(shape.segment_bytes)))
+            ("store", format!("segments of {}", human_bytes(shape.segment_bytes)))
         }
     };
     let mut text = format!(
@@ -269,7 +269,7 @@ fn report(volume: &Volume, context: &Context) -> Result<(), Failure> {
         made.members.len(),
     );
     if let Some((shape, one)) = sizes {
-        let largest = Size::new(shape.block_bytes_max().into());
+        let largest = human_bytes(shape.block_bytes_max().into());
         text += &format!("\n  each member: {one}; blocks up to {largest}");
     }
     print_text(&text)
