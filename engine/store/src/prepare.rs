@@ -2,8 +2,8 @@
 //!
 //! Both copies of a segment's head are durable before anything else is written there, and before
 //! the head of the next one. The copy that was found at the start is written last: the newest head
-//! has the ledger, and two starts in a row may be cut off. The flush in front of them makes the new places of moved blocks
-//! durable before their old ones stop to count.
+//! has the ledger, and two starts in a row may be cut off. The flush in front of them makes the new
+//! places of moved blocks durable before their old ones stop to count.
 
 use crate::config::Discard;
 use crate::core::{Core, Image};
