@@ -1,6 +1,6 @@
 //! A cut after every single write of a fixed life, and after every write of the recovery behind it.
 
-use kvrail_store::{Hold, PoolLimits};
+use kvrail_store::{Config, Hold, Phase, PoolLimits, Times};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -86,8 +86,9 @@ fn segment_of(world: &mut World, (space, key): (u16, u64)) -> u64 {
     reading.offset / world.config.segment_bytes
 }
 
-/// Puts blocks and drops, those of the first segment in space 1: the first key of the second one.
-fn two_segments(world: &mut World) -> u64 {
+/// Puts blocks and drops, those of the first segment in space 1: the last key of the second one,
+/// at whose beginning `begin` happens.
+fn two_segments(world: &mut World, begin: impl Fn(&mut World)) -> u64 {
     let mut segments = Vec::new();
     for key in 0.. {
         let space = u16::from(segments.len() < 2);
@@ -97,8 +98,10 @@ fn two_segments(world: &mut World) -> u64 {
         world.run_until("got", World::is_idle);
         if segments.last() != Some(&segment) {
             segments.push(segment);
-            if segments.len() == 3 {
-                return key - 1;
+            match segments.len() {
+                2 => begin(world),
+                3 => return key - 1,
+                _ => {}
             }
         }
         if key % 4 == 0 {
@@ -125,7 +128,7 @@ fn use_all(world: &mut World, last: u64, end: u64) {
 fn with_ledger() -> World {
     let rules = vec![rule("default", "", (0, 20))];
     let mut world = World::with_pools(3, small(9, 512), rules);
-    let last = two_segments(&mut world);
+    let last = two_segments(&mut world, |_| {});
     world.read_ends = ReadEnds::Never;
     assert_eq!(world.get(0, last), None);
     for key in 10_000.. {
@@ -182,4 +185,52 @@ fn a_ledger_outlives_starts_that_are_cut_off() {
     world.reopen();
     world.verify();
     assert_eq!(world.store.stats().distrusted, 0, "nothing durable is lost");
+}
+
+/// A key that is dropped and put again in the second segment of a ring.
+const TWICE: u64 = 5000;
+
+/// Reclaim has the second segment as its victim, up to that write: whether all of it was moved.
+fn move_twice(until: u64) -> (World, bool) {
+    // Each page is written at once: no drop shares the page of a moved block.
+    let times = Times { page: 0, ..Times::default() };
+    let mut world = World::new(3, Config { times, ..small(9, 512) });
+    let last = two_segments(&mut world, |world| {
+        world.drop_key(0, TWICE, true);
+        world.run_until("dropped", World::is_idle);
+        world.put_length(0, TWICE, true, 600, 1);
+        world.run_until("put again", World::is_idle);
+    });
+    let second = segment_of(&mut world, (0, last));
+    assert_eq!(segment_of(&mut world, (0, TWICE)), second, "the put is behind the drop");
+    for key in 10_000.. {
+        use_all(&mut world, last, key);
+        world.hold(0, TWICE, 1);
+        world.put_length(0, key, false, 1500, 1);
+        for _ in 0..20 {
+            if world.laps() > 0 || world.drive.finished >= until {
+                let over = world.laps() > 0;
+                return (world, over);
+            }
+            world.tick();
+        }
+    }
+    unreachable!("keys have no end");
+}
+
+/// A victim's drop is written again, and the put behind it is not moved yet when the process or
+/// power ends: the put counts.
+#[test]
+fn a_put_behind_a_drop_that_is_written_again_counts() {
+    let (whole, _) = move_twice(u64::MAX);
+    let last = whole.drive.finished;
+    for (at, cut) in (last - 60..last).flat_map(|at| [(at, Cut::Kill), (at, Cut::Power)]) {
+        let (mut world, over) = move_twice(at);
+        assert!(!over, "the segment is the victim after write {at}");
+        world.cut(cut);
+        world.reopen();
+        world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+        assert_eq!(world.get(0, TWICE), None, "it is there, {cut:?} after write {at}");
+        world.verify();
+    }
 }
