@@ -1,6 +1,6 @@
 //! A cut after every single write of a fixed life, and after every write of the recovery behind it.
 
-use kvrail_store::{Hold, PoolLimits};
+use kvrail_store::{Config, Hold, Phase, PoolLimits, Times};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -44,13 +44,6 @@ fn cut_with_pools() {
     });
 }
 
-/// Power ends behind the page with a moved block's record, and keeps it.
-#[test]
-fn a_moved_block_is_on_stable_media_before_its_record() {
-    let rules = || vec![rule("one", "space 1", (0, 4))];
-    cut_each(15, || World::with_pools(15, small(10, 512), rules()));
-}
-
 fn cut_each(seed: u64, fresh: impl Fn() -> World) {
     let mut whole = fresh();
     let first = whole.drive.finished + 1;
@@ -86,8 +79,9 @@ fn segment_of(world: &mut World, (space, key): (u16, u64)) -> u64 {
     reading.offset / world.config.segment_bytes
 }
 
-/// Puts blocks and drops, those of the first segment in space 1: the first key of the second one.
-fn two_segments(world: &mut World) -> u64 {
+/// Puts blocks and drops, those of the first segment in space 1: the last key of the second one,
+/// at whose beginning `begin` happens.
+fn two_segments(world: &mut World, begin: impl Fn(&mut World)) -> u64 {
     let mut segments = Vec::new();
     for key in 0.. {
         let space = u16::from(segments.len() < 2);
@@ -97,8 +91,10 @@ fn two_segments(world: &mut World) -> u64 {
         world.run_until("got", World::is_idle);
         if segments.last() != Some(&segment) {
             segments.push(segment);
-            if segments.len() == 3 {
-                return key - 1;
+            match segments.len() {
+                2 => begin(world),
+                3 => return key - 1,
+                _ => {}
             }
         }
         if key % 4 == 0 {
@@ -125,7 +121,7 @@ fn use_all(world: &mut World, last: u64, end: u64) {
 fn with_ledger() -> World {
     let rules = vec![rule("default", "", (0, 20))];
     let mut world = World::with_pools(3, small(9, 512), rules);
-    let last = two_segments(&mut world);
+    let last = two_segments(&mut world, |_| {});
     world.read_ends = ReadEnds::Never;
     assert_eq!(world.get(0, last), None);
     for key in 10_000.. {
@@ -182,4 +178,100 @@ fn a_ledger_outlives_starts_that_are_cut_off() {
     world.reopen();
     world.verify();
     assert_eq!(world.store.stats().distrusted, 0, "nothing durable is lost");
+}
+
+/// A key that is dropped in the second segment of a ring and put again behind that.
+const TWICE: u64 = 5000;
+
+/// Where it is put again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    SecondSegment,
+    ThirdSegment,
+}
+
+fn put_again(world: &mut World) {
+    world.put_length(0, TWICE, true, 600, 1);
+    world.run_until("put again", World::is_idle);
+}
+
+/// The second segment is reclaimed, up to that write: whether it was released.
+fn reclaim_second(again: Again, until: u64) -> (World, bool) {
+    // Each page is written at once: no drop shares the page of a moved block.
+    let times = Times { page: 0, ..Times::default() };
+    let mut world = World::new(3, Config { times, ..small(9, 512) });
+    let last = two_segments(&mut world, |world| {
+        world.drop_key(0, TWICE, true);
+        world.run_until("dropped", World::is_idle);
+        if again == Again::SecondSegment {
+            put_again(world);
+        }
+    });
+    if again == Again::ThirdSegment {
+        put_again(&mut world);
+    }
+    let second = segment_of(&mut world, (0, last));
+    let is_there = segment_of(&mut world, (0, TWICE)) == second;
+    assert_eq!(is_there, again == Again::SecondSegment, "{again:?}");
+    for key in 10_000.. {
+        use_all(&mut world, last, key);
+        world.hold(0, TWICE, 1);
+        world.put_length(0, key, true, 1500, 1);
+        for _ in 0..20 {
+            let over = world.laps() > 0;
+            if over || world.drive.finished >= until {
+                return (world, over);
+            }
+            world.tick();
+        }
+    }
+    unreachable!("keys have no end");
+}
+
+/// The key is found after a cut.
+fn find_again(mut world: World, cut: Cut, when: u64) {
+    world.cut(cut);
+    world.reopen();
+    world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+    assert_eq!(world.get(0, TWICE), None, "it is there, {cut:?} after write {when}");
+    world.run_until("got", World::is_idle);
+    assert_eq!(world.corrupt, 0, "its bytes are there, {cut:?} after write {when}");
+    world.verify();
+}
+
+/// A victim's drop is written again, and the put behind it is not moved yet when the process or
+/// power ends: the put counts.
+#[test]
+fn a_put_behind_a_drop_that_is_written_again_counts() {
+    let (whole, _) = reclaim_second(Again::SecondSegment, u64::MAX);
+    let last = whole.drive.finished;
+    for (at, cut) in (last - 60..last).flat_map(|at| [(at, Cut::Kill), (at, Cut::Power)]) {
+        let (world, over) = reclaim_second(Again::SecondSegment, at);
+        assert!(!over, "the segment is the victim after write {at}");
+        find_again(world, cut, at);
+    }
+}
+
+/// A drop that is written again does not count against a put between its segment and its copy.
+#[test]
+fn a_put_above_a_drop_that_is_written_again_counts() {
+    let (world, over) = reclaim_second(Again::ThirdSegment, u64::MAX);
+    assert!(over, "the drop has a copy only");
+    let when = world.drive.finished;
+    find_again(world, Cut::Kill, when);
+}
+
+/// Power takes the copies of moved blocks that no flush covered, and leaves all pages.
+#[test]
+fn a_moved_block_is_on_stable_media_before_its_record() {
+    let (whole, _) = reclaim_second(Again::SecondSegment, u64::MAX);
+    assert!(!whole.move_writes.is_empty(), "the held block is moved");
+    let last = whole.drive.finished;
+    for at in last - 60..last {
+        let (mut world, _) = reclaim_second(Again::SecondSegment, at);
+        for write in std::mem::take(&mut world.move_writes) {
+            world.drive.lose(write);
+        }
+        find_again(world, Cut::Kill, at);
+    }
 }

@@ -256,6 +256,13 @@ impl Drive {
         }
     }
 
+    /// Power is about to fail, and takes what no flush covered of these bytes.
+    pub(crate) fn lose(&mut self, bytes: std::ops::Range<u64>) {
+        let sector = SECTOR as u64;
+        let numbers = bytes.start / sector..bytes.end.div_ceil(sector);
+        self.cached.retain(|number, _| !numbers.contains(&(*number as u64)));
+    }
+
     /// Flips a bit of these bytes, which are on stable media.
     pub(crate) fn spoil(&mut self, bytes: &[u8]) {
         let at = self.stable.windows(bytes.len()).position(|window| window == bytes);

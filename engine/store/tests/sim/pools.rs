@@ -1,6 +1,8 @@
 //! Several pools in one store: each keeps its blocks, and what was dropped stays away.
 
-use kvrail_store::{Budget, Config, Phase, PoolLimits, PoolRule, PoolView, StartError, Status};
+use kvrail_store::{
+    Budget, Config, Hold, Phase, PoolLimits, PoolRule, PoolView, StartError, Status,
+};
 
 use crate::crash::crash_and_verify;
 use crate::drive::Cut;
@@ -204,6 +206,37 @@ fn a_pool_shrinks_while_it_serves() {
         world.reopen();
         world.verify();
     });
+}
+
+/// Puts that many blocks into the default pool, uses others, and drops now and then.
+fn put_use_and_drop(world: &mut World, keys: std::ops::Range<u64>) {
+    for key in keys {
+        world.put_length(0, key, false, 1500, 1);
+        if key.is_multiple_of(4) {
+            world.drop_key(0, 900_000 + key, false);
+        }
+        let (id, time) = (world.id(0), world.time());
+        let used = (0..10).map(|nth| key.saturating_sub(1 + 37 * nth));
+        let used: Vec<u64> = used.filter(|key| !key.is_multiple_of(8)).collect();
+        let lows: Vec<u64> = used.into_iter().map(|key| World::key(key).lo()).collect();
+        let _ = world.store.lookup(id, 1, &lows, Hold::Touch, time).unwrap();
+        (0..4).for_each(|_| world.tick());
+    }
+}
+
+/// A pool gets less at any moment of a reclaim, so that drops of the next victims find no space:
+/// requests are answered.
+#[test]
+fn a_pool_shrinks_at_any_moment_of_a_reclaim() {
+    for first in (600..720).step_by(3) {
+        let mut world = World::with_pools(3, small(10, 512), vec![rule("default", "", (0, 10))]);
+        put_use_and_drop(&mut world, 0..first);
+        assert!(world.laps() > 2, "the ring goes round: {:?}", world.store.stats());
+        let (limits, time) = (PoolLimits { minimum: 0, maximum: 4 }, world.time());
+        world.store.set_pool_limits(&[limits], time);
+        put_use_and_drop(&mut world, first..first + 300);
+        world.run_until(&format!("answered, less from {first} on"), World::is_idle);
+    }
 }
 
 /// A pool whose rule is gone keeps its blocks and its namespaces until other pools need the space.

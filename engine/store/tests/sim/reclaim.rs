@@ -1,6 +1,6 @@
 //! Rings that go round: reads, holds and drops while segments are used again.
 
-use kvrail_store::{Config, DeclineReason, Status};
+use kvrail_store::{Config, DeclineReason, Hold, Phase, Status};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -228,6 +228,44 @@ fn blocks_are_moved_for_who_waits_for_space() {
     let fast = [None, Some(1)].map(|owner| moved(&world, owner));
     assert!(fast[1] - slowly[1] > 100, "{fast:?} after {slowly:?}");
     assert!((fast[0] - slowly[0]) * 4 < fast[1] - slowly[1], "{fast:?} after {slowly:?}");
+}
+
+/// A put that is given up while recovery goes on hides an older one of its key. A third put of the
+/// key must not go before the first: it would come back.
+#[test]
+fn a_put_that_is_given_up_during_recovery_brings_nothing_back() {
+    let mut world = World::new(4, small(12, 512));
+    let put = |world: &mut World, key: u64| {
+        assert_eq!(world.put_length(0, key, false, 1500, 1), None);
+        world.run_until("put", World::is_idle);
+    };
+    (0..120).for_each(|key| put(&mut world, key));
+    world.settle();
+    world.cut(Cut::Kill);
+    world.reopen();
+    world.put_partly(0, 0, 1500, 2, 1);
+    world.store.owner_gone(1);
+    assert_eq!(world.store.phase(), Phase::Warming, "the first segment is not read");
+    world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+    assert_eq!(world.get(0, 0), Some(Status::Miss));
+    put(&mut world, 0);
+    // What is put next is cold, and everything else is used.
+    (1000..1060).for_each(|key| put(&mut world, key));
+    for key in 2000.. {
+        put(&mut world, key);
+        let (id, time) = (world.id(0), world.time());
+        for first in (1..113).chain(2000..key).step_by(8) {
+            let lows: Vec<u64> = (first..first + 8).map(|key| World::key(key).lo()).collect();
+            let _ = world.store.lookup(id, 1, &lows, Hold::Touch, time).unwrap();
+        }
+        if world.laps() > 1 {
+            break;
+        }
+    }
+    world.settle();
+    world.cut(Cut::Kill);
+    world.reopen();
+    world.verify();
 }
 
 /// Everything is hot: reclaim still ends, and puts go on.

@@ -118,6 +118,8 @@ pub(crate) struct World {
     pub(crate) drops: bool,
     /// Offsets of the durable writes of the store.
     pub(crate) durable_writes: Vec<u64>,
+    /// Places of copies of moved blocks.
+    pub(crate) move_writes: Vec<std::ops::Range<u64>>,
     /// Bytes that the store read for itself, and in how many reads.
     pub(crate) own_reads: u64,
     pub(crate) own_read_tasks: u64,
@@ -186,6 +188,7 @@ impl World {
             read_ends: ReadEnds::Soon,
             drops: true,
             durable_writes: Vec::new(),
+            move_writes: Vec::new(),
             own_reads: 0,
             own_read_tasks: 0,
             moved_for: BTreeMap::new(),
@@ -369,7 +372,7 @@ impl World {
         self.answers.pop().or_else(|| self.store.next_reply())
     }
 
-    /// Counts the writes of moved blocks.
+    /// Counts and enters the writes of moved blocks.
     fn count_move(&mut self, task: &Task) {
         let buffers = self.config.buffers;
         let moves = matches!(task.memory, Memory::Pool { buffer, .. } if buffer < buffers);
@@ -379,6 +382,7 @@ impl World {
                 Urgency::Client | Urgency::Background => None,
             };
             *self.moved_for.entry(owner).or_default() += 1;
+            self.move_writes.push(task.offset..task.offset + task.length);
         }
     }
 
