@@ -27,18 +27,28 @@ install -D -m 755 -s "$binary" "$tree/usr/bin/kvrail"
 put 644 config/systemd/kvrail.service usr/lib/systemd/system/kvrail.service
 put 644 config/systemd/kvrail-target.service usr/lib/systemd/system/kvrail-target.service
 put 644 config/host/sysusers.conf usr/lib/sysusers.d/kvrail.conf
-put 644 config/host/udev.rules etc/udev/rules.d/90-kvrail.rules
+put 644 config/host/udev.rules usr/lib/udev/rules.d/90-kvrail.rules
 install -d "$tree/etc/kvrail/kvrail.toml.d"
 "$tree/usr/bin/kvrail" config default >"$tree/etc/kvrail/kvrail.toml"
 doc=usr/share/doc/kvrail
-put 644 LICENSE "$doc/copyright"
+put 644 config/debian/copyright "$doc/copyright"
 put 644 docs/service.md "$doc/README.md"
 put 644 docs/runbooks.md "$doc/runbooks.md"
 for file in config/host/*.conf config/examples/*.toml config/grafana/*.json \
     config/prometheus/*.yaml; do
     put 644 "$file" "$doc/examples/$(basename "$file")"
 done
-gzip -9n <CHANGELOG.md >"$tree/$doc/changelog.gz"
+gzip -9n <CHANGELOG.md >"$tree/$doc/CHANGELOG.md.gz"
+# The builder is the maintainer, from the variables of Debian's tools.
+maintainer="${DEBFULLNAME:-The kvrail authors} <${DEBEMAIL:-kvrail@localhost}>"
+# The changelog in Debian's form has the release alone.
+gzip -9n >"$tree/$doc/changelog.gz" <<END
+kvrail ($version) unstable; urgency=medium
+
+  * This release; CHANGELOG.md.gz beside this file has its changes.
+
+ -- $maintainer  $(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" -R)
+END
 
 # The binary itself prints its man pages and completions.
 install -d "$tree"/usr/share/man/man1 "$tree"/usr/share/{bash-completion,zsh,fish}
@@ -57,8 +67,6 @@ depends="libc6 (>= ${libc#GLIBC_}), libgcc-s1"
 kib=$(find "$tree" -type f -printf '%s\n' -o -type d -printf '1\n' |
     awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 install -d "$tree/DEBIAN"
-# The builder is the maintainer, from the variables of Debian's tools.
-maintainer="${DEBFULLNAME:-The kvrail authors} <${DEBEMAIL:-kvrail@localhost}>"
 control=$(<config/debian/control.in)
 for word in VERSION ARCHITECTURE KIB DEPENDS MAINTAINER; do
     value=${word,,}
@@ -67,7 +75,9 @@ done
 echo "$control" >"$tree/DEBIAN/control"
 (cd "$tree" && find etc -type f | sed 's|^|/|' | LC_ALL=C sort) >"$tree/DEBIAN/conffiles"
 for script in postinst prerm postrm; do
-    install -m 755 "config/debian/$script" "$tree/DEBIAN/$script"
+    # Debian's policy names the shells of these scripts.
+    sed '1s|.*|#!/bin/sh|' "config/debian/$script" >"$tree/DEBIAN/$script"
+    chmod 755 "$tree/DEBIAN/$script"
 done
 (cd "$tree" && find etc usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) \
     >"$tree/DEBIAN/md5sums"

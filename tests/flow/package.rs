@@ -58,7 +58,7 @@ fn the_package_has_its_parts_and_two_builds_are_the_same() {
         "usr/bin/kvrail",
         "usr/lib/systemd/system/kvrail.service",
         "usr/lib/sysusers.d/kvrail.conf",
-        "etc/udev/rules.d/90-kvrail.rules",
+        "usr/lib/udev/rules.d/90-kvrail.rules",
         "usr/share/man/man1/kvrail.1.gz",
         "usr/share/man/man1/kvrail-volume-create.1.gz",
         "usr/share/bash-completion/completions/kvrail",
@@ -78,6 +78,23 @@ fn the_package_has_its_parts_and_two_builds_are_the_same() {
     let program = tree.join("usr/bin/kvrail");
     let file = tree.join("etc/kvrail/kvrail.toml");
     stdout_of(Command::new(program).args(["config", "check", "--config"]).arg(file));
+}
+
+#[test]
+fn the_package_keeps_to_debians_policy() {
+    let folder = TempDir::new().unwrap();
+    let Some(package) = build(folder.path()) else { return };
+    if !is_there("lintian") {
+        return println!("skipped: no lintian");
+    }
+    // The maintainer is the builder, a user of this machine; and tests pack without compression.
+    let of_the_test = "bogus-mail-host,bogus-mail-host-in-debian-changelog,\
+                       uses-no-compression-for-control-tarball,\
+                       uses-no-compression-for-data-tarball";
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--fail-on", "error", "--suppress-tags", of_the_test]);
+    let output = lintian.arg(&package).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
 }
 
 #[test]
