@@ -40,8 +40,10 @@ if [[ $refused ]]; then
     exit 1
 fi
 
-# Flows start the real binary; tests find it where a build of the workspace leaves it.
-step build cargo build --workspace --locked
+# Flows start the real binary; tests find it where a build of the workspace leaves it. With all
+# targets: dependencies of tests add features to those of the product, and a build without them
+# would be made again for the tests.
+step build cargo build --workspace --all-targets --locked
 # With the output of tests that pass, which names skipped parts.
 step test cargo test --workspace --all-targets --no-fail-fast --locked -- --show-output
 step doctest cargo test --workspace --doc --no-fail-fast --locked
