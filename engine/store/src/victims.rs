@@ -67,7 +67,7 @@ pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
     if let Some(stale) = core.segments.stale(pool) {
         return Some(ordered(stale));
     }
-    let coldest = core.worth.coldest(pool, &core.segments)?;
+    let coldest = core.worth.coldest(pool, &core.segments, core.now().ns)?;
     let (from, to) = core.segments.drops(coldest);
     let most = core.geometry().segment_bytes / 16 * DROPS_SIXTEENTHS;
     let few = is_oldest(core, coldest) || (to - from) * DROP_BYTES <= most;

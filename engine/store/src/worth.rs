@@ -111,6 +111,8 @@ fn shifted(tick: u64, entry: &Entry, by: u64) -> u64 {
 struct Coldest {
     segment: u32,
     epoch: u64,
+    /// The survey found it passed over.
+    spared: bool,
 }
 
 /// State of a pool.
@@ -272,12 +274,14 @@ impl Worth {
         if pool.known { self.clock.tick() - pool.cut_tick } else { 0 }
     }
 
-    /// A pool's coldest segment, once: then another survey is needed.
-    pub(crate) fn coldest(&mut self, pool: u8, segments: &Segments) -> Option<u32> {
+    /// A pool's coldest segment, once: then another survey is needed. One that was passed over while
+    /// the survey went on is none: it would go before all others.
+    pub(crate) fn coldest(&mut self, pool: u8, segments: &Segments, now_ns: u64) -> Option<u32> {
         let coldest = self.pools[usize::from(pool)].coldest.take();
         let there = |coldest: &Coldest| {
             segments.epoch(coldest.segment) == coldest.epoch
                 && segments.state(coldest.segment) == State::Sealed
+                && (coldest.spared || segments.spared(coldest.segment, now_ns).is_none())
         };
         self.wanted |= coldest.filter(there).is_none();
         coldest.filter(there).map(|coldest| coldest.segment)
@@ -320,7 +324,7 @@ impl Worth {
                 let age = segments.mean_tick(segment);
                 let age = age.map_or(AGE_MAX, |mean| tick.saturating_sub(mean));
                 let spared = segments.spared(segment, now_ns);
-                let coldest = Coldest { segment, epoch };
+                let coldest = Coldest { segment, epoch, spared: spared.is_some() };
                 self.tallies[usize::from(pool)].take(age, spared, coldest);
             }
         }
@@ -349,6 +353,7 @@ mod tests {
     use super::{
         AGE_MAX, BUCKETS, Clock, Coldest, GAP_BITS, STAMP_MASK, Tally, Turn, Worth, bucket,
     };
+    use crate::segments::{Segments, State};
 
     #[test]
     fn buckets_are_in_the_order_of_ages() {
@@ -374,17 +379,49 @@ mod tests {
     fn the_oldest_share_has_its_mean() {
         let mut tally = Tally::EMPTY;
         for age in 1..=32 {
-            tally.take(age, None, Coldest { segment: 7, epoch: age });
+            tally.take(age, None, Coldest { segment: 7, epoch: age, spared: false });
         }
-        tally.take(32, Some(9), Coldest { segment: 7, epoch: 33 });
+        tally.take(32, Some(9), Coldest { segment: 7, epoch: 33, spared: true });
         assert_eq!((tally.mean_of_oldest(33), tally.mean_of_oldest(1)), (32, 16));
         assert_eq!((tally.mean_of_next(16), Tally::EMPTY.mean_of_next(3)), (32, 0));
         assert_eq!(tally.coldest.map(|(turn, it)| (turn, it.epoch)), Some((Turn::Due(32), 32)));
         let mut spared = Tally::EMPTY;
         for held in [5, 3, 4] {
-            spared.take(7, Some(held), Coldest { segment: 7, epoch: held.into() });
+            let coldest = Coldest { segment: 7, epoch: held.into(), spared: true };
+            spared.take(7, Some(held), coldest);
         }
         assert_eq!(spared.coldest.map(|(_, it)| it.epoch), Some(3), "the fewest held bytes");
+    }
+
+    /// A segment that is passed over while a survey goes on is not the one of which all others were
+    /// passed over, too.
+    #[test]
+    fn one_that_is_passed_over_during_a_survey_waits_for_the_next_one() {
+        let mut segments = Segments::new(4);
+        for segment in 0..2 {
+            segments.found(segment, 0, (0, u64::from(segment) + 1, 0));
+            segments.set(segment, State::Sealed);
+        }
+        segments.sort();
+        let mut worth = Worth::new(1 << 20);
+        let survey = |worth: &mut Worth, segments: &Segments| {
+            while worth.survey_at().is_some() {
+                worth.step(segments, 5);
+            }
+        };
+        assert_eq!(worth.coldest(0, &segments, 5), None, "nothing is known yet");
+        worth.step(&segments, 5);
+        segments.pass_over(0, 100, 10);
+        survey(&mut worth, &segments);
+        assert_eq!(worth.coldest(0, &segments, 5), None, "the survey found it as it was before");
+        worth.step(&segments, 5);
+        survey(&mut worth, &segments);
+        assert_eq!(worth.coldest(0, &segments, 5), Some(1));
+        segments.pass_over(1, 200, 10);
+        assert_eq!(worth.coldest(0, &segments, 5), None);
+        worth.step(&segments, 5);
+        survey(&mut worth, &segments);
+        assert_eq!(worth.coldest(0, &segments, 5), Some(0), "of two the one with less");
     }
 
     #[test]
