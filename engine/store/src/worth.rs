@@ -274,8 +274,8 @@ impl Worth {
         if pool.known { self.clock.tick() - pool.cut_tick } else { 0 }
     }
 
-    /// A pool's coldest segment, once: then another survey is needed. One that was passed over while
-    /// the survey went on is none: it would go before all others.
+    /// A pool's coldest segment, once: then another survey is needed. One that was passed over
+    /// while the survey went on is none: it would go before all others.
     pub(crate) fn coldest(&mut self, pool: u8, segments: &Segments, now_ns: u64) -> Option<u32> {
         let coldest = self.pools[usize::from(pool)].coldest.take();
         let there = |coldest: &Coldest| {
