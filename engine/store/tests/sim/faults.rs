@@ -1,5 +1,7 @@
 //! A medium that decays, and a drive that lies or fails.
 
+use kvrail_store::{Phase, StartError};
+
 use crate::drive::{Cut, Lies};
 use crate::each_seed;
 use crate::model::Now;
@@ -97,6 +99,10 @@ fn misdirect() {
             let lies = std::mem::take(&mut world.drive.lies);
             world.reopen();
             world.drive.lies = lies;
+            if matches!(world.store.phase(), Phase::Failed(StartError::Super(_))) {
+                // Both superblocks were lost: a start is refused.
+                break;
+            }
             world.verify();
         }
         corrupt.set(corrupt.get() + world.corrupt);
