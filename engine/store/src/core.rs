@@ -4,6 +4,7 @@ mod images;
 mod uses;
 
 use crate::admission::Admission;
+use crate::carriers::Carriers;
 use crate::config::{Config, Geometry};
 use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Feed, Gone};
@@ -143,6 +144,7 @@ pub(crate) struct Core {
     standing: Standing,
     /// Of each pool: numbers of drops without a record.
     ledgers: Box<[Ledger; POOLS_MAX]>,
+    carriers: Carriers,
     pools: Pools,
     /// The store has pools with names, now or once.
     pooled: bool,
@@ -170,6 +172,27 @@ impl Core {
     /// Numbers of a pool's drops without a record.
     pub(crate) fn ledger(&self, pool: u8) -> &Ledger {
         &self.ledgers[usize::from(pool)]
+    }
+
+    /// A head was found with a pool's ledger: that of the newest head counts.
+    pub(crate) fn found_ledger(&mut self, pool: u8, ledger: Ledger, (segment, epoch): (u32, u64)) {
+        if self.carriers.add(pool, segment, epoch) {
+            *self.ledger_mut(pool) = ledger;
+        }
+    }
+
+    /// The pool of the second ledger in the next head of a segment that a pool gets.
+    pub(crate) fn second_ledger(&self, segment: (u32, u8), pool: u8) -> u8 {
+        let has = |pool| !self.ledger(pool).ranges().is_empty();
+        self.carriers.second(segment, pool, has)
+    }
+
+    /// A segment's head will have the ledgers of these pools.
+    pub(crate) fn carry_ledgers(&mut self, pools: [u8; 2], segment: u32) {
+        let epoch = self.segments.epoch(segment);
+        for pool in pools {
+            let _ = self.carriers.add(pool, segment, epoch);
+        }
     }
 
     pub(crate) fn ledger_mut(&mut self, pool: u8) -> &mut Ledger {
@@ -216,6 +239,7 @@ impl Core {
             },
             standing: Standing::ALONE,
             ledgers: Box::new([Ledger::EMPTY; POOLS_MAX]),
+            carriers: Carriers::default(),
             pools: Pools::default(),
             pooled: false,
             shared: 0,
@@ -451,13 +475,13 @@ impl Core {
     }
 
     /// Whether a record that recovery has not read yet may overrule the entry: a later record of
-    /// the entry's segment, or a put above a drop's epoch.
+    /// the entry's segment, or a put in the segment of a drop's epoch or above.
     pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
         let dropped = entry.kind() == Kind::Dropped;
         let found = entry.is_there() || dropped && entry.place() != 0;
         let segment = || self.geometry.segment_of(entry.place());
         let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
-        let above = newest.is_some_and(|newest| self.segments.epoch(newest) > entry.bound());
+        let above = newest.is_some_and(|newest| self.segments.epoch(newest) >= entry.bound());
         found && self.segments.state(segment()) == State::Reading || dropped && above
     }
 

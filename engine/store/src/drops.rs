@@ -90,7 +90,10 @@ impl Drops {
         let Some(from) = expected else { return Hole::Harmless };
         let hole = self.above.map_or(Hole::Harmless, |to| self.hole(ledger, from, to));
         self.above = first;
-        hole
+        // Pages behind a hole may state that its drops were durable.
+        let new = (0..self.new.len()).filter_map(|nth| self.new.get(nth));
+        let durable = new.into_iter().any(|(low, _)| *low < self.durable);
+        if durable { Hole::Damage } else { hole }
     }
 
     fn hole(&mut self, ledger: &Ledger, from: u64, to: u64) -> Hole {
@@ -156,6 +159,19 @@ mod tests {
         // The next one ends at 2; number 2 was.
         assert_eq!(drops.page(NONE, 0, 2), Hole::Harmless);
         assert_eq!(drops.segment_end(NONE), Hole::Damage);
+    }
+
+    #[test]
+    fn a_later_page_states_that_a_hole_was_durable() {
+        for (durable, verdict) in [(1, Hole::Harmless), (2, Hole::Damage)] {
+            let mut drops = Drops::new();
+            drops.heads_end();
+            assert_eq!(drops.page(NONE, 0, 1), Hole::Harmless);
+            assert_eq!(drops.page(NONE, 2, 1), Hole::Harmless);
+            drops.durable(durable);
+            assert_eq!(drops.page(NONE, 3, 0), Hole::Harmless);
+            assert_eq!(drops.segment_end(NONE), verdict, "{durable} were durable");
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Which numbers of drops have no record any more, because their segments were reclaimed.
 //!
 //! Segments go in any order, so the numbers that are left on the medium have holes that are no
-//! damage. Each head carries the ledger of its segment's pool, and of the pool that the segment
-//! was in before.
+//! damage. Each head carries the ledger of its segment's pool, and that of another one.
 
 /// Ranges of a pool's ledger: two ledgers fill what a head has left.
 pub(crate) const LEDGER_MAX: usize = 116;

@@ -10,6 +10,7 @@
 
 mod admission;
 mod block;
+mod carriers;
 mod config;
 mod core;
 mod dropping;

@@ -486,11 +486,12 @@ impl Log {
         floors: [u64; POOLS_MAX],
     ) -> Head {
         let pool = core.segments.pool(segment);
+        let second = core.second_ledger((segment, before), pool);
         Head {
             epoch: core.segments.epoch(segment),
             pool,
-            before,
-            ledgers: [pool, before].map(|pool| *core.ledger(pool)),
+            second,
+            ledgers: [pool, second].map(|pool| *core.ledger(pool)),
             floors,
             drops: self.ends.map(|end| end.drops_durable),
             time: core.now().unix,

@@ -64,6 +64,7 @@ impl Prepare {
         {
             let epoch = core.segments.epoch(segment);
             let head = log.head(core, (segment, before), floors.map(|floor| floor.min(epoch)));
+            core.carry_ledgers([head.pool, head.second], segment);
             self.head = Some(head);
             self.write(core, segment, core.segments.first_copy(segment));
         }

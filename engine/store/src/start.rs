@@ -139,8 +139,6 @@ pub(crate) struct Starting {
     /// The copy that it was found in: the other one may be damaged.
     found_copy: u32,
     floors: [u64; POOLS_MAX],
-    /// Of each pool: the highest epoch of a head with its ledger.
-    ledgers_of: [u64; POOLS_MAX],
     highest: u64,
     page: Box<[u8]>,
 }
@@ -154,7 +152,6 @@ impl Starting {
             superblock: None,
             found_copy: 0,
             floors: [0; POOLS_MAX],
-            ledgers_of: [0; POOLS_MAX],
             highest: 0,
             page: vec![0; SPACE_BYTES].into_boxed_slice(),
         }
@@ -390,11 +387,8 @@ impl Starting {
             self.floors[pool] = self.floors[pool].max(head.floors[pool]);
             drops.durable(head.drops[pool]);
         }
-        for (pool, ledger) in [head.pool, head.before].into_iter().zip(head.ledgers) {
-            let newest = &mut self.ledgers_of[usize::from(pool)];
-            if head.epoch > *newest {
-                (*newest, *core.ledger_mut(pool)) = (head.epoch, ledger);
-            }
+        for (pool, ledger) in [head.pool, head.second].into_iter().zip(head.ledgers) {
+            core.found_ledger(pool, ledger, (segment, head.epoch));
         }
         self.highest = self.highest.max(head.epoch);
         core.segments.found(segment, copy, (head.pool, head.epoch, head.time));

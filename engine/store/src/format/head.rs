@@ -29,7 +29,7 @@ struct HeadLayout {
     spare: U32,
     floors: [U64; POOLS_MAX - 1],
     drops_of: [U64; POOLS_MAX - 1],
-    before: U32,
+    second: U32,
     ranges: [U16; 2],
     ledgers: [[[U64; 2]; LEDGER_MAX]; 2],
     reserved: [u8; RESERVED],
@@ -41,7 +41,7 @@ const _: () =
 const _: () =
     assert!(offset_of!(HeadLayout, floors) == 64 && offset_of!(HeadLayout, drops_of) == 184);
 const _: () =
-    assert!(offset_of!(HeadLayout, before) == 304 && offset_of!(HeadLayout, ledgers) == 312);
+    assert!(offset_of!(HeadLayout, second) == 304 && offset_of!(HeadLayout, ledgers) == 312);
 
 /// Fields of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,9 @@ pub(crate) struct Head {
     pub(crate) drops: [u64; POOLS_MAX],
     /// Seconds since 1970 when it was written.
     pub(crate) time: u32,
-    /// The pool that the segment was in before.
-    pub(crate) before: u8,
-    /// Numbers of drops without a record: of `pool`, and of `before`.
+    /// The pool of the second ledger.
+    pub(crate) second: u8,
+    /// Numbers of drops without a record: of `pool`, and of `second`.
     pub(crate) ledgers: [Ledger; 2],
 }
 
@@ -76,7 +76,7 @@ impl Head {
             spare: 0.into(),
             floors: behind(&self.floors),
             drops_of: behind(&self.drops),
-            before: u32::from(self.before).into(),
+            second: u32::from(self.second).into(),
             ranges: self.ledgers.each_ref().map(|ledger| count(ledger).into()),
             ledgers: self.ledgers.each_ref().map(ranges),
             reserved: [0; RESERVED],
@@ -97,7 +97,7 @@ impl Head {
             let pool = u8::try_from(pool.get()).ok();
             pool.filter(|pool| ours && usize::from(*pool) < POOLS_MAX)
         };
-        let (pool, before) = (known(image.pool)?, known(image.before)?);
+        let (pool, second) = (known(image.pool)?, known(image.second)?);
         let ledger = |of: usize| {
             let used = image.ledgers[of].get(..image.ranges[of].get().into())?;
             Ledger::of(used.iter().map(|[from, to]| (from.get(), to.get())))
@@ -108,7 +108,7 @@ impl Head {
             floors: with_first(image.floor, &image.floors),
             drops: with_first(image.drops, &image.drops_of),
             time: image.time.get(),
-            before,
+            second,
             ledgers: [ledger(0)?, ledger(1)?],
         })
     }
@@ -143,7 +143,7 @@ mod tests {
         let ledgers =
             [Ledger::of([(5, 9), (20, 21)].into_iter()), Ledger::of([(1, 2)].into_iter())];
         let ledgers = ledgers.map(|ledger| ledger.expect("ranges in order"));
-        Head { epoch: u64::MAX - 1, pool: 15, floors, drops, time: 77, before: 3, ledgers }
+        Head { epoch: u64::MAX - 1, pool: 15, floors, drops, time: 77, second: 3, ledgers }
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_pool_that_cannot_be_is_no_head() {
         let mut page = [0; PAGE_BYTES];
-        for wrong in [Head { pool: 16, ..head() }, Head { before: 16, ..head() }] {
+        for wrong in [Head { pool: 16, ..head() }, Head { second: 16, ..head() }] {
             wrong.encode(5, 8, &mut page);
             assert_eq!(Head::decode(&page, 5, 8), None);
         }

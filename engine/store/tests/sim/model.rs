@@ -31,6 +31,8 @@ struct State {
     prior: Now,
     /// It may have been evicted since it was last seen.
     doubtful: bool,
+    /// The model's doubts when its put began.
+    began: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +74,9 @@ impl Model {
 
     /// A put was taken, so the key was not there. `whole`: the store knew everything.
     pub(crate) fn putting(&mut self, space: u16, key: u64, value: Value, whole: bool) {
+        let doubts = self.doubts;
         let state = self.at(space, key);
+        state.began = doubts;
         assert!(!whole || state.must.is_none(), "key {key} was there: {state:?}");
         // The block was there and can be put again: it was evicted.
         state.prior = if let Now::This(_) = state.now { Now::Absent } else { state.now };
@@ -83,11 +87,13 @@ impl Model {
 
     /// A put was answered OK.
     pub(crate) fn put(&mut self, space: u16, key: u64, value: Value, durable: bool) {
+        let doubts = self.doubts;
         let state = self.at(space, key);
         if state.now == Now::Putting(value) {
             state.now = Now::This(value);
-            state.must = durable.then_some(value);
-            state.doubtful = false;
+            // It is there from its record on, and may be evicted before the answer.
+            state.doubtful = state.began != doubts;
+            state.must = (durable && !state.doubtful).then_some(value);
         }
     }
 

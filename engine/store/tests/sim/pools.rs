@@ -239,6 +239,39 @@ fn a_pool_shrinks_at_any_moment_of_a_reclaim() {
     }
 }
 
+/// A segment takes the numbers of drops along that its pool no longer has records of. Another pool
+/// gets it and uses it again, while the first one rests: the numbers stay on the medium.
+#[test]
+fn a_ledger_outlives_the_segment_that_carries_it() {
+    let mut world = world(5, 16, (0, 16));
+    let touch = |world: &mut World, keys: &[u64]| {
+        let (id, time) = (world.id(1), world.time());
+        for keys in keys.chunks(8) {
+            let lows: Vec<u64> = keys.iter().map(|key| World::key(*key).lo()).collect();
+            let _ = world.store.lookup(id, 1, &lows, Hold::Touch, time).unwrap();
+        }
+    };
+    for key in 0..160 {
+        put(&mut world, 1, key, 2000);
+        if key.is_multiple_of(4) {
+            world.drop_key(1, 900_000 + key, true);
+            world.run_until("dropped", World::is_idle);
+        }
+        // The second quarter is not used any more: one of its segments goes.
+        let used: Vec<u64> = (0..=key).filter(|key| !(40..80).contains(key)).collect();
+        touch(&mut world, &used);
+    }
+    let (held, time) = (pool(&world, "one").segments, world.time());
+    world.store.set_pool_limits(&[PoolLimits { minimum: 0, maximum: held - 1 }], time);
+    world.run_until("given", |world| pool(world, "one").segments < held);
+    flood(&mut world, 10_000..11_500);
+    world.settle();
+    world.cut(Cut::Power);
+    world.reopen();
+    world.verify();
+    assert_eq!(world.store.stats().distrusted, 0, "nothing durable is lost");
+}
+
 /// A pool whose rule is gone keeps its blocks and its namespaces until other pools need the space.
 /// Then its oldest segments go as if they belonged to the others, and the pool regains space in the
 /// same way.
