@@ -89,7 +89,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     told.encode(1, &mut made[1]);
     let ledgers = [Ledger::of([(5, 9)].into_iter()).expect("in order"), Ledger::EMPTY];
     let (floors, drops) = ([3; 16], [2; 16]);
-    let head = Head { epoch: 9, pool: 1, floors, drops, time: 77, before: 2, ledgers };
+    let head = Head { epoch: 9, pool: 1, floors, drops, time: 77, second: 2, ledgers };
     head.encode(5, 8, &mut made[2]);
     let mut page = Page::new();
     let key = Key::new(7 << 64 | 9);
