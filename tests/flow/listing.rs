@@ -234,6 +234,11 @@ fn a_key_is_explained_from_its_put_to_its_end() {
         assert_eq!(evicted.state, KeyState::Absent);
         evicted.event.is_some_and(|(event, _)| event.kind == EventKind::Evicted)
     });
+    writer.put(4, 5000);
+    writer.space.clear().unwrap();
+    let cleared = writer.space.explain(key(4)).unwrap();
+    assert_eq!(cleared.state, KeyState::Absent);
+    assert_eq!(cleared.event.map(|(event, _)| event.kind), Some(EventKind::Cleared));
     sidecar.stop();
 }
 

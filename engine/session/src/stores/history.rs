@@ -3,7 +3,7 @@
 //! A position is a number that grows by one with each event. Lost events take positions too, so a
 //! reader can compute the number of events that it misses.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use kvrail_poller::{GoneRow, GoneRows};
@@ -15,6 +15,8 @@ use crate::failure::{Failure, invalid};
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 16_384;
+/// Clears that are kept.
+const CLEARS_MAX: usize = 1024;
 /// Events and bytes of metadata of one answer.
 const PAGE_EVENTS: usize = 256;
 const PAGE_BYTES: usize = 16 << 10;
@@ -26,6 +28,9 @@ pub(super) struct History {
     kept: VecDeque<(EventInfo, Instant)>,
     /// Those of some keys, for longer.
     sample: Sample,
+    /// Uids that took the place of others when namespaces were cleared, with the position of the
+    /// next event. Events of a clear have the uid that is gone.
+    cleared: BTreeMap<u64, (u64, Instant)>,
     /// Losses that each member has reported.
     lost: Vec<u64>,
     /// Nothing was lost since.
@@ -34,8 +39,22 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(members: usize) -> Self {
-        let (lost, whole_since) = (vec![0; members], Instant::now());
-        Self { next: 0, kept: VecDeque::new(), sample: Sample::default(), lost, whole_since }
+        Self {
+            next: 0,
+            kept: VecDeque::new(),
+            sample: Sample::default(),
+            cleared: BTreeMap::new(),
+            lost: vec![0; members],
+            whole_since: Instant::now(),
+        }
+    }
+
+    /// A namespace was cleared, and has this uid now. Uids ascend: the oldest clear is the first.
+    pub(super) fn cleared(&mut self, uid: u64) {
+        if self.cleared.len() == CLEARS_MAX {
+            self.cleared.pop_first();
+        }
+        self.cleared.insert(uid, (self.next, Instant::now()));
     }
 
     /// The position of the next event.
@@ -112,14 +131,18 @@ impl History {
         Ok(EventPage { lost: next - since - events.len() as u64, events, next, more })
     }
 
-    /// The latest event about a key, or about its whole namespace, and the seconds since.
+    /// The latest event about a key, and the seconds since; without one, that its namespace was
+    /// cleared.
     pub(super) fn latest(&self, uid: u64, key: u128) -> Option<(EventInfo, u64)> {
-        let about = |event: &EventInfo| {
-            event.uid == uid && (event.key == key || event.kind == EventKind::Cleared)
-        };
+        let about = |event: &EventInfo| (event.uid, event.key) == (uid, key);
         let latest = self.kept.iter().rev().find(|(event, _)| about(event));
-        let (event, at) = latest.or_else(|| self.sample.latest(about))?;
-        Some((event.clone(), at.elapsed().as_secs()))
+        if let Some((event, at)) = latest.or_else(|| self.sample.latest(about)) {
+            return Some((event.clone(), at.elapsed().as_secs()));
+        }
+        let &(position, at) = self.cleared.get(&uid)?;
+        let (length, kind, metadata) = (0, EventKind::Cleared, Vec::new());
+        let event = EventInfo { position, uid, key, length, kind, metadata };
+        Some((event, at.elapsed().as_secs()))
     }
 
     /// How long keys that went are remembered, and this key.
@@ -148,7 +171,7 @@ fn event(position: u64, row: &GoneRow, metadata: &[u8]) -> EventInfo {
 mod tests {
     use kvrail_protocol::{EventInfo, EventKind};
 
-    use super::{EVENTS_MAX, History, Instant, PAGE_EVENTS};
+    use super::{CLEARS_MAX, EVENTS_MAX, History, Instant, PAGE_EVENTS};
 
     fn history(events: u64) -> History {
         let mut history = History::new(2);
@@ -208,11 +231,9 @@ mod tests {
         assert_eq!(history.latest(7, 1).unwrap().0.position, 1);
         assert_eq!(history.latest(8, 1), None);
         assert_eq!(history.latest(7, 9), None);
-        let (position, uid, key, length) = (3, 7, 0, 0);
-        let (kind, metadata) = (EventKind::Cleared, Vec::new());
-        let cleared = EventInfo { position, uid, key, length, kind, metadata };
-        history.keep(cleared, Instant::now());
-        assert_eq!(history.latest(7, 9).unwrap().0.kind, EventKind::Cleared);
+        (8..9 + CLEARS_MAX as u64).for_each(|uid| history.cleared(uid));
+        assert_eq!(history.latest(9, 9).unwrap().0.kind, EventKind::Cleared);
+        assert_eq!(history.latest(8, 9), None, "the oldest clear went");
     }
 
     #[test]

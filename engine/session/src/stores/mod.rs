@@ -419,7 +419,10 @@ impl Stores {
         if job.stage == JobStage::Changing {
             let what = match (job.created, &job.wish) {
                 (true, _) => "made",
-                (false, Wish::Clear { .. }) => "cleared",
+                (false, Wish::Clear { .. }) => {
+                    store.history.cleared(uid);
+                    "cleared"
+                }
                 // A drive was replaced.
                 (false, _) => "made again on members that lacked it",
             };

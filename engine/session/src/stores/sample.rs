@@ -13,7 +13,6 @@ use kvrail_protocol::{EventInfo, EventKind};
 const REACH: Duration = Duration::from_secs(3600);
 /// Events at most: 7 MB.
 const EVENTS_MAX: usize = 1 << 16;
-
 /// One key in this number at least.
 const ONE_IN_MAX: u32 = 1 << 20;
 
@@ -31,7 +30,7 @@ impl Default for Sample {
     }
 }
 
-/// Whether a key is one in so many. The bits are mixed: keys may be small numbers.
+/// Whether a key is in a sample of this size. The bits are mixed: keys may be small numbers.
 fn is_one_in(one_in: u32, key: u128) -> bool {
     // Of the golden ratio: the upper half of the product depends on all bits.
     let mixed = (key ^ key >> 64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -57,9 +56,9 @@ impl Sample {
         whole.min(oldest)
     }
 
-    /// Enters an event, if its key is in it. A cleared namespace concerns all keys.
+    /// Enters an event of a key, if the key is in it.
     pub(super) fn keep(&mut self, event: &EventInfo, now: Instant) {
-        if event.kind != EventKind::Cleared && !self.has(event.key) {
+        if event.kind == EventKind::Cleared || !self.has(event.key) {
             return;
         }
         let stays = |at: Instant| now.saturating_duration_since(at) < REACH;
@@ -73,20 +72,16 @@ impl Sample {
             self.kept.pop_front();
         }
         debug_assert!(self.kept.len() < EVENTS_MAX, "there is room for one more");
-        self.kept.push_back((EventInfo { metadata: Vec::new(), ..event.clone() }, now));
+        let &EventInfo { position, uid, key, length, kind, .. } = event;
+        let metadata = Vec::new(); // that of the feed is up to 1 KiB
+        self.kept.push_back((EventInfo { position, uid, key, length, kind, metadata }, now));
     }
 
-    /// Half of the keys leave it; of namespaces that were cleared, the oldest half.
+    /// Half of the keys leave it.
     fn halve(&mut self) {
         self.one_in *= 2;
-        let (one_in, mut cleared) = (self.one_in, 0_usize);
-        self.kept.retain(|(event, _)| match event.kind {
-            EventKind::Cleared => {
-                cleared += 1;
-                cleared.is_multiple_of(2)
-            }
-            EventKind::Evicted | EventKind::Dropped => is_one_in(one_in, event.key),
-        });
+        let one_in = self.one_in;
+        self.kept.retain(|(event, _)| is_one_in(one_in, event.key));
     }
 
     /// The latest event that something holds for.
@@ -149,9 +144,5 @@ mod tests {
         }
         assert_eq!((sample.kept.len(), sample.one_in()), (EVENTS_MAX, ONE_IN_MAX));
         assert!(sample.reach(Duration::MAX) < REACH);
-        for _ in 0..3 * EVENTS_MAX {
-            sample.keep(&gone(0, EventKind::Cleared), now);
-        }
-        assert!(sample.kept.len() <= EVENTS_MAX);
     }
 }
