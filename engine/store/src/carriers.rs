@@ -22,8 +22,8 @@ impl Carriers {
         newer
     }
 
-    /// The pool of the second ledger in a segment's next head, which is a pool's; `has` tells
-    /// whether a pool's ledger has numbers.
+    /// The pool of the second ledger in a segment's next head, which is a pool's; `has`: whether a
+    /// pool's ledger has numbers.
     pub(crate) fn second(
         &self,
         (segment, before): (u32, u8),

@@ -5,7 +5,7 @@
 //! (`log.rs` gives the reason why this is the order in which they were made). Entries already in
 //! the index therefore stay, with two exceptions: entries of the segment that is being read, and
 //! drops that were written again. Against such a drop, a put in a segment above the drop's original
-//! epoch counts.
+//! epoch counts, and a put behind the drop itself in its own segment.
 
 use crate::config::{Geometry, UNIT_BYTES};
 use crate::core::Core;
