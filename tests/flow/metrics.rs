@@ -108,7 +108,8 @@ fn a_port_in_use_is_a_trouble_until_it_is_free() {
     assert!(!text.contains("metrics_not_listening"), "{text}");
     let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     status.expect(0, &[]);
-    assert!(sidecar.stderr().contains(&format!("metrics and page: http://{address}/")));
+    let listening = format!("metrics and page: http://{address}/");
+    eventually("the log names the address", || sidecar.stderr().contains(&listening));
     sidecar.stop();
 }
 

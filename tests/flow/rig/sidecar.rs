@@ -18,6 +18,8 @@ pub(crate) struct Sidecar {
     child: Child,
     pidfd: OwnedFd,
     log: PathBuf,
+    /// Bytes that earlier sidecars of this place had logged.
+    earlier: u64,
     socket: PathBuf,
 }
 
@@ -29,12 +31,12 @@ pub(crate) struct Belongings {
 }
 
 impl Sidecar {
-    /// Starts one and waits until it serves.
+    /// Starts one and waits until it serves and its start report is in the log.
     pub(crate) fn start(place: &Place) -> Self {
         Self::start_as(place, place.serve())
     }
 
-    /// Starts this command and waits until it serves.
+    /// As [`Self::start`], with this command.
     pub(crate) fn start_as(place: &Place, command: Command) -> Self {
         let mut it = Self::launch(place, command);
         eventually("the sidecar serves", || {
@@ -43,6 +45,8 @@ impl Sidecar {
             }
             Client::attach(&it.socket).is_ok()
         });
+        // A thread of its own writes the log, at times after the first client has attached.
+        eventually("the log has the start report", || it.own_log().contains(" ready on "));
         it
     }
 
@@ -64,10 +68,11 @@ impl Sidecar {
     pub(crate) fn launch(place: &Place, mut command: Command) -> Self {
         let log = place.path("log");
         let output = File::options().append(true).create(true).open(&log).expect("our folder");
+        let earlier = output.metadata().expect("our file").len();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().expect("the program starts");
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("our child");
-        Self { child, pidfd, log, socket: place.socket() }
+        Self { child, pidfd, log, earlier, socket: place.socket() }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -81,6 +86,13 @@ impl Sidecar {
     /// All its standard error until now.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its standard error without that of earlier sidecars of this place.
+    fn own_log(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let own = log.get(self.earlier as usize..).unwrap_or_default();
+        String::from_utf8_lossy(own).into_owned()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
