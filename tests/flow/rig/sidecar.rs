@@ -19,7 +19,7 @@ pub(crate) struct Sidecar {
     pidfd: OwnedFd,
     log: PathBuf,
     /// Bytes that earlier sidecars of this place had logged.
-    earlier: u64,
+    earlier: usize,
     socket: PathBuf,
 }
 
@@ -69,6 +69,7 @@ impl Sidecar {
         let log = place.path("log");
         let output = File::options().append(true).create(true).open(&log).expect("our folder");
         let earlier = output.metadata().expect("our file").len();
+        let earlier = usize::try_from(earlier).expect("it fits memory");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().expect("the program starts");
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("our child");
@@ -91,7 +92,7 @@ impl Sidecar {
     /// Its standard error without that of earlier sidecars of this place.
     fn own_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        let own = log.get(self.earlier as usize..).unwrap_or_default();
+        let own = log.get(self.earlier..).unwrap_or_default();
         String::from_utf8_lossy(own).into_owned()
     }
 
