@@ -12,6 +12,7 @@ mod guide;
 mod hostile;
 mod idle;
 mod late_drives;
+mod latencies;
 mod listing;
 mod log;
 mod metrics;

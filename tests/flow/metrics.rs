@@ -11,7 +11,7 @@ use kvrail_client::{Pages, Request, StatusReport};
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 /// Requests one path; returns status and body.
-fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
+pub(crate) fn exchange<S: Read + Write>(mut stream: S, path: &str) -> (u16, String) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

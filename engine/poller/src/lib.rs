@@ -51,8 +51,8 @@ pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{Budget, InFlightBytes};
 pub use stats::{
-    Counter, DeviceStats, IoLatencies, LATENCY_BUCKETS, Latencies, LatencyCounts, OperationKind,
-    PollerStats, PoolStats, SessionStats, StoreStats,
+    Counter, DeviceStats, IoLatencies, Latencies, LatencyCounts, OperationKind, PollerStats,
+    PoolStats, SessionStats, StoreStats,
 };
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};

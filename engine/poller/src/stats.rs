@@ -6,12 +6,8 @@ use crossbeam_utils::CachePadded;
 use kvrail_counters::{
     Definition, DeviceCounters, MemberCounters, PollerCounters, PoolCounters, SessionCounters,
 };
-use kvrail_ring::{Class, Opcode};
+use kvrail_ring::{Class, LATENCY_BUCKETS, NewLatencies, Opcode, latency_bucket, latency_upper_ns};
 use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolView, Store};
-
-/// Buckets of a latency histogram: four to each power of two from 256 ns (bucket 0 is all below)
-/// to 2^36 ns, about 69 s.
-pub const LATENCY_BUCKETS: usize = 4 * 28 + 1;
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
@@ -55,24 +51,13 @@ impl Latencies {
     /// Counts the same latency this many times.
     #[inline]
     pub fn record(&self, ns: u64, times: u64) {
-        self.buckets[Self::bucket(ns)].add(times);
+        self.buckets[latency_bucket(ns)].add(times);
         self.sum_ns.add(ns.wrapping_mul(times));
     }
 
     /// All latencies together.
     fn sum_ns(&self) -> u64 {
         self.sum_ns.get()
-    }
-
-    #[inline]
-    fn bucket(ns: u64) -> usize {
-        if ns < 256 {
-            return 0;
-        }
-        let power = ns.ilog2();
-        let quarter = (ns >> (power - 2)) & 3;
-        let bucket = 1 + (u64::from(power) - 8) * 4 + quarter;
-        usize::try_from(bucket).expect("a u64 has 64 powers").min(LATENCY_BUCKETS - 1)
     }
 
     /// What was counted until now.
@@ -105,6 +90,20 @@ impl LatencyCounts {
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
+    /// Adds what a client has counted since.
+    pub fn add_new(&mut self, news: &NewLatencies) {
+        for (count, more) in self.counts.iter_mut().zip(&news.counts) {
+            *count += u64::from(*more);
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(news.sum_ns);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
     /// All latencies together, in nanoseconds.
     #[must_use]
     pub fn sum_ns(&self) -> u64 {
@@ -117,7 +116,7 @@ impl LatencyCounts {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(bucket, &count)| match bucket {
             LAST => (u64::MAX, count),
-            _ => (upper_ns(bucket), count),
+            _ => (latency_upper_ns(bucket), count),
         })
     }
 
@@ -125,7 +124,7 @@ impl LatencyCounts {
     /// is reached; 0 when there are none.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u64 {
-        let total: u64 = self.counts.iter().sum();
+        let total = self.count();
         if total == 0 {
             return 0;
         }
@@ -134,19 +133,11 @@ impl LatencyCounts {
             left -= count as f64;
             left <= 0.0
         });
-        upper_ns(reached.unwrap_or(LAST))
+        latency_upper_ns(reached.unwrap_or(LAST))
     }
 }
 
 const LAST: usize = LATENCY_BUCKETS - 1;
-
-fn upper_ns(bucket: usize) -> u64 {
-    if bucket == 0 {
-        return 256;
-    }
-    let (power, quarter) = (8 + (bucket - 1) / 4, (bucket - 1) % 4);
-    (5 + quarter as u64) << (power - 2)
-}
 
 /// Kinds of operations whose latencies are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,16 +359,7 @@ impl PollerStats {
 
 #[cfg(test)]
 mod tests {
-    use super::{Latencies, upper_ns};
-
-    #[test]
-    fn a_bucket_holds_what_its_bounds_say() {
-        for ns in [0, 255, 256, 319, 320, 1000, 54_321, 1 << 30, u64::MAX] {
-            let bucket = Latencies::bucket(ns);
-            assert!(ns < upper_ns(bucket) || bucket == super::LATENCY_BUCKETS - 1);
-            assert!(bucket == 0 || ns >= upper_ns(bucket - 1));
-        }
-    }
+    use super::Latencies;
 
     #[test]
     fn quantiles_walk_the_buckets() {

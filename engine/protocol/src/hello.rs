@@ -17,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 4 };
+    pub const CURRENT: Self = Self { major: 2, minor: 5 };
 
     /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
     /// refuse the flag.
@@ -31,6 +31,12 @@ impl Version {
     #[must_use]
     pub const fn touches(self) -> bool {
         self.minor >= 2
+    }
+
+    /// Whether a client can share the latencies of its calls.
+    #[must_use]
+    pub const fn shares_latencies(self) -> bool {
+        self.minor >= 5
     }
 
     /// The version that two sides of one major use with each other.

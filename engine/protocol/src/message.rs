@@ -147,6 +147,13 @@ pub enum ControlRequest {
         /// The store.
         volume: u16,
     },
+    /// Read the latencies that I count of my calls. Comes with the descriptor of my memory file,
+    /// sealed against other sizes and new writable mappings. Once in a session. Reply:
+    /// `LatenciesShared`.
+    ShareLatencies {
+        /// Its exact size in bytes.
+        bytes: u64,
+    },
     /// How is everything? Reply: `Status`.
     Status,
     /// Read the slow requests since the last read. The first read begins a trace, which ends when
@@ -200,20 +207,21 @@ impl ControlRequest {
             | Self::Trace { .. } => 1,
             Self::Reload => 3,
             Self::SlowLog | Self::ShowConfig => 4,
+            Self::ShareLatencies { .. } => 5,
         }
     }
 
     /// Whether descriptors may belong to it.
     #[must_use]
     pub fn takes_fds(&self) -> bool {
-        matches!(self, Self::ImportArena { .. } | Self::AttachGpu(_) | Self::Spilled { .. })
+        self.fds() > 0 || matches!(self, Self::AttachGpu(_) | Self::Spilled { .. })
     }
 
     /// Descriptors that belong to it.
     #[must_use]
     pub fn fds(&self) -> usize {
         match self {
-            Self::ImportArena { .. } => 1,
+            Self::ImportArena { .. } | Self::ShareLatencies { .. } => 1,
             Self::AttachGpu(region) => region.fds(),
             _ => 0,
         }
@@ -335,6 +343,8 @@ pub enum ControlReply {
         /// Bytes of each member's; 0 where it has none.
         members: Vec<u64>,
     },
+    /// The latencies are read from now on.
+    LatenciesShared,
     /// How everything is.
     Status(Box<StatusReport>),
     /// Slow requests.

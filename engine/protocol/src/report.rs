@@ -40,6 +40,9 @@ pub struct StatusReport {
     /// Why the metrics endpoint does not listen; nothing while it does, or is not to.
     #[serde(default)]
     pub endpoint_problem: Option<String>,
+    /// Latencies of all clients' calls since the start.
+    #[serde(default)]
+    pub calls: Vec<CallLatencyReport>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
@@ -244,6 +247,65 @@ pub struct HistogramReport {
     pub buckets: Vec<(u64, u64)>,
 }
 
+impl HistogramReport {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Those that have come since an earlier report.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let was = |upper_ns| before.buckets.iter().find(|(was_ns, _)| *was_ns == upper_ns);
+        let buckets = self.buckets.iter().map(|&(upper_ns, count)| {
+            (upper_ns, count.saturating_sub(was(upper_ns).map_or(0, |(_, was)| *was)))
+        });
+        Self {
+            sum_ns: self.sum_ns.saturating_sub(before.sum_ns),
+            buckets: buckets.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// Upper bound, in nanoseconds, of the bucket in which this share (0 to 1) of all is reached;
+    /// 0 when there are none.
+    #[must_use]
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let mut left = share * self.count() as f64;
+        let reached = self.buckets.iter().find(|(_, count)| {
+            left -= *count as f64;
+            left <= 0.0
+        });
+        reached.or(self.buckets.last()).map_or(0, |(upper_ns, _)| *upper_ns)
+    }
+}
+
+/// Latencies of the calls of programs, from call to answer, as their clients have counted them.
+/// Gets and puts that ended OK, and all lookups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallLatencyReport {
+    /// `get`, `put` or `lookup`.
+    pub operation: String,
+    /// Size of the block: `<=64KiB`, `<=1MiB` or `>1MiB`; `any` of a lookup.
+    pub size: String,
+    /// From call to answer.
+    pub latency: HistogramReport,
+}
+
+/// Latencies of one client's calls since it attached, as in [`CallLatencyReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionLatencyReport {
+    /// `get`, `put` or `lookup`.
+    pub operation: String,
+    /// Size of the block, as there.
+    pub size: String,
+    /// How many.
+    pub count: u64,
+    /// In nanoseconds.
+    #[serde(flatten)]
+    pub latency: LatencyReport,
+}
+
 /// Latencies of the operations of one kind and class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoLatencyReport {
@@ -416,6 +478,9 @@ pub struct SessionReport {
     /// Counters since it attached.
     #[serde(flatten)]
     pub counters: SessionCounters<Option<u64>>,
+    /// Latencies of its calls, by operation and size; none from a client of an earlier release.
+    #[serde(default)]
+    pub latencies: Vec<SessionLatencyReport>,
     /// `attached`, or `reclaiming: ` and why it ended, and which stalled pollers it waits for.
     pub state: String,
     /// Seconds in that state.

@@ -15,6 +15,8 @@ mod ids;
 mod keyed;
 #[cfg(not(loom))]
 mod lane;
+#[cfg(not(loom))]
+mod latency;
 pub mod limits;
 mod presence;
 #[cfg(not(loom))]
@@ -49,6 +51,11 @@ pub use keyed::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Side, keys_slot};
 pub use kvrail_units::METADATA_BYTES_MAX;
 #[cfg(not(loom))]
 pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
+#[cfg(not(loom))]
+pub use latency::{
+    BlockSize, CALL_LATENCIES_BYTES, CallLatencies, CallLatenciesReader, LATENCY_BUCKETS,
+    NewLatencies, TimedCall, latency_bucket, latency_upper_ns,
+};
 pub use presence::Presence;
 #[cfg(not(loom))]
 pub use presence_table::{PresenceReader, PresenceWriter};

@@ -72,6 +72,8 @@ impl ShmTable {
 
 // SAFETY: only atomic access goes through the pointer, and the block is Send + Sync itself.
 unsafe impl Send for ShmTable {}
+// SAFETY: as for Send.
+unsafe impl Sync for ShmTable {}
 
 /// An array of slots of `WORDS` 64-bit words. Slots are moved word by word through relaxed
 /// atomics: plain moves on every machine we know, and no data race even when the peer scribbles.

@@ -19,6 +19,7 @@ mod failure;
 mod file_id;
 mod gpus;
 mod kept;
+mod latencies;
 mod lock;
 mod memory_worker;
 mod memory_workers;

@@ -105,7 +105,7 @@ pub(crate) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn quantiles(counted: &LatencyCounts) -> LatencyReport {
+pub(crate) fn quantiles(counted: &LatencyCounts) -> LatencyReport {
     LatencyReport {
         p50_ns: counted.quantile_ns(0.5),
         p99_ns: counted.quantile_ns(0.99),
@@ -113,7 +113,7 @@ fn quantiles(counted: &LatencyCounts) -> LatencyReport {
     }
 }
 
-fn histogram(counted: &LatencyCounts) -> HistogramReport {
+pub(crate) fn histogram(counted: &LatencyCounts) -> HistogramReport {
     HistogramReport { sum_ns: counted.sum_ns(), buckets: counted.buckets().collect() }
 }
 

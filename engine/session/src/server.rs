@@ -32,6 +32,7 @@ use crate::events::{EventLoop, Source};
 use crate::failure::Failure;
 use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
+use crate::latencies::ClientLatencies;
 use crate::memory_worker::{FetchError, Fetched, WorkerEvent};
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
@@ -74,6 +75,7 @@ pub struct Server {
     pollers: Pollers,
     wakers: Wakers,
     watch: Watch,
+    latencies: ClientLatencies,
     busy: BusyShares,
     recent: Recent,
     /// Latest reason for memory that is not registered with the rings, if any.
@@ -144,6 +146,7 @@ impl Server {
             regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
             stores,
             queues: Queues::default(),
+            latencies: ClientLatencies::default(),
             busy,
             recent: Recent::default(),
             unregistered,
@@ -264,6 +267,7 @@ impl Server {
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
         self.recent.sample(self.pollers.handles(), now);
+        self.latencies.look(now);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
         self.stores.look_at_refusals(self.pollers.handles(), now);
@@ -504,6 +508,10 @@ impl Server {
             ControlRequest::AttachGpu(info) => {
                 let at = gpus::find(&self.config.gpus, &info.gpu)?;
                 self.regions.grant_gpu(id, at, (info, fds), &policy.limits)?
+            }
+            ControlRequest::ShareLatencies { bytes } => {
+                self.latencies.share(id, &fds, bytes)?;
+                return Ok(Some(Reply::new(id, seq, ControlReply::LatenciesShared)));
             }
             ask => return self.handle_small(id, seq, ask),
         };
@@ -810,6 +818,7 @@ impl Server {
             self.pollers.send_each(all, || Command::CloseSession(slot));
         }
         self.stores.session_ended(id, slot);
+        self.latencies.end(id);
     }
 
     /// Ends every session.
@@ -855,6 +864,7 @@ impl Server {
             volumes: self.volumes.iter().map(report::volume).collect(),
             shards: self.stores.report(handles),
             gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
+            calls: self.latencies.report(),
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
             notes: self.notes().collect(),
@@ -901,7 +911,8 @@ impl Server {
             WokenBy::Ringer => Waker::Ringer,
             WokenBy::Poller => Waker::Poller,
         };
-        session.report(self.holdings(session.id()), counted, &waits, woken_by)
+        let report = session.report(self.holdings(session.id()), counted, &waits, woken_by);
+        SessionReport { latencies: self.latencies.of(session.id()), ..report }
     }
 }
 

@@ -401,6 +401,7 @@ impl Session {
             queues: narrow(held.queues),
             woken_by,
             counters,
+            latencies: Vec::new(),
             state,
             since_s: self.since.elapsed().as_secs(),
         }

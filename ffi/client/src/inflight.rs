@@ -12,6 +12,7 @@ use crate::block_op::{BlockOp, Next, Verified};
 use crate::block_ops::BlockOps;
 use crate::done::{BlockNote, Completed, RangeEnd, Ticket};
 use crate::joins::{Joins, Origin};
+use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
 use crate::request::Request;
 use crate::route::LanePiece;
@@ -143,6 +144,7 @@ pub(crate) struct InflightTable {
     joins: Joins,
     blocks: BlockOps,
     answers: Answers,
+    latencies: QueueLatencies,
     /// Memory that hardware may still write although its request has ended.
     quarantined: Vec<Lease>,
 }
@@ -152,7 +154,7 @@ impl InflightTable {
     ///
     /// `tails` are pages for the tails of blocks: one for each entry, or none where the sidecar has
     /// no store.
-    pub(crate) fn new(depth: u32, tails: Vec<Lease>) -> Self {
+    pub(crate) fn new(depth: u32, tails: Vec<Lease>, latencies: QueueLatencies) -> Self {
         debug_assert!(tails.is_empty() || tails.len() == depth as usize, "a page for each entry");
         Self {
             entries: (0..depth).map(Entry::free).collect(),
@@ -161,6 +163,7 @@ impl InflightTable {
             joins: Joins::new(depth),
             blocks: BlockOps::new(tails),
             answers: Answers::default(),
+            latencies,
             quarantined: Vec::new(),
         }
     }
@@ -250,6 +253,11 @@ impl InflightTable {
     /// What gets of this queue's blocks came to.
     pub(crate) fn verified(&self) -> Verified {
         self.blocks.verified()
+    }
+
+    /// Where latencies of calls are counted.
+    pub(crate) fn latencies(&self) -> &QueueLatencies {
+        &self.latencies
     }
 
     /// The lookups that wait for answers.
@@ -382,6 +390,9 @@ impl InflightTable {
     ) {
         let op = self.blocks.take(index);
         self.vacate(index);
+        if let Some((call, took)) = op.latency(end.0, end.2) {
+            self.latencies.count(call, took);
+        }
         let reads = op.reads();
         let (mut done, tail) = op.into_done(end);
         match hardware {

@@ -52,6 +52,7 @@ mod inflight;
 mod joins;
 mod key;
 mod lanes;
+mod latencies;
 mod lease;
 mod listing;
 mod lookup;

@@ -121,6 +121,7 @@ type Group = ([u32; LOOKUP_KEYS], usize);
 #[must_use = "end it with `Queue::end_lookup`"]
 pub struct PendingLookup {
     namespace: Namespace,
+    begun: Instant,
     keys: Vec<BlockKey>,
     opcode: Opcode,
     extent: LookupExtent,
@@ -187,6 +188,7 @@ impl Queue {
         keys: &[BlockKey],
         how: &Lookup,
     ) -> Result<PendingLookup, ClientError> {
+        let begun = Instant::now();
         // A prefix ends where a block is not there for certain.
         let known = match how.extent {
             LookupExtent::Prefix => &keys[..namespace.probe_known(keys)],
@@ -199,7 +201,7 @@ impl Queue {
         let hold_ms = hold_ms(how.hold)?;
         let mut pending =
             self.ask(namespace, known, (Opcode::Lookup, how.extent), (hold_ms, flags))?;
-        pending.found.keys = keys.len();
+        (pending.begun, pending.found.keys) = (begun, keys.len());
         Ok(pending)
     }
 
@@ -213,6 +215,7 @@ impl Queue {
         let number = self.open_lookup(namespace)?;
         let mut pending = PendingLookup {
             namespace: namespace.clone(),
+            begun: Instant::now(),
             keys: keys.to_vec(),
             opcode,
             extent,
@@ -253,6 +256,9 @@ impl Queue {
             self.check_alive()?;
             self.publish();
             return Ok(None);
+        }
+        if pending.opcode == Opcode::Lookup {
+            self.count_lookup(pending.begun.elapsed());
         }
         Ok(Some(pending.finish()))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{ControlReply, ControlRequest, Hardware};
-use kvrail_ring::{Doorbell, Segment, Status, watch_hangup};
+use kvrail_ring::{Doorbell, Segment, Status, TimedCall, watch_hangup};
 
 use crate::answers::{KeysAnswer, KeysName};
 use crate::arena::Arena;
@@ -15,6 +15,7 @@ use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
 use crate::inflight::InflightTable;
 use crate::lanes::{LaneError, Lanes, Until};
+use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
 use crate::route::VolumeRoute;
 use crate::session::Session;
@@ -100,6 +101,9 @@ impl Queue {
     pub(crate) fn assemble(session: Arc<Session>, parts: Parts) -> Result<Self, ClientError> {
         let Parts { number, segment, wake_fd, doorbells, routes, tails } = parts;
         let (tails, tail_arena) = tails;
+        // Calls of stores are counted.
+        let latencies =
+            if tails.is_empty() { QueueLatencies::default() } else { session.latencies() };
         let depth = segment.depth();
         let (lanes, sleep) = segment.into_client();
         let pollers = session.pollers();
@@ -119,7 +123,7 @@ impl Queue {
             submitter: Submitter::new(session.tag(), routes),
             session,
             lanes: Lanes::new(lanes.into_iter().zip(doorbells)),
-            inflight: InflightTable::new(depth, tails),
+            inflight: InflightTable::new(depth, tails, latencies),
             tail_arena,
             waiter: Waiter::new(sleep, wake_fd),
             ready: VecDeque::with_capacity(2 * depth as usize),
@@ -353,6 +357,11 @@ impl Queue {
     /// Whether the sidecar knows lookups that touch.
     pub(crate) fn touches(&self) -> bool {
         self.session.control().protocol().touches()
+    }
+
+    /// Counts a lookup that has taken so long.
+    pub(crate) fn count_lookup(&self, took: Duration) {
+        self.inflight.latencies().count(TimedCall::Lookup, took);
     }
 
     /// Begins a lookup, and returns its number.

@@ -10,6 +10,7 @@ use kvrail_ring::{Epoch, RegionId, SessionId};
 
 use crate::control::Control;
 use crate::error::ClientError;
+use crate::latencies::{QueueLatencies, SharedLatencies};
 use crate::lease::Lease;
 use crate::opened::OpenedTable;
 use crate::spin::SpinLimits;
@@ -28,6 +29,7 @@ pub(crate) struct Session {
     /// the client: by then no arena is left to lease it from.
     quarantined: Mutex<Vec<Lease>>,
     opened: OpenedTable,
+    latencies: SharedLatencies,
 }
 
 impl Session {
@@ -50,6 +52,7 @@ impl Session {
             welcome,
             quarantined: Mutex::new(Vec::new()),
             opened: OpenedTable::default(),
+            latencies: SharedLatencies::default(),
         })
     }
 
@@ -59,6 +62,11 @@ impl Session {
 
     pub(crate) fn opened(&self) -> &OpenedTable {
         &self.opened
+    }
+
+    /// Where a queue counts the latencies of calls.
+    pub(crate) fn latencies(&self) -> QueueLatencies {
+        self.latencies.of(&self.control)
     }
 
     pub(crate) fn tag(&self) -> ClientTag {

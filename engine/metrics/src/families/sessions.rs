@@ -6,7 +6,20 @@ use kvrail_protocol::{SessionReport, StatusReport};
 use super::counters::families;
 use crate::exposition::{Family, Kind, Samples, Unit};
 
-pub(super) const FAMILIES: [Family; 4] = [
+pub(super) const FAMILIES: [Family; 5] = [
+    Family {
+        name: "kvrail_client_latency_seconds",
+        kind: Kind::Histogram,
+        unit: Unit::Seconds,
+        labels: &["operation", "size"],
+        help: "From a program's call to its answer, as clients count it: gets and puts that ended \
+               OK, by the size of the block, and lookups.",
+        samples: |report, to| {
+            for call in &report.calls {
+                to.add_histogram(&[&call.operation, &call.size], &call.latency);
+            }
+        },
+    },
     Family {
         name: "kvrail_session_info",
         kind: Kind::Gauge,

@@ -16,6 +16,7 @@ pub(crate) fn busy() -> StatusReport {
             "log_lines_lost": 5,
         },
         "pollers": all(poller, 16), "devices": all(device, 16), "shards": all(shard, 16),
+        "calls": [call("get", "<=64KiB"), call("lookup", "any")],
         "sessions": all(session, 64), "volumes": [volume()], "gpus": [gpu()],
         "regions": {
             "arenas": 64, "bytes": 1_u64 << 40, "quarantined": 1, "quarantined_bytes": 4096,
@@ -126,4 +127,9 @@ fn session(index: u64) -> Value {
         "accepted": 123_456_789, "completed": 123_456_789, "failed": 0, "bytes": 1_u64 << 44,
         "state": "attached", "since_s": 1000,
     })
+}
+
+fn call(operation: &str, size: &str) -> Value {
+    let latency = json!({"sum_ns": 700_000_000, "buckets": [[20_480, 4000], [1_048_576, 3000]]});
+    json!({"operation": operation, "size": size, "latency": latency})
 }

@@ -14,8 +14,8 @@ use kvrail_protocol::StatusReport;
 #[cfg(test)]
 pub(crate) use text::tests::report;
 pub(crate) use text::{
-    Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing, notes,
-    reasons, rows, short, stalls, troubles,
+    CALLS, Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing,
+    notes, reasons, rows, short, stalls, troubles,
 };
 
 use super::silent::explain;

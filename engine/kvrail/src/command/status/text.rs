@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{
-    DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
-    StatusReport, VolumeReport, Waker,
+    CallLatencyReport, DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport,
+    ShardReport, StatusReport, VolumeReport, Waker,
 };
 
 use Detail::{Screen, Verbose};
@@ -49,6 +49,7 @@ pub(crate) fn verbose(report: &StatusReport) -> String {
         gpus(report, Verbose),
         rows(&POLLERS, &report.pollers, Verbose) + &stalls(report),
         rows(&SESSIONS, &report.sessions, Verbose),
+        rows(&CALLS, &report.calls, Verbose),
         reasons(report, Verbose),
         notes(report),
     ];
@@ -484,6 +485,16 @@ const SESSIONS: [Column<SessionReport>; 15] = [
     ("COMPLETED", Verbose, |session| count(session.counters.completed)),
     ("FAILED", Screen, |session| count(session.counters.failed)),
     ("MOVED", Screen, |session| bytes(session.counters.bytes)),
+];
+
+/// Calls of clients, from call to answer.
+pub(crate) const CALLS: [Column<CallLatencyReport>; 6] = [
+    ("CALL", Screen, |call| call.operation.clone()),
+    ("SIZE", Screen, |call| call.size.clone()),
+    ("CALLS", Screen, |call| call.latency.count().to_string()),
+    ("P50", Screen, |call| duration(call.latency.quantile_ns(0.5))),
+    ("P99", Screen, |call| duration(call.latency.quantile_ns(0.99))),
+    ("P99.9", Screen, |call| duration(call.latency.quantile_ns(0.999))),
 ];
 
 /// A client in a PID namespace that the sidecar does not see has none.

@@ -1,13 +1,13 @@
 //! One frame: the sections below each other, as many lines of them as there is room for.
 
-use kvrail_protocol::{DeviceState, PollerReport, StatusReport};
+use kvrail_protocol::{DeviceState, PollerReport, SessionReport, StatusReport};
 
 use Detail::{Screen, Verbose};
 
 use super::view::{DeviceRate, Happened, Order, SessionRate, View};
 use crate::command::status::{
-    Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing, notes,
-    reasons, rows, short, stalls, troubles,
+    CALLS, Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing,
+    notes, reasons, rows, short, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -82,6 +82,7 @@ pub(super) fn sections(
         rows(&POLLERS, &report.pollers, view.detail) + &stalls(report),
         rows(&SHARDS, &report.shards, view.detail),
         gpus(report, view.detail),
+        rows(&CALLS, &happened.calls, view.detail),
         rows(&SESSIONS, &sessions, view.detail),
         why,
     ];
@@ -151,17 +152,24 @@ const POLLERS: [Column<PollerReport>; 7] = [
     ("DOORBELLS", Verbose, |poller| count(poller.counters.doorbells)),
 ];
 
-const SESSIONS: [Column<SessionRate>; 9] = [
+const SESSIONS: [Column<SessionRate>; 10] = [
     ("SESSION", Screen, |row| row.it.id.to_string()),
     ("PID", Screen, |row| client_pid(&row.it)),
     ("NAME", Screen, |row| row.it.name.clone()),
     ("STATE", Screen, |row| row.it.state.clone()),
     ("REQUESTS/S", Screen, |row| count(row.requests)),
     ("MOVED/S", Screen, |row| bytes(row.bytes)),
+    ("GET P99", Verbose, |row| duration(get_p99_ns(&row.it))),
     ("ARENAS", Screen, |row| human_bytes(row.it.arena_bytes)),
     ("QUEUES", Verbose, |row| row.it.queues.to_string()),
     ("FAILED", Screen, |row| count(row.it.counters.failed)),
 ];
+
+/// The slowest of its kinds of gets.
+fn get_p99_ns(session: &SessionReport) -> u64 {
+    let gets = session.latencies.iter().filter(|call| call.operation == "get");
+    gets.map(|call| call.latency.p99_ns).max().unwrap_or(0)
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use kvrail_counters::StoreCounters;
-use kvrail_protocol::{DeviceReport, SessionReport, StatusReport};
+use kvrail_protocol::{CallLatencyReport, DeviceReport, SessionReport, StatusReport};
 
 use super::terminal::Key;
 use crate::command::status::Detail;
@@ -130,6 +130,8 @@ pub(super) struct SessionRate {
 pub(super) struct Happened {
     pub(super) devices: Vec<DeviceRate>,
     pub(super) sessions: Vec<SessionRate>,
+    /// Calls that have ended between the two.
+    pub(super) calls: Vec<CallLatencyReport>,
     /// Gets of all stores that found their block.
     pub(super) hits: u64,
     /// Gets that did not, and keys that lookups did not find.
@@ -166,10 +168,17 @@ impl Happened {
                 it: it.clone(),
             }
         };
+        let call = |it: &CallLatencyReport| {
+            let mut was = before.calls.iter().filter(|_| same);
+            let was = was.find(|was| (&was.operation, &was.size) == (&it.operation, &it.size));
+            let latency = was.map_or(it.latency.clone(), |was| it.latency.since(&was.latency));
+            CallLatencyReport { latency, ..it.clone() }
+        };
         let gets = |of: Of| per(counted(now, of), Some(counted(before, of)));
         Self {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
+            calls: now.calls.iter().map(call).collect(),
             hits: gets(|counters| counters.hits),
             misses: gets(|counters| counters.misses) + gets(|counters| counters.lookup_misses),
         }

@@ -1,0 +1,271 @@
+//! Latencies: their buckets, and those that a client counts for its sidecar.
+//!
+//! A client counts its calls, from call to answer, in memory of its own. The sidecar maps it for
+//! reading and adds up what has come. Only statistics rest on it: a client that writes nonsense
+//! there is shown with nonsense.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvrail_memory::{MemoryError, Pinned, View};
+
+use crate::shm::ShmTable;
+use crate::sync::Ordering;
+
+/// Buckets of a latency histogram: four to each power of two from 256 ns (bucket 0 is all below)
+/// to 2^36 ns, about 69 s.
+pub const LATENCY_BUCKETS: usize = 4 * 28 + 1;
+
+/// The bucket of a latency.
+#[inline]
+#[must_use]
+pub fn latency_bucket(ns: u64) -> usize {
+    if ns < 256 {
+        return 0;
+    }
+    let power = ns.ilog2();
+    let quarter = (ns >> (power - 2)) & 3;
+    let bucket = 1 + (u64::from(power) - 8) * 4 + quarter;
+    usize::try_from(bucket).expect("a u64 has 64 powers").min(LATENCY_BUCKETS - 1)
+}
+
+/// Upper bound of a bucket, in nanoseconds; of the last one, which has none, its lower bound and a
+/// quarter.
+#[must_use]
+pub fn latency_upper_ns(bucket: usize) -> u64 {
+    if bucket == 0 {
+        return 256;
+    }
+    let (power, quarter) = (8 + (bucket - 1) / 4, (bucket - 1) % 4);
+    (5 + quarter as u64) << (power - 2)
+}
+
+/// Size of the block of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockSize {
+    /// At most 64 KiB.
+    Small,
+    /// At most 1 MiB.
+    Medium,
+    /// More.
+    Large,
+}
+
+impl BlockSize {
+    /// The class of a block of so many bytes.
+    #[must_use]
+    pub const fn of(bytes: u64) -> Self {
+        match bytes {
+            0..=0x1_0000 => Self::Small,
+            0x1_0001..=0x10_0000 => Self::Medium,
+            _ => Self::Large,
+        }
+    }
+
+    /// As reports and metrics have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "<=64KiB",
+            Self::Medium => "<=1MiB",
+            Self::Large => ">1MiB",
+        }
+    }
+}
+
+/// A call of a program that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedCall {
+    /// A get that ended OK.
+    Get(BlockSize),
+    /// A put that ended OK.
+    Put(BlockSize),
+    /// A lookup, whatever it found.
+    Lookup,
+}
+
+impl TimedCall {
+    /// All, in the order of their counts.
+    pub const ALL: [Self; 7] = [
+        Self::Get(BlockSize::Small),
+        Self::Get(BlockSize::Medium),
+        Self::Get(BlockSize::Large),
+        Self::Put(BlockSize::Small),
+        Self::Put(BlockSize::Medium),
+        Self::Put(BlockSize::Large),
+        Self::Lookup,
+    ];
+
+    /// Its place in `ALL`.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Get(size) => size as usize,
+            Self::Put(size) => 3 + size as usize,
+            Self::Lookup => 6,
+        }
+    }
+
+    /// As reports and metrics have it: `get`, `put` or `lookup`.
+    #[must_use]
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Self::Get(_) => "get",
+            Self::Put(_) => "put",
+            Self::Lookup => "lookup",
+        }
+    }
+
+    /// The class of its block's size; `any` of a lookup.
+    #[must_use]
+    pub const fn size(self) -> &'static str {
+        match self {
+            Self::Get(size) | Self::Put(size) => size.name(),
+            Self::Lookup => "any",
+        }
+    }
+}
+
+/// Words of a call: its buckets, and the sum of its latencies in units of `SUM_NS`. All of them
+/// come round: a reader adds up differences.
+const CALL_WORDS: usize = LATENCY_BUCKETS + 1;
+/// Unit of sums, in nanoseconds: 2^32 of them are 73 minutes.
+const SUM_NS: u64 = 1 << 10;
+
+/// Bytes that the counts take.
+pub const CALL_LATENCIES_BYTES: usize = 4096;
+const _: () = assert!(TimedCall::ALL.len() * CALL_WORDS * 4 <= CALL_LATENCIES_BYTES);
+
+/// The client's end of the counts.
+#[derive(Debug)]
+pub struct CallLatencies(ShmTable);
+
+impl CallLatencies {
+    /// Counts in memory that is zero.
+    ///
+    /// # Panics
+    /// If the memory has fewer than [`CALL_LATENCIES_BYTES`].
+    #[must_use]
+    pub fn new(memory: &Arc<dyn Pinned>) -> Self {
+        assert!(memory.bytes() >= CALL_LATENCIES_BYTES, "room for all counts");
+        Self(ShmTable::at(memory))
+    }
+
+    /// Counts a call.
+    pub fn count(&self, call: TimedCall, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let first = call.index() * CALL_WORDS;
+        // Statistics order nothing; several threads of the client count.
+        self.0.word(first + latency_bucket(ns)).fetch_add(1, Ordering::Relaxed);
+        let sum = u32::try_from(ns / SUM_NS).unwrap_or(u32::MAX);
+        self.0.word(first + LATENCY_BUCKETS).fetch_add(sum, Ordering::Relaxed);
+    }
+}
+
+/// The sidecar's end of the counts.
+#[derive(Debug)]
+pub struct CallLatenciesReader {
+    view: View,
+    seen: Vec<u32>,
+}
+
+/// Latencies of one call that have come since the last look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLatencies {
+    /// The call.
+    pub call: TimedCall,
+    /// How many, by bucket.
+    pub counts: Vec<u32>,
+    /// All of them together, in nanoseconds; each is counted a microsecond short at most.
+    pub sum_ns: u64,
+}
+
+impl CallLatenciesReader {
+    /// Counts that a client shows.
+    ///
+    /// # Errors
+    /// `MemoryError::WrongSize` for memory without room for them.
+    pub fn new(view: View) -> Result<Self, MemoryError> {
+        if view.bytes() < CALL_LATENCIES_BYTES {
+            let (announced, actual) = (CALL_LATENCIES_BYTES as u64, view.bytes() as u64);
+            return Err(MemoryError::WrongSize { announced, actual });
+        }
+        Ok(Self { view, seen: vec![0; TimedCall::ALL.len() * CALL_WORDS] })
+    }
+
+    /// What has come since the last time: the calls that have something.
+    pub fn take(&mut self) -> impl Iterator<Item = NewLatencies> {
+        TimedCall::ALL.into_iter().filter_map(|call| {
+            let first = call.index() * CALL_WORDS;
+            let counts = (first..first + LATENCY_BUCKETS).map(|word| self.come(word)).collect();
+            let sum_ns = u64::from(self.come(first + LATENCY_BUCKETS)) * SUM_NS;
+            let news = NewLatencies { call, counts, sum_ns };
+            news.counts.iter().any(|count| *count > 0).then_some(news)
+        })
+    }
+
+    fn come(&mut self, word: usize) -> u32 {
+        let now = self.view.load(word, Ordering::Relaxed); // a statistic orders nothing
+        now.wrapping_sub(std::mem::replace(&mut self.seen[word], now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_memory::Region;
+
+    use super::*;
+
+    fn shared() -> (CallLatencies, CallLatenciesReader) {
+        let region = Region::create_open("kvrail-test", CALL_LATENCIES_BYTES).unwrap();
+        region.close().unwrap();
+        let view = View::open(region.fd(), region.bytes() as u64).unwrap();
+        let memory: Arc<dyn Pinned> = Arc::new(region);
+        (CallLatencies::new(&memory), CallLatenciesReader::new(view).unwrap())
+    }
+
+    #[test]
+    fn a_bucket_holds_what_its_bounds_say() {
+        for ns in [0, 1, 255, 256, 319, 320, 1000, 4095, 4096, 1 << 30, (1 << 36) - 1] {
+            let bucket = latency_bucket(ns);
+            assert!(ns < latency_upper_ns(bucket), "{ns}");
+            assert!(bucket == 0 || ns >= latency_upper_ns(bucket - 1), "{ns}");
+        }
+        assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
+    }
+
+    #[test]
+    fn calls_stand_where_their_index_says() {
+        for (index, call) in TimedCall::ALL.into_iter().enumerate() {
+            assert_eq!(call.index(), index);
+        }
+        let sizes = [0, 64 << 10, (64 << 10) + 1, 1 << 20, (1 << 20) + 1].map(BlockSize::of);
+        let [small, medium, large] = [BlockSize::Small, BlockSize::Medium, BlockSize::Large];
+        assert_eq!(sizes, [small, small, medium, medium, large]);
+    }
+
+    #[test]
+    fn what_a_client_counts_is_taken_once() {
+        let (counts, mut reader) = shared();
+        let get = TimedCall::Get(BlockSize::Medium);
+        counts.count(get, Duration::from_micros(100));
+        counts.count(get, Duration::from_micros(100));
+        counts.count(TimedCall::Lookup, Duration::from_secs(100_000));
+        let taken: Vec<_> = reader.take().collect();
+        assert_eq!(taken.len(), 2);
+        assert_eq!((taken[0].call, taken[0].counts[latency_bucket(100_000)]), (get, 2));
+        assert_eq!(taken[0].sum_ns, 2 * (100_000 / 1024) * 1024);
+        assert_eq!((taken[1].call, taken[1].counts[LATENCY_BUCKETS - 1]), (TimedCall::Lookup, 1));
+        assert_eq!(reader.take().count(), 0);
+        counts.count(get, Duration::ZERO);
+        assert_eq!(reader.take().map(|news| news.counts[0]).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn memory_without_room_is_refused() {
+        let region = Region::create_open("kvrail-test", 4096).unwrap();
+        region.close().unwrap();
+        let wrong = View::open(region.fd(), 2 * region.bytes() as u64);
+        assert!(matches!(wrong, Err(MemoryError::WrongSize { .. })), "{wrong:?}");
+    }
+}
