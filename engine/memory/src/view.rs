@@ -3,7 +3,7 @@
 // UNSAFETY: the mapping is the value's own, and its file is sealed against other sizes, so that no
 // load faults. Loads are atomic: the writer stores at any time.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,19 +28,20 @@ impl View {
     ///
     /// # Errors
     /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize` or `Map` for what the peer got wrong.
-    pub fn open(fd: BorrowedFd<'_>, bytes: u64) -> Result<Self, MemoryError> {
+    pub fn open(fd: OwnedFd, bytes: u64) -> Result<Self, MemoryError> {
         let map_error = |errno| MemoryError::Map { errno };
-        let seals = fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemfd)?;
+        let seals = fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
         if !seals.contains(SEALS) {
             return Err(MemoryError::Unsealed { present: seals.bits() });
         }
-        let actual = u64::try_from(fstat(fd).map_err(map_error)?.st_size).unwrap_or(0);
+        let actual = u64::try_from(fstat(&fd).map_err(map_error)?.st_size).unwrap_or(0);
         if actual != bytes || actual == 0 {
             return Err(MemoryError::WrongSize { announced: bytes, actual });
         }
         let bytes = usize::try_from(bytes).map_err(|_| MemoryError::TooLarge { bytes })?;
         // SAFETY: a fresh mapping at an address the kernel picks; nothing else refers to it.
-        let raw = unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0) };
+        let raw =
+            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &fd, 0) };
         let base = NonNull::new(raw.map_err(map_error)?.cast());
         let view = Self { base: base.expect("mmap never returns page zero"), bytes };
         // SAFETY: the range is this value's own; no byte of it changes.

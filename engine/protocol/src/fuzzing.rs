@@ -34,7 +34,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let asks = [
         ControlRequest::CreateArena { bytes: 1 << 20, pages: Pages::Huge2MiB },
         ControlRequest::ImportArena { bytes: 4096 },
-        ControlRequest::ShareLatencies { bytes: 4096 },
+        ControlRequest::ShareLatencies,
         ControlRequest::Spilled { bytes: 7 },
     ];
     let client = (1..).zip(asks).map(|(seq, ask)| encode(&ClientMessage { seq, ask }));

@@ -147,13 +147,9 @@ pub enum ControlRequest {
         /// The store.
         volume: u16,
     },
-    /// Read the latencies that I count of my calls. Comes with the descriptor of my memory file,
-    /// sealed against other sizes and new writable mappings. Once in a session. Reply:
-    /// `LatenciesShared`.
-    ShareLatencies {
-        /// Its exact size in bytes.
-        bytes: u64,
-    },
+    /// Give me memory in which I count the latencies of my calls. Once in a session. Reply:
+    /// `Latencies`.
+    ShareLatencies,
     /// How is everything? Reply: `Status`.
     Status,
     /// Read the slow requests since the last read. The first read begins a trace, which ends when
@@ -207,21 +203,21 @@ impl ControlRequest {
             | Self::Trace { .. } => 1,
             Self::Reload => 3,
             Self::SlowLog | Self::ShowConfig => 4,
-            Self::ShareLatencies { .. } => 5,
+            Self::ShareLatencies => 5,
         }
     }
 
     /// Whether descriptors may belong to it.
     #[must_use]
     pub fn takes_fds(&self) -> bool {
-        self.fds() > 0 || matches!(self, Self::AttachGpu(_) | Self::Spilled { .. })
+        matches!(self, Self::ImportArena { .. } | Self::AttachGpu(_) | Self::Spilled { .. })
     }
 
     /// Descriptors that belong to it.
     #[must_use]
     pub fn fds(&self) -> usize {
         match self {
-            Self::ImportArena { .. } | Self::ShareLatencies { .. } => 1,
+            Self::ImportArena { .. } => 1,
             Self::AttachGpu(region) => region.fds(),
             _ => 0,
         }
@@ -343,8 +339,11 @@ pub enum ControlReply {
         /// Bytes of each member's; 0 where it has none.
         members: Vec<u64>,
     },
-    /// The latencies are read from now on.
-    LatenciesShared,
+    /// Memory for latencies, which the sidecar reads from now on. Comes with its memory file.
+    Latencies {
+        /// Its size.
+        bytes: u64,
+    },
     /// How everything is.
     Status(Box<StatusReport>),
     /// Slow requests.

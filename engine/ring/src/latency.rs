@@ -1,13 +1,13 @@
 //! Latencies: their buckets, and those that a client counts for its sidecar.
 //!
-//! A client counts its calls, from call to answer, in memory of its own. The sidecar maps it for
-//! reading and adds up what has come. Only statistics rest on it: a client that writes nonsense
-//! there is shown with nonsense.
+//! A client counts its calls, from call to answer, in memory that its sidecar has given it, and the
+//! sidecar adds up what has come. Only statistics rest on it: a client that writes nonsense there
+//! is shown with nonsense.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvrail_memory::{MemoryError, Pinned, View};
+use kvrail_memory::Pinned;
 
 use crate::shm::ShmTable;
 use crate::sync::Ordering;
@@ -141,14 +141,10 @@ const _: () = assert!(TimedCall::ALL.len() * CALL_WORDS * 4 <= CALL_LATENCIES_BY
 pub struct CallLatencies(ShmTable);
 
 impl CallLatencies {
-    /// Counts in memory that is zero.
-    ///
-    /// # Panics
-    /// If the memory has fewer than [`CALL_LATENCIES_BYTES`].
+    /// Counts in memory that is zero; nothing where it has fewer than [`CALL_LATENCIES_BYTES`].
     #[must_use]
-    pub fn new(memory: &Arc<dyn Pinned>) -> Self {
-        assert!(memory.bytes() >= CALL_LATENCIES_BYTES, "room for all counts");
-        Self(ShmTable::at(memory))
+    pub fn new(memory: &Arc<dyn Pinned>) -> Option<Self> {
+        (memory.bytes() >= CALL_LATENCIES_BYTES).then(|| Self(ShmTable::at(memory)))
     }
 
     /// Counts a call.
@@ -165,7 +161,7 @@ impl CallLatencies {
 /// The sidecar's end of the counts.
 #[derive(Debug)]
 pub struct CallLatenciesReader {
-    view: View,
+    counts: ShmTable,
     seen: Vec<u32>,
 }
 
@@ -181,16 +177,15 @@ pub struct NewLatencies {
 }
 
 impl CallLatenciesReader {
-    /// Counts that a client shows.
+    /// Counts in memory that is zero and no client has yet.
     ///
-    /// # Errors
-    /// `MemoryError::WrongSize` for memory without room for them.
-    pub fn new(view: View) -> Result<Self, MemoryError> {
-        if view.bytes() < CALL_LATENCIES_BYTES {
-            let (announced, actual) = (CALL_LATENCIES_BYTES as u64, view.bytes() as u64);
-            return Err(MemoryError::WrongSize { announced, actual });
-        }
-        Ok(Self { view, seen: vec![0; TimedCall::ALL.len() * CALL_WORDS] })
+    /// # Panics
+    /// If the memory has fewer than [`CALL_LATENCIES_BYTES`].
+    #[must_use]
+    pub fn new(memory: &Arc<dyn Pinned>) -> Self {
+        assert!(memory.bytes() >= CALL_LATENCIES_BYTES, "room for all counts");
+        let seen = vec![0; TimedCall::ALL.len() * CALL_WORDS];
+        Self { counts: ShmTable::at(memory), seen }
     }
 
     /// What has come since the last time: the calls that have something.
@@ -205,7 +200,7 @@ impl CallLatenciesReader {
     }
 
     fn come(&mut self, word: usize) -> u32 {
-        let now = self.view.load(word, Ordering::Relaxed); // a statistic orders nothing
+        let now = self.counts.word(word).load(Ordering::Relaxed); // a statistic orders nothing
         now.wrapping_sub(std::mem::replace(&mut self.seen[word], now))
     }
 }
@@ -218,10 +213,8 @@ mod tests {
 
     fn shared() -> (CallLatencies, CallLatenciesReader) {
         let region = Region::create_open("kvrail-test", CALL_LATENCIES_BYTES).unwrap();
-        region.close().unwrap();
-        let view = View::open(region.fd(), region.bytes() as u64).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(region);
-        (CallLatencies::new(&memory), CallLatenciesReader::new(view).unwrap())
+        (CallLatencies::new(&memory).unwrap(), CallLatenciesReader::new(&memory))
     }
 
     #[test]
@@ -259,13 +252,5 @@ mod tests {
         assert_eq!(reader.take().count(), 0);
         counts.count(get, Duration::ZERO);
         assert_eq!(reader.take().map(|news| news.counts[0]).collect::<Vec<_>>(), [1]);
-    }
-
-    #[test]
-    fn memory_without_room_is_refused() {
-        let region = Region::create_open("kvrail-test", 4096).unwrap();
-        region.close().unwrap();
-        let wrong = View::open(region.fd(), 2 * region.bytes() as u64);
-        assert!(matches!(wrong, Err(MemoryError::WrongSize { .. })), "{wrong:?}");
     }
 }

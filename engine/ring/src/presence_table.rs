@@ -136,7 +136,7 @@ mod tests {
         );
         let writer = PresenceWriter::new(&shared);
         region.close().unwrap();
-        let view = View::open(region.fd(), region.bytes() as u64);
+        let view = View::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
         let reader = PresenceReader::new(view.unwrap()).unwrap();
         (region, writer, reader)
     }
@@ -192,7 +192,7 @@ mod tests {
     fn memory_without_a_table_is_none() {
         let region = Region::create_open("none", 8192).unwrap();
         region.close().unwrap();
-        let view = View::open(region.fd(), region.bytes() as u64);
+        let view = View::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
         assert!(PresenceReader::new(view.unwrap()).is_none());
     }
 }

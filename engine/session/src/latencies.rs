@@ -1,21 +1,17 @@
-//! Latencies of clients' calls: read from memory that each client shares, and added up over all
+//! Latencies of clients' calls: read from memory that each client is given, and added up over all
 //! sessions, ended ones included.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvrail_memory::{MemoryError, View};
+use kvrail_memory::{Pinned, Region};
 use kvrail_poller::LatencyCounts;
 use kvrail_protocol::{CallLatencyReport, SessionLatencyReport};
 use kvrail_ring::{CALL_LATENCIES_BYTES, CallLatenciesReader, TimedCall};
 
-use crate::failure::{Failure, invalid};
+use crate::failure::{Failure, invalid, quota};
 use crate::report::{histogram, quantiles};
-
-/// Most bytes that a client shares: the counts take one page, of 64 KiB at most.
-const BYTES_MAX: u64 = 64 << 10;
-const _: () = assert!(CALL_LATENCIES_BYTES as u64 <= BYTES_MAX);
 
 /// How often the memory of all sessions is read. Its sums come round after 73 minutes of latency.
 const LOOK: Duration = Duration::from_secs(1);
@@ -39,20 +35,18 @@ struct Shared {
 }
 
 impl ClientLatencies {
-    /// Reads the memory behind this descriptor from now on.
-    pub(crate) fn share(&mut self, id: u64, fds: &[OwnedFd], bytes: u64) -> Result<(), Failure> {
+    /// Memory for the counts of a session, which is read from now on.
+    pub(crate) fn share(&mut self, id: u64) -> Result<Arc<Region>, Failure> {
         if self.shared.contains_key(&id) {
             return Err(invalid("latencies are shared once in a session".into()));
         }
-        if bytes > BYTES_MAX {
-            let message = format!("latencies in {bytes} bytes; {BYTES_MAX} at most");
-            return Err(invalid(message));
-        }
-        let open = |fd: &OwnedFd| CallLatenciesReader::new(View::open(fd.as_fd(), bytes)?);
-        let reader = fds.first().ok_or(MemoryError::NotMemfd).and_then(open);
-        let reader = reader.map_err(|error| invalid(format!("latencies: {error}")))?;
+        let memory = Region::create_open("kvrail-latencies", CALL_LATENCIES_BYTES);
+        let memory = memory.map_err(|error| quota(format!("memory for latencies: {error}")))?;
+        let memory = Arc::new(memory);
+        let pinned: Arc<dyn Pinned> = Arc::clone(&memory) as _;
+        let reader = CallLatenciesReader::new(&pinned);
         self.shared.insert(id, Shared { reader, counts: Counts::default() });
-        Ok(())
+        Ok(memory)
     }
 
     /// Takes in what clients have counted, at most once a second.

@@ -509,10 +509,6 @@ impl Server {
                 let at = gpus::find(&self.config.gpus, &info.gpu)?;
                 self.regions.grant_gpu(id, at, (info, fds), &policy.limits)?
             }
-            ControlRequest::ShareLatencies { bytes } => {
-                self.latencies.share(id, &fds, bytes)?;
-                return Ok(Some(Reply::new(id, seq, ControlReply::LatenciesShared)));
-            }
             ask => return self.handle_small(id, seq, ask),
         };
         self.build(id, seq, granted).map(|()| None)
@@ -549,6 +545,12 @@ impl Server {
             }
             ControlRequest::CloseQueue { queue } => {
                 self.queues.close((id, queue), seq, &mut self.pollers)
+            }
+            ControlRequest::ShareLatencies => {
+                let memory = self.latencies.share(id)?;
+                let bytes = memory.bytes() as u64;
+                let reply = Reply::new(id, seq, ControlReply::Latencies { bytes });
+                Ok(Some(reply.with(memory, Vec::new())))
             }
             ControlRequest::ShowPresence { volume } => {
                 self.stores.show_presence((id, seq), volume).map(Some)

@@ -1,11 +1,11 @@
-//! Latencies of this client's calls, counted in memory that its sidecar reads.
+//! Latencies of this client's calls, counted in memory that its sidecar gives and reads.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kvrail_memory::{Pinned, Region};
+use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{ControlReply, ControlRequest};
-use kvrail_ring::{CALL_LATENCIES_BYTES, CallLatencies, TimedCall};
+use kvrail_ring::{CallLatencies, TimedCall};
 
 use crate::control::Control;
 use crate::error::ClientError;
@@ -26,16 +26,13 @@ fn share(control: &Control) -> Result<Option<Arc<CallLatencies>>, ClientError> {
     if !control.protocol().shares_latencies() {
         return Ok(None);
     }
-    let region = Region::create_open("kvrail-latencies", CALL_LATENCIES_BYTES)?;
-    // The mapping of this process stays as it is.
-    region.close()?;
-    let ask = ControlRequest::ShareLatencies { bytes: region.bytes() as u64 };
-    let packet = control.call("sharing latencies", ask, &[region.fd()])?;
-    let ControlReply::LatenciesShared = packet.message else {
-        return Err(ClientError::protocol(format!("answer to latencies: {:?}", packet.message)));
+    let packet = control.call("sharing latencies", ControlRequest::ShareLatencies, &[])?;
+    let (answer, [file]) = packet.exactly()?;
+    let ControlReply::Latencies { bytes } = answer else {
+        return Err(ClientError::protocol(format!("answer to latencies: {answer:?}")));
     };
-    let memory: Arc<dyn Pinned> = Arc::new(region);
-    Ok(Some(Arc::new(CallLatencies::new(&memory))))
+    let memory: Arc<dyn Pinned> = Arc::new(Region::import_with(file, bytes, Sealing::Size)?);
+    Ok(CallLatencies::new(&memory).map(Arc::new))
 }
 
 /// A queue's way to the counts.

@@ -1,7 +1,6 @@
 //! Presence tables of the sidecar, mapped for reading.
 
 use std::fmt;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,7 @@ impl Tables {
         let mut files = packet.fds.into_iter();
         let table = |bytes: u64| {
             let file = if bytes > 0 { files.next() } else { None };
-            file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file.as_fd(), bytes)?)))
+            file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file, bytes)?)))
         };
         let of = bytes.into_iter().map(table).collect::<Result<Vec<_>, ClientError>>()?;
         if of.len() != usize::from(members.count()) {

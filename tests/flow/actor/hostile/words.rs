@@ -133,14 +133,9 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
     let wrong = wrong_kinds();
     while target.time_is_left() {
         let mut polite = Rude::attach(&target.socket);
-        let asks = [
-            ControlRequest::ImportArena { bytes: 4096 },
-            ControlRequest::ShareLatencies { bytes: 4096 },
-        ];
-        for (ask, (what, fd)) in
-            asks.iter().flat_map(|ask| wrong.iter().map(move |kind| (ask, kind)))
-        {
-            polite.send(ask.clone(), &[fd.as_fd()]).expect("the sidecar reads");
+        for (what, fd) in &wrong {
+            let ask = ControlRequest::ImportArena { bytes: 4096 };
+            polite.send(ask, &[fd.as_fd()]).expect("the sidecar reads");
             match polite.receive().map(|(message, _)| message) {
                 Ok(SidecarMessage::Reply { answer, .. }) => {
                     let refused =
@@ -159,8 +154,6 @@ pub(crate) fn descriptors(target: &Target) -> u64 {
             (ControlRequest::Status, 1),
             (ControlRequest::ImportArena { bytes: 4096 }, 0),
             (ControlRequest::ImportArena { bytes: 4096 }, 2),
-            (ControlRequest::ShareLatencies { bytes: 4096 }, 0),
-            (ControlRequest::ShareLatencies { bytes: 4096 }, 2),
             (ControlRequest::ImportArena { bytes: 4096 }, FDS_MAX),
             (ControlRequest::Bye, FDS_MAX),
         ] {
