@@ -21,7 +21,7 @@ use crate::plan::{
 use crate::port::KeyedTarget;
 use crate::progress::warn_when_busy;
 use crate::report::{Comparison, Ratio, aims};
-use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
+use crate::runner::{BenchmarkResults, Outcome, Rounds, Runner, Suite};
 use crate::sidecar;
 use crate::versions::VersionMap;
 
@@ -59,7 +59,7 @@ struct StorageRun<'a> {
 /// # Errors
 /// When the options contradict each other, the ground cannot be made, or an arm breaks down. Failed
 /// operations and wrong bytes are no error here: the report counts them.
-pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
+pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<BenchmarkResults> {
     let cases = options.cases().map_err(BenchError::Options)?;
     let unit_bytes = version_unit_bytes(&cases);
     let pattern_bytes = options.volume_size / u64::from(unit_bytes) * u64::from(unit_bytes);
@@ -78,7 +78,7 @@ fn on(
     cases: Vec<Case>,
     mut ground: Ground,
     (pattern_bytes, unit_bytes): (u64, u32),
-) -> Result<Results> {
+) -> Result<BenchmarkResults> {
     ensure!(
         ground.geometry.capacity() >= pattern_bytes,
         "the volume has {} bytes, {pattern_bytes} are wanted; give a smaller --volume-size",

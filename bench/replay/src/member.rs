@@ -10,7 +10,7 @@ const PAGES: u16 = 0;
 
 /// The pages of a member, by their numbers.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct SimulatedMember {
     pages: HashMap<u64, Box<[u8]>>,
     /// First page of what was read into the buffer for pages.
     read_at: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Member {
     first_image: u16,
 }
 
-impl Member {
+impl SimulatedMember {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             pages: HashMap::new(),
@@ -47,7 +47,7 @@ impl Member {
     }
 }
 
-impl Pool for Member {
+impl Pool for SimulatedMember {
     fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
         assert!(buffer == PAGES && bytes.len() == PAGE, "pages are read one by one");
         match self.pages.get(&(self.read_at + u64::from(at) / PAGE as u64)) {

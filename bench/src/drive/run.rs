@@ -14,9 +14,9 @@ use crate::drive::tally::Tally;
 use crate::drive::{Window, closed, open};
 use crate::pattern::Pattern;
 use crate::plan::{Arrivals, Case, Op};
-use crate::port::{Port, Shape, Target};
+use crate::port::{Port, PortShape, Target};
 use crate::stream::{Origin, Schedule, SlotStream};
-use crate::versions::{Share, VersionMap};
+use crate::versions::{ClientShare, VersionMap};
 
 /// Time between the opening of the gate and the first operation, so that all threads are awake.
 const GATE_NS: u64 = 1_000_000;
@@ -215,13 +215,13 @@ fn client_thread(
     case: &Case,
     load: Load,
     clients: &Clients,
-    mut share: Share<'_>,
+    mut share: ClientShare<'_>,
     lot: Lot,
 ) -> Result<Tally> {
     if let Some(core) = way.cores.get(lot.index % way.cores.len().max(1)) {
         pin(*core)?;
     }
-    let shape = Shape { slots: case.requests(), buffer_bytes: case.block_bytes };
+    let shape = PortShape { slots: case.requests(), buffer_bytes: case.block_bytes };
     let mut tally = Tally::default();
     way.target
         .with_port(shape, &mut |port: &mut dyn Port| {

@@ -57,7 +57,7 @@ fn seats() -> Result<(Option<AllowedCpu>, Option<AllowedCpu>)> {
 
 /// Both pollers, running.
 #[derive(Debug)]
-pub(super) struct Pollers {
+pub(super) struct GpuPollers {
     device: PollerHandle,
     gpu: GpuPollerHandle,
     pub(super) lane: ClientLane,
@@ -108,7 +108,7 @@ fn gpu_side(gpu: &dyn Gpu, choices: &[Choice]) -> Result<GpuSide> {
     Ok(GpuSide { ports, setup, mailbox })
 }
 
-impl Pollers {
+impl GpuPollers {
     /// Between the files and the GPU, by the mechanism wanted.
     pub(super) fn on_files(
         gpu: &dyn Gpu,

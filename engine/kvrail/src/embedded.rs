@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kvrail_bench::plan::CLIENTS_MAX;
-use kvrail_bench::sidecar::{Serving, attach};
+use kvrail_bench::sidecar::{ServingSidecar, attach};
 use kvrail_bench::{BenchError, BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_metrics::Listen;
@@ -236,7 +236,7 @@ impl Harness for Embedded {
         let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
         let [null_store, store] = [NULL_STORE, STORE].map(|name| store.map(|_| name.to_owned()));
         let (volume, null_volume) = ("bench".to_owned(), Some("null".to_owned()));
-        attach(&Serving { socket, volume, store, null_volume, null_store }, options)
+        attach(&ServingSidecar { socket, volume, store, null_volume, null_store }, options)
     }
 
     fn close(&mut self) -> Result<()> {

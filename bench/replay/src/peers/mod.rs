@@ -9,7 +9,7 @@ pub(crate) use lru::{Lru, Order};
 pub(crate) use s3fifo::S3Fifo;
 
 /// A cache of the given number of blocks.
-pub(crate) trait Peer {
+pub(crate) trait PeerCache {
     /// A request asks for these blocks; those that are not there are put.
     fn request(&mut self, blocks: &[u32]) -> Found;
 }
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 
 /// The result of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum CacheAccess {
     /// It was there.
     Hit,
     /// It was not, and was written.
@@ -34,13 +34,13 @@ pub(crate) enum Access {
 }
 
 /// Blocks are asked for, and put, one after the other.
-fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> Access) -> Found {
+fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> CacheAccess) -> Found {
     let (mut found, mut unbroken) = (Found::default(), true);
     for block in blocks {
         let access = access(*block);
-        unbroken &= access == Access::Hit;
+        unbroken &= access == CacheAccess::Hit;
         found.hits += u64::from(unbroken);
-        found.written += u64::from(access == Access::Written);
+        found.written += u64::from(access == CacheAccess::Written);
     }
     found
 }

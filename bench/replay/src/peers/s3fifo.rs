@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Access, Found, Peer, in_turn};
+use super::{CacheAccess, Found, PeerCache, in_turn};
 
 /// Uses are counted up to this.
 const USES_MAX: u8 = 3;
@@ -97,23 +97,23 @@ impl S3Fifo {
 
 impl S3Fifo {
     /// A block is asked for.
-    fn access(&mut self, block: u32) -> Access {
+    fn access(&mut self, block: u32) -> CacheAccess {
         if self.places[block as usize] != Place::Out {
             let uses = &mut self.uses[block as usize];
             *uses = (*uses + 1).min(USES_MAX);
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
         if self.capacity == 0 {
-            return Access::Passed;
+            return CacheAccess::Passed;
         }
         let known = self.is_remembered(block);
         self.make_room();
         self.enter(block, if known { Place::Main } else { Place::Small });
-        Access::Written
+        CacheAccess::Written
     }
 }
 
-impl Peer for S3Fifo {
+impl PeerCache for S3Fifo {
     fn request(&mut self, blocks: &[u32]) -> Found {
         in_turn(blocks, |block| self.access(block))
     }
@@ -122,7 +122,7 @@ impl Peer for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::S3Fifo;
-    use crate::peers::Access;
+    use crate::peers::CacheAccess;
 
     #[test]
     fn a_scan_does_not_push_out_what_is_used() {
@@ -132,8 +132,8 @@ mod tests {
                 let _ = cache.access(block);
             });
         }
-        (100..1100).for_each(|block| assert_eq!(cache.access(block), Access::Written));
-        (0..5).for_each(|block| assert_eq!(cache.access(block), Access::Hit, "{block}"));
+        (100..1100).for_each(|block| assert_eq!(cache.access(block), CacheAccess::Written));
+        (0..5).for_each(|block| assert_eq!(cache.access(block), CacheAccess::Hit, "{block}"));
     }
 
     #[test]

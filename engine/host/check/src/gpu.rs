@@ -3,7 +3,7 @@
 use kvrail_topology::{Detail, Device, Kind};
 
 use crate::finding::Verdict;
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// First release of the open driver with peer-to-peer DMA from drives.
@@ -18,7 +18,7 @@ const BAR1_BYTES_MIN: u64 = 16 << 30;
 pub(crate) fn devices(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let found = gpus(machine)?;
     if found.is_empty() {
-        let wanted = machine.is_for(Purpose::Gpu);
+        let wanted = machine.is_for(HostPurpose::Gpu);
         let verdict = if wanted { Verdict::Failure } else { Verdict::Ok };
         return Ok(vec![Outcome::new(verdict, "this host has no GPU")]);
     }

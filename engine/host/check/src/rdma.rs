@@ -3,7 +3,7 @@
 use kvrail_topology::{Detail, Device, Kind, Port};
 
 use crate::finding::Verdict;
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// The first NIC with NVMe-oF target offload, ConnectX-5, and its first firmware that has it. NICs
@@ -14,7 +14,7 @@ const OFFLOAD_FIRMWARE_MIN: [u32; 3] = [16, 20, 1010];
 pub(crate) fn devices(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let found: Vec<&Device> = machine.map()?.of(Kind::Nic).collect();
     if found.is_empty() {
-        let wanted = machine.is_for(Purpose::Target) || machine.is_for(Purpose::Host);
+        let wanted = machine.is_for(HostPurpose::Target) || machine.is_for(HostPurpose::Host);
         let verdict = if wanted { Verdict::Warning } else { Verdict::Ok };
         return Ok(vec![Outcome::new(verdict, "this host has no RDMA device")]);
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::finding::{Finding, Verdict};
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 use crate::probe::Check;
 use crate::table::CHECKS;
@@ -12,7 +12,7 @@ use crate::table::CHECKS;
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The purpose it was made for; none is all of them.
-    pub purpose: Option<Purpose>,
+    pub purpose: Option<HostPurpose>,
     /// The kernel's release.
     pub kernel: String,
     /// In the order of the table.
@@ -52,7 +52,7 @@ pub fn examine(machine: &Machine) -> Report {
 
 /// Without a requested purpose, a missing optional part is no failure of the host.
 fn soften(check: &Check, machine: &Machine, outcome: Outcome) -> Outcome {
-    let optional = machine.purpose.is_none() && !check.purposes.contains(&Purpose::Serve);
+    let optional = machine.purpose.is_none() && !check.purposes.contains(&HostPurpose::Serve);
     let verdict = if optional { outcome.verdict.min(Verdict::Warning) } else { outcome.verdict };
     Outcome { verdict, ..outcome }
 }

@@ -11,7 +11,7 @@ use crate::place::{Place, place};
 use crate::plan::{Export, Plan, plan};
 use crate::probe::features;
 use crate::reconcile::Target;
-use crate::record::Store;
+use crate::record::RecordStore;
 use crate::snapshot::Snapshot;
 use crate::spec::TargetSpec;
 use crate::step::Step;
@@ -26,7 +26,7 @@ pub struct Applied {
     pub steps: Vec<Step>,
 }
 
-impl<T: Tree, S: Store> Target<T, S> {
+impl<T: Tree, S: RecordStore> Target<T, S> {
     /// The plan and the steps to it. Changes nothing, claims nothing. Where the tree comes with a
     /// module that is not loaded yet, an empty one is planned for.
     ///

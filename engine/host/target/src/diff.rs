@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use crate::error::Problem;
 use crate::item::{Change, Desired, Form, Item};
 use crate::place::{Place, is_below, place, subsystem_of};
-use crate::record::{Owned, Record};
+use crate::record::{OwnedObject, TargetRecord};
 use crate::snapshot::{Node, Snapshot};
 use crate::step::Step;
 
 /// The steps from `present` to `desired`; refusals where foreign objects are in the way.
 pub(crate) fn steps(
     present: &Snapshot,
-    record: &Record,
+    record: &TargetRecord,
     desired: &Desired,
 ) -> Result<Vec<Step>, Vec<Problem>> {
     let mine = mine(present, record);
@@ -37,11 +37,11 @@ pub(crate) fn steps(
 }
 
 /// Objects that kvrail made and that were not replaced since.
-pub(crate) fn mine<'a>(present: &Snapshot, record: &'a Record) -> Vec<&'a Owned> {
+pub(crate) fn mine<'a>(present: &Snapshot, record: &'a TargetRecord) -> Vec<&'a OwnedObject> {
     record.owned.iter().filter(|owned| is_mine(present, owned)).collect()
 }
 
-fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
+fn is_mine(present: &Snapshot, owned: &OwnedObject) -> bool {
     match present.nodes.get(&owned.path) {
         Some(Node::Dir { id }) => owned.id == Some(*id),
         Some(Node::Link(_)) => owned.id.is_none(),
@@ -50,8 +50,8 @@ fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
 }
 
 /// Kvrail's objects in their present state: the way back.
-pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
-    let item = |owned: &&Owned| {
+pub(crate) fn as_desired(present: &Snapshot, record: &TargetRecord) -> Desired {
+    let item = |owned: &&OwnedObject| {
         let path = owned.path.clone();
         Some(match present.nodes.get(&path)? {
             Node::Link(target) => Item::link(path, target.clone()),
@@ -70,12 +70,12 @@ pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
 
 /// Kvrail's objects to be removed: no longer wanted, or to be built again, and everything that
 /// depends on them.
-fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeSet<&'a str> {
-    let outdated = |owned: &&&Owned| is_outdated(present, owned, desired);
+fn gone<'a>(present: &Snapshot, mine: &[&'a OwnedObject], desired: &Desired) -> BTreeSet<&'a str> {
+    let outdated = |owned: &&&OwnedObject| is_outdated(present, owned, desired);
     let mut gone: BTreeSet<&str> =
         mine.iter().filter(outdated).map(|object| &*object.path).collect();
     loop {
-        let hangs = |owned: &&&Owned| {
+        let hangs = |owned: &&&OwnedObject| {
             !gone.contains(&*owned.path) && hangs_on(present, owned, mine, &gone, desired)
         };
         let more: Vec<&str> = mine.iter().filter(hangs).map(|owned| &*owned.path).collect();
@@ -86,7 +86,7 @@ fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeS
     }
 }
 
-fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
+fn is_outdated(present: &Snapshot, owned: &OwnedObject, desired: &Desired) -> bool {
     let Some(item) = desired.get(&owned.path) else { return true };
     match &item.form {
         Form::Link(target) => present.nodes.get(&owned.path) != Some(&Node::Link(target.clone())),
@@ -104,8 +104,8 @@ fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
 
 fn hangs_on(
     present: &Snapshot,
-    owned: &Owned,
-    mine: &[&Owned],
+    owned: &OwnedObject,
+    mine: &[&OwnedObject],
     gone: &BTreeSet<&str>,
     desired: &Desired,
 ) -> bool {
@@ -120,7 +120,7 @@ fn hangs_on(
     }
     // Connections of a host that leaves, and queues of a drive that changes, end with the opening.
     let subsystem = subsystem_of(&owned.path);
-    let offloaded = |above: &Owned| {
+    let offloaded = |above: &OwnedObject| {
         Some(&above.path) == subsystem.as_ref()
             && above.attributes.iter().any(|name| name == OFFLOAD)
     };
@@ -147,7 +147,7 @@ fn hangs_on(
 pub(crate) const OFFLOAD: &str = "attr_offload";
 
 /// Names of foreign objects.
-fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+fn clashes(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<Problem> {
     let taken =
         |item: &&Item| present.has(&item.path) && !mine.iter().any(|owned| owned.path == item.path);
     let problem = |item: &Item| {
@@ -160,7 +160,7 @@ fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Proble
 }
 
 /// Addresses and devices of foreign objects.
-fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+fn shared(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     let foreign = |path: &str, kind: Place| {
         place(path) == Some(kind) && !mine.iter().any(|owned| owned.path == path)
@@ -236,7 +236,7 @@ fn removals(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Step> {
 /// From the hosts to the openings.
 fn builds(
     present: &Snapshot,
-    mine: &[&Owned],
+    mine: &[&OwnedObject],
     gone: &BTreeSet<&str>,
     desired: &Desired,
 ) -> Vec<Step> {

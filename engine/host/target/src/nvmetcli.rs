@@ -8,7 +8,7 @@ use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
 use crate::place::{Place, is_below};
 use crate::snapshot::{Node, Snapshot};
-use crate::spec::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
+use crate::spec::{Ana, Namespace, Offload, P2pMem, PermittedContent, Port, Subsystem, TargetSpec};
 
 /// The specification read, and the values without a key in kvrail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub fn import(
     saved: &Value,
     named: &dyn Fn(&str) -> Result<Selector, String>,
 ) -> Result<Imported, Vec<Problem>> {
-    let mut reader = Reader { named, notes: Vec::new(), problems: Vec::new() };
+    let mut reader = NvmetcliReader { named, notes: Vec::new(), problems: Vec::new() };
     let mut wish = TargetSpec::default();
     for (index, entry) in list(saved, "subsystems").iter().enumerate() {
         wish.subsystem.push(reader.subsystem(&format!("subsystems.{index}"), entry));
@@ -180,7 +180,7 @@ pub fn import(
     }
 }
 
-struct Reader<'a> {
+struct NvmetcliReader<'a> {
     named: &'a dyn Fn(&str) -> Result<Selector, String>,
     notes: Vec<String>,
     problems: Vec<Problem>,
@@ -222,7 +222,7 @@ const DEFAULTS: [(&str, &str); 12] = [
     ("tsas", "none"),
 ];
 
-impl Reader<'_> {
+impl NvmetcliReader<'_> {
     fn bad(&mut self, key: &str, value: impl std::fmt::Display, rule: &str) {
         let remedy = "correct the JSON, or write the [target] by hand";
         self.problems.push(Problem::usage(key, value, rule, remedy));
@@ -299,7 +299,7 @@ impl Reader<'_> {
             nguid: self.parse(at, entry, ["device", "nguid"]),
             ana_group: self.parse(at, entry, ["", "ana_grpid"]).unwrap_or(1),
             p2pmem: P2pMem::Off,
-            content: Content::Kvrail,
+            content: PermittedContent::Kvrail,
         })
     }
 

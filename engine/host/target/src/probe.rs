@@ -8,7 +8,7 @@ use crate::facts::Features;
 use crate::item::{Desired, Item};
 use crate::place::{Place, place};
 use crate::reconcile::Target;
-use crate::record::Store;
+use crate::record::RecordStore;
 use crate::snapshot::{Node, Snapshot};
 use crate::tree::Tree;
 
@@ -34,7 +34,7 @@ pub fn features(present: &Snapshot) -> Option<Features> {
     })
 }
 
-impl<T: Tree, S: Store> Target<T, S> {
+impl<T: Tree, S: RecordStore> Target<T, S> {
     /// Features of the kernel's objects; makes temporary ones where none are there to show them.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ mod svg;
 mod tree;
 
 pub use device::{Detail, Device, Kind};
-pub use link::Link;
+pub use link::LinkSpeed;
 pub use map::{Map, NumaNode};
 pub use matrix::Pair;
 pub use path::{PATH_KINDS, PathKind};

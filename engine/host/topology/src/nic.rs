@@ -7,17 +7,17 @@ use kvrail_memory::Root;
 
 use crate::address::interface_addresses;
 use crate::device::{Detail, Device, Kind};
-use crate::place::Ground;
+use crate::place::MachineFacts;
 use crate::port::Port;
 
 const NICS: &str = "sys/class/infiniband";
 
 /// Every RDMA NIC.
-pub(crate) fn nics(ground: &Ground<'_>) -> Vec<Device> {
+pub(crate) fn nics(ground: &MachineFacts<'_>) -> Vec<Device> {
     ground.root.names(NICS).into_iter().map(|name| nic(ground, name)).collect()
 }
 
-fn nic(ground: &Ground<'_>, name: String) -> Device {
+fn nic(ground: &MachineFacts<'_>, name: String) -> Device {
     let root = ground.root;
     let dir = format!("{NICS}/{name}");
     let numbers = root.names(format!("{dir}/ports"));

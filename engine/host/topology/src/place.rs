@@ -7,7 +7,7 @@ use kvrail_memory::{Root, Topology};
 use kvrail_nvme::PciAddress;
 use serde::Serialize;
 
-use crate::link::Link;
+use crate::link::LinkSpeed;
 
 /// Where one PCI function sits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -21,17 +21,17 @@ pub struct Place {
     /// The socket of that node.
     pub socket: Option<u32>,
     /// Its link.
-    pub link: Option<Link>,
+    pub link: Option<LinkSpeed>,
 }
 
 /// Facts of the machine that places need.
-pub(crate) struct Ground<'a> {
+pub(crate) struct MachineFacts<'a> {
     pub(crate) root: &'a Root,
     /// Sockets of nodes.
     pub(crate) sockets: BTreeMap<u32, u32>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> MachineFacts<'a> {
     pub(crate) fn new(root: &'a Root, topology: &Topology) -> Self {
         let socket_of = |cpu: u32| {
             let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
@@ -60,7 +60,7 @@ impl<'a> Ground<'a> {
             pci: route[last].parse().ok(),
             socket: node.and_then(|node| self.sockets.get(&node).copied()),
             node,
-            link: Link::read(self.root, &function),
+            link: LinkSpeed::read(self.root, &function),
             route,
         }
     }

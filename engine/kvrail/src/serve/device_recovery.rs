@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
-use kvrail_nvme::{Host, Namespace, Selector, resolve};
+use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
 use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
 use kvrail_volume::Member;
 
@@ -221,7 +221,7 @@ impl Watched {
     /// Where it is now.
     fn place(&self, member: &Member) -> Result<PathBuf, String> {
         let Some(was) = &self.identity else { return Ok(member.path().to_owned()) };
-        let host = Host::read(&Root::default()).map_err(|error| error.to_string())?;
+        let host = NvmeHost::read(&Root::default()).map_err(|error| error.to_string())?;
         let back = host.namespaces.into_iter().find(|now| is_same(was, now));
         let node = back.ok_or("no namespace has its identity")?.block_node;
         node.ok_or_else(|| "the kernel has no block device for it".to_owned())

@@ -7,7 +7,7 @@ use kvrail_metrics::Listen;
 use kvrail_nvme::SERVICE_DEFAULT;
 use kvrail_protocol::{SandboxReport, StatusReport};
 use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter};
-use kvrail_target::{Kernel, Tree};
+use kvrail_target::{KernelTree, Tree};
 use kvrail_volume::beneath;
 
 use kvrail_cli::config::{Config, GpuName, Target};
@@ -135,7 +135,7 @@ fn target(needs: &mut Needs, target: &Target) {
 
 /// No program is started and no module loaded from within. The folder of configfs comes with nvmet.
 fn load_modules(target: &Target) {
-    let mut kernel = Kernel::at(&target.configfs);
+    let mut kernel = KernelTree::at(&target.configfs);
     let transports = target.port.iter().map(|port| port.transport.target_module());
     for module in std::iter::once("nvmet").chain(transports) {
         if !kernel.has_module(module) {

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use kvrail_memory::Root;
 use kvrail_protocol::TargetReport;
-use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
+use kvrail_target::{Applied, Claims, FileStore, KernelTree, Target, TargetError};
 
 use super::report_extras::ReportExtras;
 use crate::command::target::{locked, seen, show};
@@ -119,7 +119,7 @@ struct Keeper {
 
 /// The target, locked, and its devices.
 struct Held {
-    target: Target<Kernel, FileStore>,
+    target: Target<KernelTree, FileStore>,
     claims: Claims,
 }
 

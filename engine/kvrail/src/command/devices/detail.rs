@@ -1,7 +1,7 @@
 //! Everything known about one namespace.
 
 use comfy_table::Table;
-use kvrail_nvme::{ControllerFacts, Drive, Endurance, Health, Link, NamespaceFacts, Queue};
+use kvrail_nvme::{ControllerFacts, Drive, Endurance, Link, NamespaceFacts, Queue, SmartLog};
 
 use super::device::Device;
 use super::overview;
@@ -117,7 +117,7 @@ impl Rows {
         self.add("bears", format!("{life} in all, {left} of them left; {daily}"));
     }
 
-    fn health(&mut self, health: &Health) {
+    fn health(&mut self, health: &SmartLog) {
         self.add("temperature", format!("{} C", health.celsius));
         self.add("life used", format!("{} %", health.used_percent));
         let (left, least) = (health.spare_percent, health.spare_threshold_percent);

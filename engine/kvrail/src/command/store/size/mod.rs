@@ -6,7 +6,7 @@ mod model;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvrail_replay::{Placement, Plan, Policy, Run, Share, Stream, Trace, replay};
+use kvrail_replay::{CachePolicy, CacheSize, Placement, Plan, RequestStream, Run, Trace, replay};
 use serde::Serialize;
 
 use self::drives::{DriveArgs, Drives, Load, positive};
@@ -74,10 +74,10 @@ pub(crate) struct SizeArgs {
         requires = "trace",
         conflicts_with = "sessions"
     )]
-    size: Share,
+    size: CacheSize,
     /// Memory tier above the store, as large
     #[arg(long, value_name = "SIZE", requires = "trace", conflicts_with = "sessions")]
-    below: Option<Share>,
+    below: Option<CacheSize>,
     /// Number of such traces at once
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive,
           requires = "trace", conflicts_with = "sessions")]
@@ -146,12 +146,12 @@ impl SizeArgs {
         }
         let plan = Plan {
             sizes: vec![self.size],
-            policies: vec![Policy::All],
+            policies: vec![CachePolicy::All],
             block_bytes: model.block_bytes,
             members: 1,
             placement: Placement::Hash,
         };
-        let mut streams = Stream::with_tiers("trace", trace, self.below.as_slice());
+        let mut streams = RequestStream::with_tiers("trace", trace, self.below.as_slice());
         let stream = streams.split_off(streams.len() - 1);
         let report = replay(&stream, &plan, &|_| {});
         let report = report.map_err(|why| Failure::new(Exit::Failed, why.to_string()))?;
