@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_cufile::{Buffer, CuFile, Direction as Way, File};
+use kvrail_cufile::{Buffer, CuFile, File, TransferDirection as Way};
 use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
 use super::cache::KvCache;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, RingBell, Status};
 
 use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
@@ -58,7 +58,7 @@ pub(super) fn run(
             *flight = Some(it);
             open += 1;
         }
-        if pollers.lane.publish() == Ring::Now {
+        if pollers.lane.publish() == RingBell::Now {
             pollers.doorbell.ring();
         }
         if open == 0 {

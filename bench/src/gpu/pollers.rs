@@ -12,7 +12,7 @@ use kvrail_device::{
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice,
-    Member, Port, PortOptions, Staging, StagingOptions, choose,
+    MemberFile, Port, PortOptions, Staging, StagingOptions, choose,
 };
 use kvrail_memory::{AllowedCpu, HeapBlock, Pinned, Region, Topology};
 use kvrail_poller::{
@@ -21,7 +21,7 @@ use kvrail_poller::{
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
-    ClientLane, ClientSleep, DeviceIndex, Doorbell, Geometry, PollerIndex, RegionId, Segment,
+    ClientLane, ClientSleep, DeviceIndex, Doorbell, Geometry, PollerIndex, QueueSegment, RegionId,
     ThreadWaker, drain_doorbell_set,
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -120,7 +120,7 @@ impl GpuPollers {
         for (path, (file, again)) in volume.members.iter().zip(open()?.into_iter().zip(open()?)) {
             let name = path.display().to_string();
             options.push(UringOptions::new(&name, file));
-            choices.push(choose(gpu, Member { name, file: again }, wanted)?);
+            choices.push(choose(gpu, MemberFile { name, file: again }, wanted)?);
         }
         let mode = ModeChoice::Fixed(ModeName::Interrupt);
         let open =
@@ -131,7 +131,7 @@ impl GpuPollers {
     /// Without a device: what staging alone does.
     pub(super) fn on_nothing(gpu: &dyn Gpu, volume: &Volume) -> Result<Self> {
         let reason = "no device".to_owned();
-        let choice = Choice { route: kvrail_gpu::Route::Staged, path: None, reason };
+        let choice = Choice { route: kvrail_gpu::CopyRoute::Staged, path: None, reason };
         let bytes = volume.bytes();
         let options = NullOptions { capacity_bytes: bytes, ..NullOptions::default() };
         let open = move || Ok(vec![NullDevice::new(options)]);
@@ -255,10 +255,10 @@ struct LaneClient {
 }
 
 fn add_lane(mailbox: &Mailbox) -> Result<LaneClient> {
-    let bytes = Segment::bytes_needed(1, DEPTH)?;
+    let bytes = QueueSegment::bytes_needed(1, DEPTH)?;
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-    let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
-    let (mut lanes, sleep) = Segment::open(memory)?.into_client();
+    let lane = QueueSegment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
+    let (mut lanes, sleep) = QueueSegment::open(memory)?.into_client();
     let (bell, hear) = Doorbell::heard()?;
     let bell = QueueDoorbell::trusted(bell);
     let doorbell = Doorbell::eventfd()?;

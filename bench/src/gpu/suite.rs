@@ -9,7 +9,7 @@ use clap::ValueEnum as _;
 use kvrail_cufile::{Compat, CuFile};
 use kvrail_device::DirectIo;
 use kvrail_gpu::cuda::{self, Copies, Cuda};
-use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
+use kvrail_gpu::{Choice, CopyRoute, Gpu, MechanismChoice};
 use kvrail_units::Size;
 
 use super::aims::aims;
@@ -171,8 +171,8 @@ fn open_direct(devices: &GpuUnderTest<'_>, volume: &Volume, sets: &mut Sets) -> 
     let called = library.map(register).transpose()?.unwrap_or_default();
     let pollers = GpuPollers::on_files(devices.gpu, volume, MechanismChoice::AllowCompat)?;
     let registered = |choice: &Choice| match choice.route {
-        Route::Direct(file) => Ok(file),
-        Route::Staged => bail!("{}", choice.reason),
+        CopyRoute::Direct(file) => Ok(file),
+        CopyRoute::Staged => bail!("{}", choice.reason),
     };
     sets.batched = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
     sets.called = called;

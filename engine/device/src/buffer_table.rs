@@ -66,7 +66,7 @@ struct Entry {
 }
 
 /// The buffer table of one device.
-pub(crate) struct Table {
+pub(crate) struct BufferTable {
     entries: Box<[Entry]>,
     attached: AttachedBytes,
 }
@@ -81,7 +81,7 @@ impl Place {
     pub(crate) const NONE: Self = Self { address: 0, access: Access::Registered };
 }
 
-impl Table {
+impl BufferTable {
     pub(crate) fn new() -> Self {
         let entries = (0..BUFFERS_MAX).map(|_| Entry::default()).collect();
         Self { entries, attached: AttachedBytes::default() }
@@ -237,7 +237,7 @@ impl Table {
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for BufferTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let taken = self.entries.iter().enumerate().filter(|(_, entry)| entry.span > 0);
         f.debug_map().entries(taken.map(|(at, entry)| (at, (entry.state, entry.uses)))).finish()
@@ -251,7 +251,7 @@ mod tests {
     use kvrail_memory::HeapBlock;
     use kvrail_ring::limits::ENTRY_BYTES;
 
-    use super::{Access, Leave, Place, Table, span_of};
+    use super::{Access, BufferTable, Leave, Place, span_of};
     use crate::contract::{AttachedBytes, BUFFERS_MAX, BufferIndex};
 
     fn block() -> Arc<HeapBlock> {
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_region_leaves_only_after_its_last_operation() {
-        let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
+        let (mut table, at, region) = (BufferTable::new(), BufferIndex(3), block());
         table.attach(at, region.clone()).unwrap();
         let place = Place { address: region_base(&region) + 4, access: Access::Registered };
         assert_eq!(table.place(at, 4, 4092), place);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_region_that_is_not_registered_is_named_by_address_only() {
-        let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
+        let (mut table, at, region) = (BufferTable::new(), BufferIndex(3), block());
         table.attach(at, region.clone()).unwrap();
         table.attach(BufferIndex(4), block()).unwrap();
         table.address_only(at);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn no_range_outside_a_registered_region_is_named_by_entry() {
-        let (mut table, at) = (Table::new(), BufferIndex(0));
+        let (mut table, at) = (BufferTable::new(), BufferIndex(0));
         table.attach(at, block()).unwrap();
         for (at, offset, length) in [
             (at, 1, 4096),
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn entries_that_do_not_exist_are_refused() {
-        let mut table = Table::new();
+        let mut table = BufferTable::new();
         assert!(table.attach(BufferIndex(BUFFERS_MAX), block()).is_err());
         assert!(table.leave(BufferIndex(BUFFERS_MAX)).is_err());
         assert!(table.leave(BufferIndex(0)).is_err());
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "invariant 4: buffer 0 offset 1 length 4096")]
     fn a_range_outside_the_region_is_a_bug_of_the_caller() {
-        let mut table = Table::new();
+        let mut table = BufferTable::new();
         table.attach(BufferIndex(0), block()).unwrap();
         table.place(BufferIndex(0), 1, 4096);
     }

@@ -69,7 +69,7 @@ pub(crate) fn reads_per_second(
 ) -> Option<f64> {
     let places = device.description().capacity_bytes / u64::from(load.length);
     let depth = load.depth.min(device.description().depth);
-    let mut place = Places { state: 0x2545_f491_4f6c_dd1d, places: places.max(1) };
+    let mut place = RandomPlaces { state: 0x2545_f491_4f6c_dd1d, places: places.max(1) };
     let mut events = Events::new();
     let (mut issued, mut ended) = (0_u32, 0_u32);
     let start = Instant::now();
@@ -103,12 +103,12 @@ pub(crate) fn reads_per_second(
 }
 
 /// A fixed pseudo-random walk over the device (xorshift64).
-struct Places {
+struct RandomPlaces {
     state: u64,
     places: u64,
 }
 
-impl Places {
+impl RandomPlaces {
     fn next(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;

@@ -29,7 +29,7 @@ const TRANSFER_BYTES_CEILING: u32 = 1 << 30;
 
 /// The kind of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     File,
     Block,
 }
@@ -46,7 +46,7 @@ const DISCARD_KERNEL: (u32, u32) = (6, 12);
 
 /// How a range is given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Discard {
+pub(crate) enum DiscardMethod {
     /// The kernel's discard command; for NVMe it becomes Dataset Management, deallocate.
     Deallocate,
     /// A hole, which files have, and old kernels make of zeroes on block devices.
@@ -57,7 +57,7 @@ pub(crate) enum Discard {
 /// A write stream: the drive keeps what is written under one number apart from other data, so that
 /// deleting it together costs the drive no copying. Counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream(pub(crate) NonZeroU8);
+pub struct DriveStream(pub(crate) NonZeroU8);
 
 /// Which stream all writes of a device go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub enum WriteStream {
 pub struct Target {
     pub(crate) path: String,
     pub(crate) fd: OwnedFd,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     pub(crate) io: Io,
     pub(crate) capacity_bytes: u64,
     /// Unit of offsets and lengths.
@@ -139,12 +139,12 @@ impl Target {
         }
         let kind = kind_of(path, &stat)?;
         let queue = match kind {
-            Kind::Block => Queue::of(stat.stx_rdev_major, stat.stx_rdev_minor),
-            Kind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
+            FileKind::Block => Queue::of(stat.stx_rdev_major, stat.stx_rdev_minor),
+            FileKind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
         };
         let io = choose_io(path, &fd, &stat, direct)?;
         let (promised, memory_alignment) = alignment(&stat, queue.as_ref(), io);
-        let tried = tried.filter(|_| kind == Kind::File);
+        let tried = tried.filter(|_| kind == FileKind::File);
         let logical_block = tried.map_or(promised, |tried| promised.min(tried.max(SECTOR)));
         let capacity_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
         if capacity_bytes < u64::from(logical_block) {
@@ -176,12 +176,12 @@ impl Target {
     }
 
     /// How a range is given back to the device.
-    pub(crate) fn discard(&self) -> Discard {
+    pub(crate) fn discard(&self) -> DiscardMethod {
         let able = self.queue.as_ref().is_some_and(|queue| queue.discard_bytes_max > 0);
-        if self.kind == Kind::Block && able && kernel_version() >= Some(DISCARD_KERNEL) {
-            Discard::Deallocate
+        if self.kind == FileKind::Block && able && kernel_version() >= Some(DISCARD_KERNEL) {
+            DiscardMethod::Deallocate
         } else {
-            Discard::PunchHole
+            DiscardMethod::PunchHole
         }
     }
 
@@ -195,14 +195,14 @@ impl Target {
     ///
     /// # Errors
     /// `Unfit` with the number of streams there are.
-    pub(crate) fn stream(&self, wanted: WriteStream) -> Result<Option<Stream>, DeviceError> {
+    pub(crate) fn stream(&self, wanted: WriteStream) -> Result<Option<DriveStream>, DeviceError> {
         let there = self.streams();
         match wanted {
             WriteStream::Unnamed => Ok(None),
             WriteStream::Apart => {
-                Ok(NonZeroU8::new(there).filter(|number| number.get() > 1).map(Stream))
+                Ok(NonZeroU8::new(there).filter(|number| number.get() > 1).map(DriveStream))
             }
-            WriteStream::Number(number) if number.get() <= there => Ok(Some(Stream(number))),
+            WriteStream::Number(number) if number.get() <= there => Ok(Some(DriveStream(number))),
             WriteStream::Number(number) => {
                 let what = format!("has {there} write streams and write_stream is {number}");
                 let remedy = "set write_stream = \"auto\" or 0, or use a drive with data placement \
@@ -219,10 +219,10 @@ impl Target {
     }
 }
 
-fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
+fn kind_of(path: &str, stat: &Statx) -> Result<FileKind, DeviceError> {
     match FileType::from_raw_mode(RawMode::from(stat.stx_mode)) {
-        FileType::RegularFile => Ok(Kind::File),
-        FileType::BlockDevice => Ok(Kind::Block),
+        FileType::RegularFile => Ok(FileKind::File),
+        FileType::BlockDevice => Ok(FileKind::Block),
         FileType::CharacterDevice if is_generic_nvme(stat) => {
             let what = "is the character device of an NVMe namespace";
             let remedy = "name its block device (/dev/nvme0n1 for /dev/ng0n1), which holds the \
@@ -293,7 +293,7 @@ fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
 mod tests {
     use std::num::NonZeroU8;
 
-    use super::{Io, Kind, Stream, Target, WriteStream, open_path};
+    use super::{DriveStream, FileKind, Io, Target, WriteStream, open_path};
     use crate::contract::DirectIo;
     use crate::queue::{Cache, Part, Polling, Queue};
 
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_buffered_file_has_sector_units_and_its_size() {
         let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
-        assert_eq!((target.kind, target.io), (Kind::File, Io::Buffered));
+        assert_eq!((target.kind, target.io), (FileKind::File, Io::Buffered));
         assert_eq!((target.logical_block, target.memory_alignment), (512, 512));
         assert_eq!(target.capacity_bytes, 1 << 20);
     }
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_stream_apart_is_never_that_of_writes_which_name_none() {
-        let stream = |number| NonZeroU8::new(number).map(Stream);
+        let stream = |number| NonZeroU8::new(number).map(DriveStream);
         for (there, apart) in [(0, 0), (1, 0), (2, 2), (8, 8)] {
             let target = with_streams(there);
             assert_eq!(target.stream(WriteStream::Apart).unwrap(), stream(apart), "{there}");

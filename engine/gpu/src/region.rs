@@ -32,7 +32,7 @@ pub enum Backing {
 }
 
 /// Keeps a region's memory open; dropped on the control thread.
-pub type Keep = Box<dyn Any + Send + Sync>;
+pub type MemoryGuard = Box<dyn Any + Send + Sync>;
 
 /// A region: memories, layout, and the table kernels read.
 ///
@@ -43,7 +43,7 @@ pub struct GpuRegion {
     layout: Layout,
     memories: Vec<Memory>,
     table: u64,
-    _keep: Keep,
+    _keep: MemoryGuard,
 }
 
 impl GpuRegion {
@@ -55,7 +55,7 @@ impl GpuRegion {
         layout: Layout,
         memories: Vec<Memory>,
         table: u64,
-        keep: Keep,
+        keep: MemoryGuard,
     ) -> Self {
         Self { gpu, layout, memories, table, _keep: keep }
     }

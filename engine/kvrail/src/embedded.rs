@@ -23,8 +23,8 @@ use kvrail_nvme::Selector;
 use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, StoreMember, StoreShape,
-    VolumeName, create,
+    DirectIo, Fill, FillProgress, NewVolume, Overwrite, Reason, StoreMember, StoreShape,
+    VolumeLayout, VolumeName, create,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
@@ -90,7 +90,7 @@ impl Embedded {
     fn make_volume(&self, new: &NewVolume) -> Result<()> {
         let template = "writing the volume {bar:40} {binary_bytes}/{binary_total_bytes}";
         let bar = bar_for(self.verbosity, template, None);
-        let made = create(new, &mut |progress: Progress| {
+        let made = create(new, &mut |progress: FillProgress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
             ControlFlow::Continue(())
@@ -223,7 +223,7 @@ impl Harness for Embedded {
             say(&intention(options, &paths, (volume_bytes, store_bytes)));
         }
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
-        let raw = Layout::Raw { stripe_bytes: STRIPE_BYTES };
+        let raw = VolumeLayout::Raw { stripe_bytes: STRIPE_BYTES };
         self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
         let files: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
         if let Some(new) = store {
@@ -261,10 +261,11 @@ impl Drop for Embedded {
 
 /// The store to make: its bytes on all members, and how they are cut. A trace has the store that
 /// `kvrail store replay` has.
-fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout)>> {
+fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, VolumeLayout)>> {
     let Some(bytes) = options.store_bytes() else { return Ok(None) };
     if options.trace.is_none() {
-        let layout = Layout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
+        let layout =
+            VolumeLayout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
         return Ok(Some((bytes, layout)));
     }
     let shape = options.store_shape(members).map_err(BenchError::Options)?;
@@ -278,7 +279,7 @@ fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout
     let mut areas = (0..=FRONT_BYTES_MAX >> 16).map(|step| data + (step << 16));
     let area = areas.find(enough).context("no area has enough segments")?;
     let segment_bytes = Some(shape.segment_bytes);
-    let layout = Layout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
+    let layout = VolumeLayout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
     Ok(Some((area * members, layout)))
 }
 
@@ -324,7 +325,7 @@ fn store_name() -> VolumeName {
 fn new_volume(
     name: VolumeName,
     members: &[PathBuf],
-    (bytes, layout): (u64, Layout),
+    (bytes, layout): (u64, VolumeLayout),
     overwrite: Overwrite,
 ) -> NewVolume {
     NewVolume {

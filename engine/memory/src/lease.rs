@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 
-use crate::address_ranges::Claim;
+use crate::address_ranges::AddressClaim;
 use crate::error::MemoryError;
 use crate::pinned::Pinned;
 
@@ -36,7 +36,7 @@ pub struct LeasePool {
 struct Shared {
     /// Keeps a second pool from giving out the same bytes. First, so that it ends before the
     /// memory: once that is unmapped, another thread's memory may come to lie at its addresses.
-    _claim: Claim,
+    _claim: AddressClaim,
     memory: Arc<dyn Pinned>,
     alignment: usize,
     free: Mutex<RangeAllocator<usize>>,
@@ -53,7 +53,7 @@ impl LeasePool {
     #[must_use]
     pub fn new(memory: Arc<dyn Pinned>, alignment: usize) -> Self {
         assert!(alignment > 0, "a lease pool needs an alignment of at least 1 byte");
-        let claim = Claim::take(memory.base().as_ptr().addr(), memory.bytes());
+        let claim = AddressClaim::take(memory.base().as_ptr().addr(), memory.bytes());
         let claim = claim.expect("invariant 2: another lease pool owns a part of this memory");
         let usable = memory.bytes() / alignment * alignment;
         let free = Mutex::new(RangeAllocator::new(0..usable));

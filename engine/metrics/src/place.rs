@@ -29,12 +29,12 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, Name),
+    Unix(UnixListener, SocketName),
 }
 
 /// The name of a Unix socket, which goes with it.
 #[derive(Debug)]
-pub(crate) struct Name(PathBuf);
+pub(crate) struct SocketName(PathBuf);
 
 impl Place {
     /// Nothing where nothing is listened at.
@@ -70,13 +70,13 @@ impl Place {
             }
             Self::Unix(path, mode) => {
                 let socket = bind_path(path, *mode)?;
-                Ok((Socket::Unix(socket, Name(path.clone())), Listen::Unix(path.clone())))
+                Ok((Socket::Unix(socket, SocketName(path.clone())), Listen::Unix(path.clone())))
             }
         }
     }
 }
 
-impl Drop for Name {
+impl Drop for SocketName {
     fn drop(&mut self) {
         let _gone = fs::remove_file(&self.0); // another program may have been quicker
     }

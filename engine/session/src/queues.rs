@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvrail_memory::{Pinned, Region, descriptor_remedy};
 use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, TenantSlot, Waking};
 use kvrail_protocol::ControlReply;
-use kvrail_ring::{Doorbell, RegionId, Segment, Status};
+use kvrail_ring::{Doorbell, QueueSegment, RegionId, Status};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, invalid, quota};
@@ -112,7 +112,7 @@ impl Owned {
 /// fails with the reason.
 pub(crate) fn segment_bytes(lanes: usize, depth: u32) -> u64 {
     let lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
-    Segment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
+    QueueSegment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
 }
 
 /// All queues of all sessions.
@@ -341,12 +341,12 @@ fn make(
 ) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
     let shape = |error: kvrail_ring::SegmentError| invalid(error.to_string());
-    let bytes = Segment::bytes_needed(count, depth).map_err(shape)?;
+    let bytes = QueueSegment::bytes_needed(count, depth).map_err(shape)?;
     let segment = Region::create_open("kvrail-queue", bytes)
         .map_err(|error| (Status::NoSpace, format!("the queue's segment: {error}")))?;
     let segment = Arc::new(segment);
     let memory = Arc::clone(&segment) as Arc<dyn Pinned>;
-    let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
+    let servers = QueueSegment::format(memory, count, depth).map_err(shape)?.into_server();
     let (bell, hear) = Doorbell::heard().map_err(descriptors)?;
     let bell = QueueDoorbell::new(bell, waking);
     let mut fds = vec![hear];

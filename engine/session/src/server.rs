@@ -15,10 +15,10 @@ use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
 use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ConfigEntry, ConfigReport, ControlReply, ControlRequest,
-    Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
-    SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo,
-    Waker, Welcome, troubles, unspill_ask,
+    Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
+    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo,
+    RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent,
+    VolumeInfo, Welcome, troubles, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -898,8 +898,8 @@ impl Server {
         let counted = session.slot().map(|slot| self.pollers.counted(slot)).unwrap_or_default();
         let waits = self.watch.words(session.waits_for());
         let woken_by = match self.wakers.woken_by(session.id()) {
-            WokenBy::Ringer => Waker::Ringer,
-            WokenBy::Poller => Waker::Poller,
+            WokenBy::Ringer => ClientWaker::Ringer,
+            WokenBy::Poller => ClientWaker::Poller,
         };
         session.report(self.holdings(session.id()), counted, &waits, woken_by)
     }

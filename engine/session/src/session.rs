@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use kvrail_poller::{SessionSlot, TenantSlot};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
-    SidecarMessage, Waker, printable,
+    Channel, ChannelError, ClientMessage, ClientWaker, Hardware, Hello, Incoming, PacketBuffer,
+    SessionReport, SidecarMessage, printable,
 };
 use probe::probe_lazy;
 use rustix::io::Errno;
@@ -370,7 +370,7 @@ impl Session {
         held: Holdings,
         counted: Counts,
         waits: &str,
-        woken_by: Waker,
+        woken_by: ClientWaker,
     ) -> SessionReport {
         let counters = counted.with(&self.counted_before, |now, before| {
             debug_assert!(now >= before, "counters only grow");

@@ -26,9 +26,9 @@ const BUDGET: u32 = 1024;
 
 /// A store's buffers.
 #[derive(Debug)]
-struct Buffers(Vec<AlignedBytes>);
+struct StoreBuffers(Vec<AlignedBytes>);
 
-impl Buffers {
+impl StoreBuffers {
     /// Buffers in the number and size that the store requires.
     fn of(store: &Store, config: &kvrail_store::Config) -> Self {
         let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
@@ -38,7 +38,7 @@ impl Buffers {
     }
 }
 
-impl Pool for Buffers {
+impl Pool for StoreBuffers {
     fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
         bytes.copy_from_slice(&self.0[usize::from(buffer)][at as usize..][..bytes.len()]);
     }
@@ -49,7 +49,11 @@ impl Pool for Buffers {
 }
 
 /// Runs a store until it serves, or does not start.
-fn run(store: &mut Store, pool: &mut Buffers, (file, area_at): (&Claim, u64)) -> Result<(), Errno> {
+fn run(
+    store: &mut Store,
+    pool: &mut StoreBuffers,
+    (file, area_at): (&Claim, u64),
+) -> Result<(), Errno> {
     let begun = Instant::now();
     loop {
         let now = now(begun);
@@ -76,7 +80,11 @@ fn now(begun: Instant) -> Now {
 }
 
 /// Executes a task of the store. There is no client, so all bytes are the store's own.
-fn perform(pool: &mut Buffers, (file, area_at): (&Claim, u64), task: &Task) -> Result<(), Errno> {
+fn perform(
+    pool: &mut StoreBuffers,
+    (file, area_at): (&Claim, u64),
+    task: &Task,
+) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
         Memory::Pool { buffer, at } => {
@@ -133,7 +141,7 @@ pub(crate) fn make(
         ..serving
     };
     let mut store = Store::new(&config).map_err(|_| failed(Errno::INVAL))?;
-    let mut pool = Buffers::of(&store, &config);
+    let mut pool = StoreBuffers::of(&store, &config);
     let identity = Identity {
         volume: volume.as_u128(),
         instance: random().map_err(failed)?,

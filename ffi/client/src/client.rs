@@ -11,7 +11,7 @@ use kvrail_protocol::{
     StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
-use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
+use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
 
 use crate::arena::{Arena, ArenaFacts};
 use crate::attach::{AttachOptions, attach};
@@ -338,7 +338,7 @@ impl Client {
             ControlReply::QueueServed { queue: other } if other == queue => {}
             other => return Err(ClientError::protocol(format!("answer to a mapping: {other:?}"))),
         }
-        let segment = Segment::open(Arc::new(segment))?;
+        let segment = QueueSegment::open(Arc::new(segment))?;
         let routes = self.session.volumes().iter().map(VolumeRoute::new).collect();
         let parts = Parts { number: queue, segment, wake_fd, doorbells, routes, tails };
         Queue::assemble(Arc::clone(&self.session), parts)

@@ -1,6 +1,6 @@
 //! A queue's lanes to all pollers, each with its doorbell.
 
-use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring, Side};
+use kvrail_ring::{ClientLane, Doorbell, LaneFault, RingBell, Side};
 
 use crate::inflight::{BogusCompletion, InflightTable, Settled};
 use crate::sink::CompletionSink;
@@ -153,7 +153,7 @@ impl Lanes {
         while self.staged != 0 {
             let end = &mut self.ends[self.staged.trailing_zeros() as usize];
             self.staged &= self.staged - 1;
-            if end.lane.publish() == Ring::Now {
+            if end.lane.publish() == RingBell::Now {
                 end.doorbell.ring();
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{ControlReply, ControlRequest, Hardware};
-use kvrail_ring::{Doorbell, Segment, Status, watch_hangup};
+use kvrail_ring::{Doorbell, QueueSegment, Status, watch_hangup};
 
 use crate::answers::{KeysAnswer, KeysName};
 use crate::arena::Arena;
@@ -41,7 +41,7 @@ const YIELD_AFTER: Duration = Duration::from_micros(5);
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) number: u32,
-    pub(crate) segment: Segment,
+    pub(crate) segment: QueueSegment,
     pub(crate) wake_fd: OwnedFd,
     pub(crate) doorbells: Vec<OwnedFd>,
     pub(crate) routes: Vec<VolumeRoute>,

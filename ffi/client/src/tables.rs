@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use kvrail_memory::View;
+use kvrail_memory::WordView;
 use kvrail_protocol::{ControlReply, ControlRequest};
 use kvrail_ring::{Presence, PresenceReader};
 use kvrail_store::Members;
@@ -33,7 +33,7 @@ impl Tables {
         let mut files = packet.fds.into_iter();
         let table = |bytes: u64| {
             let file = if bytes > 0 { files.next() } else { None };
-            file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file, bytes)?)))
+            file.map_or(Ok(None), |file| Ok(PresenceReader::new(WordView::open(file, bytes)?)))
         };
         let of = bytes.into_iter().map(table).collect::<Result<Vec<_>, ClientError>>()?;
         if of.len() != usize::from(members.count()) {

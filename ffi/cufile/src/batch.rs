@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::abi::{IoEvent, IoParams, MODE_BATCH, OPCODE_READ, OPCODE_WRITE, Timespec};
 use crate::error::CuFileError;
-use crate::library::{Buffer, CuFile, Direction, File, check, signed};
+use crate::library::{Buffer, CuFile, File, TransferDirection, check, signed};
 use crate::status::BatchStatus;
 
 /// One transfer of a batch.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// The file.
     pub file: Arc<File>,
     /// First byte in the file.
@@ -42,7 +42,7 @@ pub struct Report {
 }
 
 /// A batch handle with room for a fixed number of entries, used again when all have ended.
-pub struct Batch {
+pub struct TransferBatch {
     library: Arc<CuFile>,
     handle: *mut c_void,
     params: Box<[IoParams]>,
@@ -62,7 +62,7 @@ enum State {
     Retired,
 }
 
-impl Batch {
+impl TransferBatch {
     /// Sets a handle up; slow, so done at start.
     ///
     /// # Errors
@@ -139,8 +139,8 @@ impl Batch {
                 bytes: entry.bytes as usize,
                 file: entry.file.handle,
                 opcode: match entry.direction {
-                    Direction::Read => OPCODE_READ,
-                    Direction::Write => OPCODE_WRITE,
+                    TransferDirection::Read => OPCODE_READ,
+                    TransferDirection::Write => OPCODE_WRITE,
                 },
                 cookie: ptr::without_provenance_mut(index + 1),
             };
@@ -203,7 +203,7 @@ impl Batch {
     }
 }
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for TransferBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("capacity", &self.capacity())
@@ -215,9 +215,9 @@ impl fmt::Debug for Batch {
 
 // SAFETY: a batch is used by one thread at a time; its pointers are the library's names and the
 // arrays it owns.
-unsafe impl Send for Batch {}
+unsafe impl Send for TransferBatch {}
 
-impl Drop for Batch {
+impl Drop for TransferBatch {
     fn drop(&mut self) {
         if self.open == 0 && self.state == State::Usable {
             // SAFETY: no entry is open, so the library holds nothing of it.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
-use kvrail_sandbox::Mode as Sandbox;
+use kvrail_sandbox::SandboxMode as Sandbox;
 use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use kvrail_memory::{PinLimit, Pinned};
 use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
-use crate::buffer_table::{Leave, Place, Table};
+use crate::buffer_table::{BufferTable, Leave, Place};
 use crate::contract::{
     Attached, AttachedBytes, BufferIndex, Description, Device, Event, Events, Finished, Operation,
     Wait,
@@ -28,7 +28,7 @@ use crate::target::Target;
 use crate::uring::held::{self, Held};
 use crate::uring::mode::ModeName;
 use crate::uring::registering::Registering;
-use crate::uring::ring::{Completing, Completion, Left, Ring};
+use crate::uring::ring::{Completing, Completion, EntriesLeft, Ring};
 use crate::uring::ring_mode::{Interrupt, Mode, RingMode};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::sqe::{Block, SqeFormat};
@@ -53,7 +53,7 @@ pub struct Uring<M: Mode> {
     /// Pieces in flight on the side ring, or to be.
     aside: u32,
     flights: Flights,
-    table: Table,
+    table: BufferTable,
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
     staged: Vec<SlotId>,
     staged_aside: Vec<SlotId>,
@@ -216,7 +216,8 @@ impl<M: Mode> Uring<M> {
     #[cold]
     fn empty_one(&mut self, events: &mut Events) {
         let Some(at) = self.emptying.pop_front() else { return };
-        let emptied = !self.ring.is_filled(at) || self.ring.unregister_one(at) == Ok(Left::None);
+        let emptied =
+            !self.ring.is_filled(at) || self.ring.unregister_one(at) == Ok(EntriesLeft::None);
         let leaves = self.table.is_addressed(at) && self.table.has_left(at);
         if emptied && !leaves {
             return;

@@ -12,7 +12,7 @@ const TRANSFERS_MAX: u32 = 512;
 
 /// An operation on GPU memory.
 #[derive(Debug)]
-struct Transfer {
+struct GpuTransfer {
     operation: Operation,
     /// First byte not yet cut into a part.
     next: u32,
@@ -36,7 +36,7 @@ pub(super) struct Part {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    transfers: Slots<Transfer>,
+    transfers: Slots<GpuTransfer>,
     parts: Slots<Part>,
     /// The transfer that is not yet cut to its end; nothing new is taken before it is.
     cutting: Option<SlotId>,
@@ -58,7 +58,7 @@ impl Transfers {
     /// # Panics
     /// If it is not open.
     pub(super) fn take(&mut self, operation: Operation) {
-        let transfer = Transfer { operation, next: 0, open: 0, failed: None };
+        let transfer = GpuTransfer { operation, next: 0, open: 0, failed: None };
         let id = self.transfers.claim(transfer).expect("open, seen by the caller");
         self.cutting = Some(id);
     }

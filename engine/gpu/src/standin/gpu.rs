@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvrail_layout::{Fragment, Layout};
 
 use super::batch::HostBatch;
-use super::memory::{HostMemory, open};
+use super::memory::{StandinMemory, open};
 use super::mover::HostMover;
 use super::plan::GpuControl;
 use crate::contract::{
@@ -59,7 +59,7 @@ impl EmulatedGpu {
     /// # Errors
     /// `GpuError` when there is not that much.
     pub fn allocate_legacy(&self, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
-        Ok(Box::new(HostMemory::new(bytes, true)?))
+        Ok(Box::new(StandinMemory::new(bytes, true)?))
     }
 }
 
@@ -94,7 +94,7 @@ impl Gpu for EmulatedGpu {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
-        Ok(Box::new(HostMemory::new(bytes, false)?))
+        Ok(Box::new(StandinMemory::new(bytes, false)?))
     }
 }
 

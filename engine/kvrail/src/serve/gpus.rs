@@ -9,9 +9,9 @@ use kvrail_cufile::CuFile;
 use kvrail_device::open_path;
 use kvrail_gpu::cuda::{Cuda, devices};
 use kvrail_gpu::{
-    BatchPool, Choice, DirectPath, EmulatedGpu, Gpu, GpuError, GpuIdentity, GpuPollerHandle,
-    GpuSeat, GpuSetup, Health, MechanismChoice, Member, Port, PortOptions, Route, Staging,
-    StagingOptions, choose, start,
+    BatchPool, Choice, CopyRoute, DirectPath, EmulatedGpu, Gpu, GpuError, GpuIdentity,
+    GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice, MemberFile, Port, PortOptions,
+    Staging, StagingOptions, choose, start,
 };
 use kvrail_memory::AllowedCpu;
 use kvrail_poller::Mailbox;
@@ -126,7 +126,7 @@ impl Opened {
                         let (gpu, device) = (gpu.identity().uuid, source.name());
                         Err(refused(GpuError::NotDirect { device, gpu, reason }))
                     }
-                    _ => Ok(Choice { route: Route::Staged, path: None, reason }),
+                    _ => Ok(Choice { route: CopyRoute::Staged, path: None, reason }),
                 };
             }
         };
@@ -137,7 +137,7 @@ impl Opened {
         let file = open_path(&again, device.settings.direct).map_err(|error| {
             Failure::new(Exit::Refused, format!("{name}, opened for the GPU: {error}"))
         })?;
-        let choice = choose(gpu, Member { name, file }, wanted).map_err(refused)?;
+        let choice = choose(gpu, MemberFile { name, file }, wanted).map_err(refused)?;
         Ok(match (gpu.direct(), &self.no_cufile) {
             (None, Some(why)) => Choice { reason: format!("auto: {why}"), ..choice },
             _ => choice,
@@ -297,8 +297,8 @@ fn routes(plan: &Plan, volumes: usize, choices: &[Choice]) -> Vec<GpuRoute> {
 
 fn mechanism(choice: &Choice) -> GpuMechanism {
     match (choice.route, choice.path) {
-        (Route::Staged, _) => GpuMechanism::Staged,
-        (Route::Direct(_), Some(DirectPath::Compat)) => GpuMechanism::Compat,
-        (Route::Direct(_), _) => GpuMechanism::Direct,
+        (CopyRoute::Staged, _) => GpuMechanism::Staged,
+        (CopyRoute::Direct(_), Some(DirectPath::Compat)) => GpuMechanism::Compat,
+        (CopyRoute::Direct(_), _) => GpuMechanism::Direct,
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kvrail_metrics::Listen;
 use kvrail_nvme::SERVICE_DEFAULT;
 use kvrail_protocol::{SandboxReport, StatusReport};
-use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter};
+use kvrail_sandbox::{Entered, Files, Needs, SandboxError, SandboxMode, Sandboxed, enter};
 use kvrail_target::{KernelTree, Tree};
 use kvrail_volume::beneath;
 
@@ -93,7 +93,7 @@ fn needs(config: &Config, read: &[&Path]) -> Needs {
 
 /// Whether a target can be made later on, when the configuration is read again.
 pub(super) fn reaches_target(config: &Config) -> bool {
-    config.sidecar.sandbox == Mode::Off || !config.target.wish().is_empty()
+    config.sidecar.sandbox == SandboxMode::Off || !config.target.wish().is_empty()
 }
 
 /// A stand-in finds the memory of clients as files that they have open.
@@ -156,7 +156,7 @@ fn folders_of(file: &Path) -> Vec<PathBuf> {
 }
 
 fn notes(sandboxed: &Sandboxed) -> Vec<String> {
-    if sandboxed.mode == Mode::Off {
+    if sandboxed.mode == SandboxMode::Off {
         return vec![OFF.into()];
     }
     sandboxed.lacks.iter().map(|what| format!("the sandbox is not whole: {what}")).collect()

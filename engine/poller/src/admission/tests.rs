@@ -6,8 +6,8 @@ use kvrail_device::{BufferIndex, Device, FakeClock, RemoteMemory, SimDevice, Sim
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{
-    ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, RegionId, Request,
-    RequestSnapshot, Segment, ServerLane, Status, keys_slot,
+    ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, QueueSegment, RegionId,
+    Request, RequestSnapshot, ServerLane, Status, keys_slot,
 };
 use kvrail_store::{Config, Discard, Identity, Members, Now, Start, Times};
 use proptest::prelude::*;
@@ -121,9 +121,10 @@ impl Rig {
         regions.open(HOST);
         regions.open(GPU);
         let memory: Arc<dyn Pinned> =
-            Arc::new(HeapBlock::new(Segment::bytes_needed(1, 2).unwrap()));
-        let server = Segment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
-        let client = Segment::open(memory).unwrap().into_client().0.remove(0);
+            Arc::new(HeapBlock::new(QueueSegment::bytes_needed(1, 2).unwrap()));
+        let server =
+            QueueSegment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
+        let client = QueueSegment::open(memory).unwrap().into_client().0.remove(0);
         Self { back_ends, regions, client, server }
     }
 

@@ -11,8 +11,8 @@ use kvrail_poller::{
     Route, Setup, TenantSlot, TickOutcome,
 };
 use kvrail_ring::{
-    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, RegionId, Request,
-    Segment,
+    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, QueueSegment, RegionId,
+    Request,
 };
 
 /// A poller and both its ends.
@@ -120,11 +120,11 @@ impl LaneEnd {
         tails: Option<RegionId>,
         tenant: TenantSlot,
     ) -> (Self, Box<LaneSeat>) {
-        let bytes = Segment::bytes_needed(1, depth).unwrap();
+        let bytes = QueueSegment::bytes_needed(1, depth).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
+        let segment = QueueSegment::format(Arc::clone(&memory), 1, depth).unwrap();
         let server = segment.into_server().remove(0);
-        let (mut lanes, sleep) = Segment::open(Arc::clone(&memory)).unwrap().into_client();
+        let (mut lanes, sleep) = QueueSegment::open(Arc::clone(&memory)).unwrap().into_client();
         let doorbell = Doorbell::eventfd().unwrap();
         let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
         let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails, tenant });

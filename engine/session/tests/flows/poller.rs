@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvrail_device::DeviceError;
 use kvrail_memory::{Pinned, load, store};
 use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot, Tracer};
-use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, RingBell, Status};
 
 use crate::shards::Shard;
 
@@ -238,7 +238,7 @@ impl FakePoller {
             let Some((_, seat)) = lane else { continue };
             seat.lane.complete(completion);
             self.switches.completed.add();
-            if seat.lane.publish() == Ring::Now {
+            if seat.lane.publish() == RingBell::Now {
                 let _rung = seat.bell.ring();
             }
         }

@@ -15,12 +15,12 @@ use rustix::io_uring::{IORING_OFF_SQ_RING, IoringSqFlags, io_uring_params, io_ur
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Completion, Left, Ring};
+use super::{Completion, EntriesLeft, Ring};
 use crate::buffer_table::{Access, Place};
 use crate::contract::{Attached, BufferIndex, Durability, Operation};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::ring_mode::{Interrupt, RingMode, Sqpoll};
-use crate::uring::setup::{Plan, main_ring};
+use crate::uring::setup::{RingPlan, main_ring};
 use crate::uring::sqe::Block;
 
 const AT: BufferIndex = BufferIndex(3);
@@ -35,7 +35,7 @@ struct Pipe {
 fn pipe<M: RingMode<SqeFormat = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
-    let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
+    let plan = RingPlan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
     let mut ring = main_ring::<M>(&plan, Block::default()).unwrap().ring;
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     ring.register(AT, &region).unwrap();
@@ -76,7 +76,7 @@ fn tag_comes_after_the_last_use<M: RingMode<SqeFormat = Block>>() {
     while !pipe.ring.with_submissions(|queue| queue.is_empty()) {
         std::thread::yield_now();
     }
-    assert_eq!(pipe.ring.unregister_one(AT), Ok(Left::None));
+    assert_eq!(pipe.ring.unregister_one(AT), Ok(EntriesLeft::None));
     let patience = Instant::now() + Duration::from_millis(50);
     while Instant::now() < patience {
         M::collect(&mut pipe.ring, 1);
@@ -268,7 +268,7 @@ fn a_region_that_is_registered_half_way_is_named_by_address() {
     ring.push(&Operation { buffer: at, ..read() }, place, 9);
     Interrupt::submit(&mut ring);
     assert!(!ring.let_go(at), "an entry is registered");
-    assert_eq!(ring.unregister_one(at), Ok(Left::None));
+    assert_eq!(ring.unregister_one(at), Ok(EntriesLeft::None));
     rustix::io::write(&write_end, b"late").unwrap();
     assert_eq!(pop::<Interrupt>(&mut ring), Completion::Cqe { name: 9, result: 4 });
     let deadline = Instant::now() + Duration::from_secs(60);

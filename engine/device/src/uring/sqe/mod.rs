@@ -20,8 +20,8 @@ use crate::contract::Operation;
 use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Stream, Target};
-use crate::uring::ring::Setup;
+use crate::target::{DriveStream, Target};
+use crate::uring::ring::RingSetup;
 
 /// The device's file in the table of registered files.
 const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
@@ -43,10 +43,10 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
 
     /// Opens the format for this device; the file is the destination of requests where that is not
     /// the target's own. Writes carry the stream, if there is one.
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)>;
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)>;
 
     /// Makes a ring that carries it.
-    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;
+    fn make(setup: &RingSetup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;
 
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;

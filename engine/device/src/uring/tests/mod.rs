@@ -22,9 +22,9 @@ use crate::contract::{
 use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Stream, Target, open_path};
+use crate::target::{DriveStream, Target, open_path};
 use crate::uring::mode::ModeName;
-use crate::uring::ring::{Completing, Ring, Setup, Submission};
+use crate::uring::ring::{Completing, Ring, RingSetup, Submission};
 use crate::uring::ring_mode::{Interrupt, RingMode};
 use crate::uring::sqe::{Block, SqeFormat};
 use crate::uring::{Uring, UringOptions};
@@ -52,12 +52,12 @@ impl<F: Fault> SqeFormat for Faulty<F> {
     type Entry = squeue::Entry;
     type Cqe = cqueue::Entry;
 
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block, PhantomData), file))
     }
 
-    fn make(setup: &Setup) -> Result<IoUring, Errno> {
+    fn make(setup: &RingSetup) -> Result<IoUring, Errno> {
         Block::make(setup)
     }
 

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{
-    DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport, ShardReport,
-    StatusReport, VolumeReport, Waker,
+    ClientWaker, DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport,
+    ShardReport, StatusReport, VolumeReport,
 };
 
 use Detail::{Screen, Verbose};
@@ -496,10 +496,10 @@ pub(crate) fn cpu(number: Option<u32>) -> String {
     number.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
 }
 
-fn waker(by: Waker) -> &'static str {
+fn waker(by: ClientWaker) -> &'static str {
     match by {
-        Waker::Poller => "poller",
-        Waker::Ringer => "ringer",
+        ClientWaker::Poller => "poller",
+        ClientWaker::Ringer => "ringer",
     }
 }
 
