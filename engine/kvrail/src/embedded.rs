@@ -31,7 +31,7 @@ use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::members::paths;
-use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, Volume, WriteBudget};
+use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, VolumeConfig, WriteBudget};
 use kvrail_cli::context::Verbosity;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::say;
@@ -126,7 +126,12 @@ impl Embedded {
         Ok(self.make_dir(Path::new("/tmp"))?.join("kvrail.sock"))
     }
 
-    fn start(&mut self, dir: &Path, members: Members<'_>, mode: Option<&str>) -> Result<PathBuf> {
+    fn start(
+        &mut self,
+        dir: &Path,
+        members: MemberPaths<'_>,
+        mode: Option<&str>,
+    ) -> Result<PathBuf> {
         let socket = self.socket_for(dir)?;
         let (config, log) = (dir.join("kvrail.toml"), dir.join("kvrail.log"));
         let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
@@ -310,7 +315,7 @@ fn intention(
 }
 
 /// Members of the volume, and of the store if there is one.
-type Members<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
+type MemberPaths<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
 
 /// The name in the label.
 fn name() -> VolumeName {
@@ -343,7 +348,7 @@ fn new_volume(
 fn own_config(
     base: &Config,
     socket: &Path,
-    (members, store): Members<'_>,
+    (members, store): MemberPaths<'_>,
     mode: Option<&str>,
 ) -> Result<Config> {
     let none = Config::default();
@@ -369,7 +374,7 @@ fn own_config(
         let write_budget =
             if name == STORE { WriteBudget::Unlimited } else { WriteBudget::default() };
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume {
+        config.volume.push(VolumeConfig {
             name,
             members,
             content,

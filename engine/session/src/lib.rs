@@ -52,7 +52,7 @@ mod watch;
 
 pub use access::Access;
 pub use audit::AUDIT;
-pub use config::{Identity, ServerConfig};
+pub use config::{ServerConfig, SidecarIdentity};
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;
 pub use policy::{Limits, NumaPolicy, PagePolicy, Patience, Policy, WriteBudget};

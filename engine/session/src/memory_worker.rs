@@ -48,7 +48,7 @@ impl WorkerContext {
 }
 
 /// A message with its descriptors, or why it has none.
-pub(crate) type Fetched = Result<Packet<ClientMessage>, FetchError>;
+pub(crate) type FetchedMessage = Result<Packet<ClientMessage>, FetchError>;
 
 /// Why a message could not be taken in with its descriptors.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) enum WorkerEvent {
     /// This process no longer has it.
     Closed(RegionKey),
     /// A session's request with descriptors.
-    Fetched(u64, Fetched),
+    Fetched(u64, FetchedMessage),
 }
 
 /// Resources that are no longer needed, and that a client can make slow to close.
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     /// Memory files may be large, so whatever is wrong is found, and closed, here.
-    fn fetch(&mut self, socket: &OwnedFd, message: ClientMessage) -> Fetched {
+    fn fetch(&mut self, socket: &OwnedFd, message: ClientMessage) -> FetchedMessage {
         let received = self.closers.fetch(socket).map_err(|stuck| match stuck {
             Stuck::NotStarted(why) => FetchError::Delayed(message.seq, (Status::NoSpace, why)),
             Stuck::Failed(why) => FetchError::Broken(why),

@@ -58,7 +58,7 @@ impl PollerSet {
 }
 
 /// Results of the requests of a session slot.
-pub(crate) type Counts = SessionCounters<u64>;
+pub(crate) type StatusCounts = SessionCounters<u64>;
 
 /// The pollers and what they could not take yet.
 #[derive(Debug)]
@@ -133,10 +133,10 @@ impl Pollers {
     }
 
     /// Sum of all counts in a slot since the pollers' start.
-    pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
+    pub(crate) fn counted(&self, slot: SessionSlot) -> StatusCounts {
         let handles = self.handles.iter();
         let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
-        slots.fold(Counts::default(), |sum, stats| {
+        slots.fold(StatusCounts::default(), |sum, stats| {
             sum.with(&stats.counters, |sum, counter| sum + counter.get())
         })
     }

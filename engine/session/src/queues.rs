@@ -71,7 +71,7 @@ pub(crate) type QueueKey = (u64, u32);
 
 /// The queues of one session.
 #[derive(Debug)]
-struct Owned {
+struct SessionQueues {
     /// The session's place in the pollers' tables.
     slot: SessionSlot,
     /// The thread that closes the resources that no poller has.
@@ -85,7 +85,7 @@ struct Owned {
     next: u32,
 }
 
-impl Owned {
+impl SessionQueues {
     /// Forgets a queue.
     fn remove(&mut self, queue: u32) -> Option<Queue> {
         debug_assert!(self.bytes.contains_key(&queue), "every queue has a segment");
@@ -118,7 +118,7 @@ pub(crate) fn segment_bytes(lanes: usize, depth: u32) -> u64 {
 /// All queues of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    sessions: BTreeMap<u64, Owned>,
+    sessions: BTreeMap<u64, SessionQueues>,
 }
 
 impl Queues {
@@ -133,7 +133,7 @@ impl Queues {
 
     /// Bytes of the segments of each session's queues.
     pub(crate) fn bytes(&self) -> BTreeMap<u64, u64> {
-        let bytes = |owned: &Owned| owned.bytes.values().sum();
+        let bytes = |owned: &SessionQueues| owned.bytes.values().sum();
         self.sessions.iter().map(|(session, owned)| (*session, bytes(owned))).collect()
     }
 
@@ -192,7 +192,7 @@ impl Queues {
         let owned = self.sessions.entry(session);
         let owned = owned.or_insert_with(|| {
             let bytes = BTreeMap::new();
-            Owned { slot, worker, queues, tails: none, bytes, next: 0 }
+            SessionQueues { slot, worker, queues, tails: none, bytes, next: 0 }
         });
         debug_assert_eq!(owned.slot, slot, "a session keeps its place");
         let queue = owned.number();

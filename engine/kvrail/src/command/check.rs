@@ -16,7 +16,7 @@ use kvrail_store::{Budget, Sizing};
 use kvrail_volume::{Content, Label, inspect};
 
 use crate::members::{drive_of, locate};
-use kvrail_cli::config::{Config, Volume, WriteBudget};
+use kvrail_cli::config::{Config, VolumeConfig, WriteBudget};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Paths that were named, else the members of the configuration, as they are seen from the root.
-fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
+fn paths(args: &CheckArgs, volumes: &[VolumeConfig]) -> Vec<PathBuf> {
     // A name by identity is a drive: drives are checked anyway.
     let members = volumes.iter().flat_map(|volume| &volume.members);
     let named = args.paths.iter().map(PathBuf::as_path);
@@ -99,8 +99,8 @@ fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
 }
 
 /// The members of configured stores. A member whose label cannot be read may be one.
-fn stores(volumes: &[Volume]) -> Vec<ConfiguredMember> {
-    let member = |(volume, named): (&Volume, &Selector)| {
+fn stores(volumes: &[VolumeConfig]) -> Vec<ConfiguredMember> {
+    let member = |(volume, named): (&VolumeConfig, &Selector)| {
         if volume.null_size(named).is_some() {
             return None;
         }

@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// The GPUs of the configuration, opened.
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct OpenedGpus {
     pub(super) gpus: Vec<Arc<dyn Gpu>>,
     cufile: Option<Arc<CuFile>>,
     /// Why there is no cuFile, where the mechanism goes on without.
@@ -43,8 +43,8 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// A GPU that is not there or not usable, cuFile where the mechanism needs it.
-pub(super) fn open_all(config: &Config) -> Result<Opened, Failure> {
-    let mut opened = Opened::default();
+pub(super) fn open_all(config: &Config) -> Result<OpenedGpus, Failure> {
+    let mut opened = OpenedGpus::default();
     let mut real: Vec<u32> = Vec::new();
     for name in &config.gpu.devices {
         match name {
@@ -85,7 +85,7 @@ fn numbers(name: GpuName) -> Result<Vec<u32>, GpuError> {
     Ok(found)
 }
 
-impl Opened {
+impl OpenedGpus {
     /// Opens one GPU, and cuFile with the first where the mechanism may use it.
     fn cuda(&mut self, number: u32, wanted: MechanismChoice) -> Result<Cuda, GpuError> {
         let cuda = Cuda::open(number)?;
@@ -173,7 +173,7 @@ impl Gpus {
     /// Direct I/O that is required and not to be had, memory for staging, threads.
     pub(super) fn start(
         config: &Config,
-        opened: &Opened,
+        opened: &OpenedGpus,
         plan: &Plan,
         (volumes, mailboxes): (&[Served], &[Arc<Mailbox>]),
     ) -> Result<Self, Failure> {

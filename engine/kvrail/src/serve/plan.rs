@@ -17,7 +17,7 @@ use kvrail_volume::Purpose;
 
 use super::numa;
 use super::volumes::{MemberSource, Served};
-use kvrail_cli::config::{Auto, Config, Device};
+use kvrail_cli::config::{Auto, Config, DeviceConfig};
 use kvrail_cli::failure::{Exit, Failure};
 
 /// Longest spin of a poller: the time of a client that is woken first, 35 to 45 us in virtual
@@ -40,7 +40,7 @@ pub(crate) struct PlannedDevice {
     pub(crate) volume: usize,
     /// Place in the volume.
     pub(crate) member: usize,
-    pub(crate) settings: Device,
+    pub(crate) settings: DeviceConfig,
     pub(crate) write_stream: WriteStream,
 }
 
@@ -173,7 +173,7 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
 
 /// A store is a ring that is overwritten front to back, unlike the drive's other data: by default
 /// it has a stream of its own.
-fn write_stream(settings: &Device, purpose: &Purpose) -> WriteStream {
+fn write_stream(settings: &DeviceConfig, purpose: &Purpose) -> WriteStream {
     match (settings.write_stream, purpose) {
         (Auto::Fixed(number), _) => {
             NonZeroU8::new(number).map_or(WriteStream::Unnamed, WriteStream::Number)

@@ -10,7 +10,7 @@ use kvrail_sandbox::{Entered, Files, Needs, SandboxError, SandboxMode, Sandboxed
 use kvrail_target::{KernelTree, Tree};
 use kvrail_volume::beneath;
 
-use kvrail_cli::config::{Config, GpuName, Target};
+use kvrail_cli::config::{Config, GpuName, TargetConfig};
 use kvrail_cli::failure::{Exit, Failure};
 
 /// Where drives are.
@@ -114,7 +114,7 @@ fn administer(needs: &mut Needs) {
 }
 
 /// The kernel's target, where one is to be kept; else what an earlier one left is only looked at.
-fn target(needs: &mut Needs, target: &Target) {
+fn target(needs: &mut Needs, target: &TargetConfig) {
     if target.wish().is_empty() {
         needs.read(&target.state_dir);
         return;
@@ -134,7 +134,7 @@ fn target(needs: &mut Needs, target: &Target) {
 }
 
 /// No program is started and no module loaded from within. The folder of configfs comes with nvmet.
-fn load_modules(target: &Target) {
+fn load_modules(target: &TargetConfig) {
     let mut kernel = KernelTree::at(&target.configfs);
     let transports = target.port.iter().map(|port| port.transport.target_module());
     for module in std::iter::once("nvmet").chain(transports) {

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
-use kvrail_cli::config::{Pool, WriteBudget};
+use kvrail_cli::config::{PoolConfig, WriteBudget};
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::human_bytes;
 
@@ -39,7 +39,7 @@ const CALL: u64 = 0;
 
 /// A member of a store, ready to be started.
 #[derive(Debug)]
-struct Shard {
+struct PreparedShard {
     device: DeviceIndex,
     volume: usize,
     /// Its configured name.
@@ -57,9 +57,9 @@ struct Shard {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Stores(Vec<Shard>);
+pub(super) struct PreparedStores(Vec<PreparedShard>);
 
-impl Stores {
+impl PreparedStores {
     /// Reads every member's super, and takes the memory.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Stores {
             let starts = starts(it, shape)?;
             let own = plan.devices.iter().filter(|device| device.volume == volume);
             for (device, begin) in own.zip(starts) {
-                shards.push(Shard::new((device, it, shape), begin, buffer)?);
+                shards.push(PreparedShard::new((device, it, shape), begin, buffer)?);
             }
         }
         Ok(Self(shards))
@@ -82,7 +82,8 @@ impl Stores {
 
     /// The shards of a poller's devices, with their places there.
     pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
-        let place = |shard: &Shard| devices.iter().position(|device| *device == shard.device);
+        let place =
+            |shard: &PreparedShard| devices.iter().position(|device| *device == shard.device);
         let own = self.0.iter().filter_map(|shard| Some((place(shard)?, shard.setup.clone())));
         own.collect()
     }
@@ -153,7 +154,7 @@ impl Stores {
 
     /// Their part of the start report.
     pub(super) fn report(&self) -> String {
-        let line = |it: &Shard| {
+        let line = |it: &PreparedShard| {
             let blocks = human_bytes(u64::from(largest_block(&it.setup.config)));
             let (device, sizing) = (it.device, &it.sizing);
             let bears = match it.rated.map(WriteBudget::DriveWrites) {
@@ -284,7 +285,7 @@ fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
     put_back
 }
 
-impl Shard {
+impl PreparedShard {
     fn new(
         (device, served, shape): (&PlannedDevice, &Served, StoreShape),
         begin: Begin,
@@ -326,7 +327,7 @@ impl Shard {
 /// The pools of a member.
 fn pools(served: &Served, sizing: &Sizing) -> Result<Vec<PoolRule>, String> {
     let members = served.members.len();
-    let rule = |pool: &Pool| pool.rule(pool.size().limits(sizing, members));
+    let rule = |pool: &PoolConfig| pool.rule(pool.size().limits(sizing, members));
     let rules: Vec<PoolRule> = served.pools.iter().map(rule).collect();
     pools_fit(&rules, sizing.segments).map(|()| rules)
 }

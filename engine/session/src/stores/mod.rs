@@ -35,7 +35,7 @@ use call_failure::failure;
 use calls::Calls;
 use handles::Handles;
 use history::History;
-use job::{Asker, Create, JobStage, Next, Seen, StoreJob, Wish};
+use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
 use listings::{Listing, Listings};
 use refusals::RefusalLog;
 use requests::wish;
@@ -368,22 +368,24 @@ impl Stores {
             return Some(Err(failure));
         }
         let name = job.wish.name()?;
-        let seen = |shard| Seen { space: Shard::find(shard, name), mark: shard.mark };
+        let seen = |shard| MemberCopy { space: Shard::find(shard, name), mark: shard.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
         let first = store.shards.first();
         let members = first.map_or(Members::NONE, |shard| shard.served.restart.members());
         match job.next(&seen, members) {
-            Next::ControlRequest(asks) => {
+            NextStep::ControlRequest(asks) => {
                 self.send(at, asks, pollers);
                 None
             }
-            Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::ControlReply)),
-            Next::Gone => {
+            NextStep::Agreed { uid } => {
+                Some(self.agreed(at, uid, pollers)?.map(Outcome::ControlReply))
+            }
+            NextStep::Gone => {
                 self.makers.remove(&(store.volume, job.name().unwrap_or_default().into()));
                 log_change(&mut self.log, &store.name, job, "removed");
                 Some(Ok(Outcome::ControlReply(ControlReply::NamespaceRemoved)))
             }
-            Next::List { name, from } => {
+            NextStep::List { name, from } => {
                 let listing = job.asker.map(|asker| Listing::new(asker, name, from));
                 Some(
                     listing
@@ -391,7 +393,7 @@ impl Stores {
                         .ok_or_else(session_gone),
                 )
             }
-            Next::Explained { member, uid, key } => {
+            NextStep::Explained { member, uid, key } => {
                 let device = store.shards[member].served.device.0;
                 let event = store.history.latest(uid, key.bits());
                 let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
@@ -402,7 +404,7 @@ impl Stores {
                     report.map(|report| Outcome::ControlReply(ControlReply::Key(Box::new(report)))),
                 )
             }
-            Next::Refuse(failure) => Some(Err(failure)),
+            NextStep::Refuse(failure) => Some(Err(failure)),
         }
     }
 

@@ -16,8 +16,8 @@ use kvrail_poller::{
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard,
-    ServedStore, Server, ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
+    Access, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard, ServedStore,
+    Server, ServerConfig, ServerError, ServerHandle, SidecarIdentity, Stopped, server_handle,
 };
 use tempfile::TempDir;
 
@@ -95,7 +95,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
             patience: Patience::default(),
         },
         numa: NumaPolicy::Anywhere,
-        identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
+        identity: SidecarIdentity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],

@@ -12,7 +12,7 @@ use kvrail_cli::output::{human_bytes, table as bare};
 pub(super) fn table(device: &Device) -> Table {
     let drive = &device.drive;
     let namespace = &drive.namespace;
-    let mut rows = Rows(bare(&[]));
+    let mut rows = DetailRows(bare(&[]));
     rows.add("device", &namespace.name);
     for selector in namespace.selectors() {
         rows.add("named", selector);
@@ -55,9 +55,9 @@ pub(super) fn table(device: &Device) -> Table {
     rows.0
 }
 
-struct Rows(Table);
+struct DetailRows(Table);
 
-impl Rows {
+impl DetailRows {
     fn add(&mut self, name: &str, value: impl ToString) {
         self.0.add_row([name.to_owned(), value.to_string()]);
     }

@@ -8,7 +8,7 @@ use kvrail_protocol::{
     ShardReport, StatusReport, VolumeReport,
 };
 
-use Detail::{Screen, Verbose};
+use StatusDetail::{Screen, Verbose};
 
 use kvrail_cli::output::{human_bytes, table};
 
@@ -23,7 +23,7 @@ const CELL: usize = 14;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Detail {
+pub(crate) enum StatusDetail {
     /// The columns that fit a screen.
     Screen,
     /// Everything.
@@ -31,7 +31,7 @@ pub(crate) enum Detail {
 }
 
 /// A column of a table: its head, from which detail on it is shown, and what stands in it.
-pub(crate) type Column<T> = (&'static str, Detail, fn(&T) -> String);
+pub(crate) type Column<T> = (&'static str, StatusDetail, fn(&T) -> String);
 
 /// Columns and lines that there are.
 pub(crate) type Area = (usize, usize);
@@ -134,7 +134,7 @@ fn some_rows<T, K: Ord>(
 pub(crate) fn rows<'a, T: 'a>(
     columns: &[Column<T>],
     items: impl IntoIterator<Item = &'a T>,
-    detail: Detail,
+    detail: StatusDetail,
 ) -> String {
     cells(columns, items, detail, |cell| cell)
 }
@@ -143,7 +143,7 @@ pub(crate) fn rows<'a, T: 'a>(
 fn cells<'a, T: 'a>(
     columns: &[Column<T>],
     items: impl IntoIterator<Item = &'a T>,
-    detail: Detail,
+    detail: StatusDetail,
     change: fn(String) -> String,
 ) -> String {
     let shown = || columns.iter().filter(|(_, from, _)| *from <= detail);
@@ -156,7 +156,7 @@ fn cells<'a, T: 'a>(
     rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn sidecar(report: &StatusReport, detail: Detail) -> String {
+fn sidecar(report: &StatusReport, detail: StatusDetail) -> String {
     let it = &report.sidecar;
     let regions = &report.regions;
     let epoch = if detail == Verbose { format!(" (epoch {})", it.epoch) } else { String::new() };
@@ -202,7 +202,7 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
 
 /// The part of the configuration file that is not in force; with `--verbose` also the file and
 /// hashes of the values.
-fn configuration(report: &StatusReport, detail: Detail) -> String {
+fn configuration(report: &StatusReport, detail: StatusDetail) -> String {
     let config = &report.config;
     let mut text = String::new();
     if detail == Verbose {
@@ -244,7 +244,7 @@ pub(crate) fn troubles(report: &StatusReport) -> String {
 }
 
 /// Members that were not there when the sidecar started.
-pub(crate) fn missing(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn missing(report: &StatusReport, detail: StatusDetail) -> String {
     let columns: [Column<(&str, &str)>; 3] = [
         ("MEMBER", Screen, |(_, member)| (*member).to_owned()),
         ("VOLUME", Screen, |(volume, _)| (*volume).to_owned()),
@@ -358,7 +358,7 @@ pub(crate) fn doubts(report: &StatusReport) -> String {
 }
 
 /// Why each device has the mode it has.
-pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn reasons(report: &StatusReport, detail: StatusDetail) -> String {
     let devices = report.devices.iter().filter(|_| detail == Verbose);
     let why = devices.map(|device| {
         let features = device.features.join(", ");
@@ -390,7 +390,7 @@ const GPUS: [Column<GpuReport>; 12] = [
 ];
 
 /// The GPUs, why one failed, and how each volume's bytes get there.
-pub(crate) fn gpus(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn gpus(report: &StatusReport, detail: StatusDetail) -> String {
     let mut lines = Vec::new();
     for it in &report.gpus {
         lines.extend(it.failure.iter().map(|why| format!("\n  {}: {why}", it.gpu.index)));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvrail_target::{FileStore, KernelTree, RecordStore, Target};
 
-use kvrail_cli::config::Target as Wanted;
+use kvrail_cli::config::TargetConfig as Wanted;
 use kvrail_cli::failure::{Exit, Failure};
 
 /// The target to change: locked against every other kvrail.
