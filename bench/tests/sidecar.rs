@@ -21,7 +21,7 @@ use kvrail_bench::versions::VersionMap;
 use kvrail_bench::{BenchOptions, Ground, Harness, run};
 use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOptions, open_path};
 use kvrail_poller::{
-    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
+    CpuBinding, DeviceBudget, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
 };
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{DeviceIndex, Doorbell, Geometry, PollerIndex};
@@ -85,7 +85,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
     Setup {
         routes: routes.to_vec(),
         devices: vec![DeviceIndex(device)],
-        budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
+        budgets: vec![DeviceBudget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
         stores: Vec::new(),
         spin_ns: 20_000,
         beat_ns: 200_000_000,

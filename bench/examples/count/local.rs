@@ -55,7 +55,7 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     let bytes = StoreSetup::pool_bytes(&config);
     let (pool, _) = Region::create_best("kvrail-store", bytes).expect("some memory");
     let members = Members::first(1);
-    let identity = kvrail_store::Identity {
+    let identity = kvrail_store::StoreIdentity {
         volume: 1,
         instance: 2,
         seed: 3,

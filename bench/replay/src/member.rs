@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kvrail_store::{Config, Memory, Pool, Task, Verb};
+use kvrail_store::{MemberTask, Memory, Pool, StoreConfig, Verb};
 
 const PAGE: usize = kvrail_store::PAGE_BYTES;
 /// The buffer that the store reads pages into; the others are for blocks on the move.
@@ -20,7 +20,7 @@ pub(crate) struct SimulatedMember {
 }
 
 impl SimulatedMember {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StoreConfig) -> Self {
         Self {
             pages: HashMap::new(),
             read_at: 0,
@@ -30,7 +30,7 @@ impl SimulatedMember {
     }
 
     /// Executes the store's tasks.
-    pub(crate) fn perform(&mut self, task: &Task) {
+    pub(crate) fn perform(&mut self, task: &MemberTask) {
         let Memory::Pool { buffer, .. } = task.memory else { return };
         let at = task.offset / PAGE as u64;
         match task.verb {

@@ -1,9 +1,9 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Chain, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Hint,
-    Identity, Key, Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN,
-    SpaceId, Start, Stats, Status, Store, Times,
+    Begun, Budget, Chain, DeclineReason, Discard, Durability, Extent, Get, Got, Hint, Key, Members,
+    Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start, Stats,
+    Status, Store, StoreConfig, StoreIdentity, Times,
 };
 
 use crate::line::Hints;
@@ -98,7 +98,7 @@ impl Replayed {
         let now = Now { ns: 1, unix: SECONDS_1970 };
         let members = Members::first(1);
         let identity =
-            Identity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
+            StoreIdentity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
         store.start(Start::Create(identity), now);
         let member = SimulatedMember::new(&config);
         let (space, hint, filled) = (SpaceId::NONE, Hint::default(), Stats::default());
@@ -245,9 +245,9 @@ fn unix(at_ns: u64) -> u32 {
     SECONDS_1970.saturating_add(seconds)
 }
 
-fn config(shape: MemberShape, block_bytes: u32, budget: Budget) -> Config {
+fn config(shape: MemberShape, block_bytes: u32, budget: Budget) -> StoreConfig {
     let padded = block_bytes.next_multiple_of(512);
-    Config {
+    StoreConfig {
         area_bytes: FRONT_BYTES.max(shape.segment_bytes.min(1 << 20))
             + shape.segments * shape.segment_bytes,
         logical_block: 512,

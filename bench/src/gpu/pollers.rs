@@ -16,8 +16,8 @@ use kvrail_gpu::{
 };
 use kvrail_memory::{AllowedCpu, HeapBlock, Pinned, Region, Topology};
 use kvrail_poller::{
-    Budget, Command, CpuBinding, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle,
-    QueueDoorbell, Route, SessionSlot, Setup, TenantSlot,
+    CpuBinding, DeviceBudget, InFlightBytes, LaneSeat, Mailbox, Notice, PollerCommand,
+    PollerHandle, QueueDoorbell, Route, SessionSlot, Setup, TenantSlot,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
@@ -164,7 +164,7 @@ impl GpuPollers {
             Self { device, gpu, lane, doorbell, sleep, hear, choices, host, volume_bytes };
         let memory = Arc::clone(&pollers.host) as Arc<dyn Pinned>;
         let (session, buffer) = (SESSION, BufferIndex(0));
-        pollers.tell(Command::Attach { session, region: HOST, buffer, memory })?;
+        pollers.tell(PollerCommand::Attach { session, region: HOST, buffer, memory })?;
         Ok(pollers)
     }
 
@@ -182,12 +182,12 @@ impl GpuPollers {
     /// Attaches the GPU memory of a case.
     pub(super) fn attach(&self, memory: Arc<dyn RemoteMemory>) -> Result<()> {
         let buffer = BufferIndex(BUFFERS_MAX);
-        self.tell(Command::AttachRemote { session: SESSION, region: GPU, buffer, memory })
+        self.tell(PollerCommand::AttachRemote { session: SESSION, region: GPU, buffer, memory })
     }
 
     /// Detaches it again; nothing holds it when this returns.
     pub(super) fn detach(&self) -> Result<()> {
-        self.tell(Command::Detach(SESSION, GPU))
+        self.tell(PollerCommand::Detach(SESSION, GPU))
     }
 
     /// Sleeps until there is a completion, as a client of a sidecar does.
@@ -202,7 +202,7 @@ impl GpuPollers {
         Ok(())
     }
 
-    fn tell(&self, command: Command) -> Result<()> {
+    fn tell(&self, command: PollerCommand) -> Result<()> {
         let mailbox = &self.device.mailbox;
         mailbox.send(command).map_err(|_| anyhow!("the poller's mailbox is full"))?;
         match answer(mailbox) {
@@ -213,7 +213,7 @@ impl GpuPollers {
 
     /// Ends both threads.
     pub(super) fn stop(self) -> Result<()> {
-        let sent = self.device.mailbox.send(Command::Stop);
+        let sent = self.device.mailbox.send(PollerCommand::Stop);
         ensure!(sent.is_ok(), "the poller's mailbox is full");
         ensure!(self.device.thread.join().is_ok(), "the poller panicked");
         self.gpu.stop();
@@ -225,7 +225,7 @@ fn poller_setup(geometry: Geometry) -> Setup {
     let members: Vec<_> = (0..geometry.members).map(DeviceIndex).collect();
     Setup {
         budgets: vec![
-            Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) };
+            DeviceBudget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) };
             members.len()
         ],
         devices: members.clone(),
@@ -265,7 +265,7 @@ fn add_lane(mailbox: &Mailbox) -> Result<LaneClient> {
     let ours = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let (queue, tails, tenant) = (0, None, TenantSlot(SESSION.0));
     let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
-    mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
+    mailbox.send(PollerCommand::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
     Ok(LaneClient { lane: lanes.remove(0), doorbell: ours, sleep, hear })
 }

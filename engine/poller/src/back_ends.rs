@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use kvrail_device::Description;
 use kvrail_ring::{DeviceIndex, Status, VolumeId};
-use kvrail_store::{ConfigError, Now, SpaceId};
+use kvrail_store::{Now, SpaceId, StoreConfigError};
 
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::stats::PollerStats;
@@ -34,7 +34,7 @@ use crate::store_call::StoreSetup;
 use calendar::Calendar;
 use grants::Grant;
 pub(crate) use handle_table::Destination;
-use handle_table::{Group, HandleTable};
+use handle_table::{HandleTable, LocalMembers};
 use parked::WaitingRoom;
 use shard::Shard;
 pub use volume::Route;
@@ -67,7 +67,7 @@ impl BackEnds {
         descriptions: &[Description],
         stats: &Arc<PollerStats>,
         now_ns: u64,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, StoreConfigError> {
         let calendar = Calendar::new(now_ns);
         let mut of_device = vec![None; devices.len()];
         let (mut volumes, mut shards, mut groups) = (Vec::new(), Vec::new(), Vec::new());
@@ -86,7 +86,7 @@ impl BackEnds {
                 shards.push(shard);
             }
             volumes.push(members.is_none().then(|| Volume::new(route, devices)));
-            groups.extend(members.map(|members| Group::new(members, local)));
+            groups.extend(members.map(|members| LocalMembers::new(members, local)));
         }
         assert_eq!(shards.len(), setups.len(), "each shard's device is a member of one volume");
         Ok(Self {

@@ -4,7 +4,7 @@
 use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::task::{ClientRequest, Ended, Owner, RequestHeader, Task};
+use crate::task::{ClientRequest, Ended, RequestHeader, Task, TaskOwner};
 
 /// How many tasks ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct CompletionBatch {
     accepted_ns: u64,
     submitted_ns: u64,
     pub(crate) header: RequestHeader,
-    pub(crate) owner: Owner,
+    pub(crate) owner: TaskOwner,
     pub(crate) status: Status,
     /// From submission to completion, and from acceptance to submission.
     pub(crate) device_ns: u64,

@@ -18,8 +18,8 @@ use crate::front_end::{FrontEnd, LaneContext};
 use crate::inflight::Inflight;
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::Mailbox;
-use crate::scheduler::budget::Budget;
-use crate::scheduler::fair::Nodes;
+use crate::scheduler::budget::DeviceBudget;
+use crate::scheduler::fair::WaitingRequests;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::PollerStats;
 use crate::task::{BufferRef, DeviceExtent, MemoryKind, StoreTask, Task};
@@ -38,7 +38,7 @@ pub(crate) struct StoreEnd {
 #[derive(Debug)]
 pub(crate) struct Executor<D> {
     inflight: Inflight,
-    nodes: Nodes,
+    nodes: WaitingRequests,
     queues: Vec<DeviceQueue<D>>,
     /// Tasks of stores that have ended, until their stores take them: room for all.
     ended: Vec<StoreEnd>,
@@ -54,7 +54,7 @@ impl<D: Device> Executor<D> {
     /// One budget for each device. Stores have `store_tasks` tasks at once.
     pub(crate) fn new(
         devices: Vec<D>,
-        budgets: &[Budget],
+        budgets: &[DeviceBudget],
         store_tasks: u32,
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
@@ -70,7 +70,7 @@ impl<D: Device> Executor<D> {
         }
         Self {
             queues,
-            nodes: Nodes::new(tasks_max),
+            nodes: WaitingRequests::new(tasks_max),
             inflight: Inflight::new(tasks_max, store_tasks > 0),
             ended: Vec::with_capacity(store_tasks as usize),
             blocks: BlockReads::new(tasks_max, store_tasks > 0),

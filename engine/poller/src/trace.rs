@@ -147,7 +147,7 @@ impl TraceRing {
 
 /// A wait in a lane: when requests were taken, how long they may have stood, and whether their
 /// session was held back.
-type Wait = (u64, u64, bool);
+type LaneWait = (u64, u64, bool);
 
 /// What is known of one lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,7 +157,7 @@ struct LaneWaits {
     /// The turn in which that was so.
     turn: u64,
     held: bool,
-    waits: [Wait; WAITS],
+    waits: [LaneWait; WAITS],
     at: usize,
 }
 

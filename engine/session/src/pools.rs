@@ -81,13 +81,13 @@ pub fn pools_fit(rules: &[PoolRule], segments: u32) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use kvrail_store::{Budget, Config, Discard, PoolLimits, PoolRule, Sizing, Times};
+    use kvrail_store::{Budget, Discard, PoolLimits, PoolRule, Sizing, StoreConfig, Times};
 
     use super::{Part, PoolSize, pools_fit};
 
     #[test]
     fn sizes_are_of_all_members_and_percents_of_each() {
-        let sizing = Sizing::of(&Config {
+        let sizing = Sizing::of(&StoreConfig {
             area_bytes: (1 << 20) + (100 << 20),
             logical_block: 4096,
             segment_bytes: 1 << 20,

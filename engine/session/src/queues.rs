@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region, descriptor_remedy};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, TenantSlot, Waking};
+use kvrail_poller::{
+    LANES_MAX, LaneSeat, PollerCommand, QueueDoorbell, SessionSlot, TenantSlot, Waking,
+};
 use kvrail_protocol::ControlReply;
 use kvrail_ring::{Doorbell, QueueSegment, RegionId, Status};
 use rustix::io::Errno;
@@ -223,7 +225,7 @@ impl Queues {
         };
         debug_assert_eq!(seats.len(), pollers.count(), "a lane for each poller");
         for (poller, seat) in seats.into_iter().enumerate() {
-            pollers.send(poller, Command::AddLane(owned.slot, Box::new(seat)));
+            pollers.send(poller, PollerCommand::AddLane(owned.slot, Box::new(seat)));
         }
         Ok(())
     }
@@ -275,7 +277,7 @@ impl Queues {
             Some(entry @ Queue::Live) => {
                 let waiting = pollers.all();
                 *entry = Queue::Closing { seq: Some(seq), waiting };
-                pollers.send_each(waiting, || Command::CloseLane(slot, queue));
+                pollers.send_each(waiting, || PollerCommand::CloseLane(slot, queue));
                 Ok(None)
             }
             Some(Queue::Offered { .. }) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, RemoteMemory};
 use kvrail_memory::{MemoryError, PageSize, Pinned, Sealing};
-use kvrail_poller::{Command, SessionSlot};
+use kvrail_poller::{PollerCommand, SessionSlot};
 use kvrail_protocol::{ControlReply, GpuMemory, GpuRegionInfo, GpuRoute};
 use kvrail_ring::limits::TAIL_BYTES;
 use kvrail_ring::{RegionId, Status};
@@ -447,7 +447,7 @@ impl AttachedRegions {
         }
         let slot = arena.slot;
         arena.stage = ArenaStage::Unwinding { seq: Some(seq), waiting, failure };
-        pollers.send_each(waiting, || Command::Detach(slot, key.1));
+        pollers.send_each(waiting, || PollerCommand::Detach(slot, key.1));
         None
     }
 
@@ -484,7 +484,7 @@ impl AttachedRegions {
             Some(Arena { stage: stage @ ArenaStage::Live, slot, .. }) => {
                 let (waiting, slot) = (pollers.all(), *slot);
                 *stage = ArenaStage::Detaching { seq: Some(seq), waiting };
-                pollers.send_each(waiting, || Command::Detach(slot, key.1));
+                pollers.send_each(waiting, || PollerCommand::Detach(slot, key.1));
                 Ok(())
             }
             // A repeated request, while a stalled poller keeps the arena.
@@ -636,15 +636,20 @@ fn attach_done(
 }
 
 /// The pollers' command for new memory.
-fn attach(session: SessionSlot, region: RegionId, buffer: BufferIndex, memory: &Memory) -> Command {
+fn attach(
+    session: SessionSlot,
+    region: RegionId,
+    buffer: BufferIndex,
+    memory: &Memory,
+) -> PollerCommand {
     match memory {
         Memory::Host(memory) => {
             let memory = Arc::clone(memory) as Arc<dyn Pinned>;
-            Command::Attach { session, region, buffer, memory }
+            PollerCommand::Attach { session, region, buffer, memory }
         }
         Memory::Gpu(memory) => {
             let memory = Arc::clone(memory) as Arc<dyn RemoteMemory>;
-            Command::AttachRemote { session, region, buffer, memory }
+            PollerCommand::AttachRemote { session, region, buffer, memory }
         }
     }
 }

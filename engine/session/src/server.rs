@@ -13,7 +13,9 @@ use kvrail_counters::SidecarCounters;
 use kvrail_device::DeviceError;
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
-use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
+use kvrail_poller::{
+    DeviceFailure, LaneSeat, Notice, PollerCommand, PollerHandle, SessionSlot, WokenBy,
+};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
     ControlRequest, Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo,
@@ -288,14 +290,14 @@ impl Server {
                 Step::Drain => {
                     let timeout = self.config.policy.drain_timeout;
                     tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
-                    self.pollers.send_each(all, || Command::Drain);
+                    self.pollers.send_each(all, || PollerCommand::Drain);
                 }
                 Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
                 Step::StopPollers => {
                     // After an orderly end no session is left.
                     let reason = "the sidecar stops at once by request";
                     self.dismiss_all(reason, Hardware::MayBeActive);
-                    self.pollers.send_each(all, || Command::Stop);
+                    self.pollers.send_each(all, || PollerCommand::Stop);
                 }
                 Step::Done(stopped) => return Some(stopped),
             }
@@ -807,7 +809,7 @@ impl Server {
         let (held, all) = (self.holdings(id), self.pollers.all());
         let slot = self.sessions.end(id, &reason, held, all);
         if let Some(slot) = slot {
-            self.pollers.send_each(all, || Command::CloseSession(slot));
+            self.pollers.send_each(all, || PollerCommand::CloseSession(slot));
         }
         self.stores.session_ended(id, slot);
     }

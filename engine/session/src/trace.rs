@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_poller::{Command, PollerHandle, Spent, TraceEvent, TraceRing, Traced, Tracer, Work};
+use kvrail_poller::{
+    PollerCommand, PollerHandle, Spent, TraceEvent, TraceRing, Traced, Tracer, Work,
+};
 use kvrail_protocol::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 use kvrail_ring::Status;
 
@@ -65,7 +67,7 @@ impl RequestTraces {
 
     fn lend_light(&self, pollers: &mut Pollers) {
         for (poller, ring) in self.rings.iter().enumerate() {
-            pollers.send(poller, Command::Trace(Box::new(Tracer::light(Arc::clone(ring)))));
+            pollers.send(poller, PollerCommand::Trace(Box::new(Tracer::light(Arc::clone(ring)))));
         }
     }
 
@@ -146,7 +148,7 @@ impl RequestTraces {
         for poller in pollers.all().iter() {
             let (tracer, ring) = Tracer::new(slow_ns.min(self.log_ns));
             rings.push(ring);
-            pollers.send(poller, Command::Trace(Box::new(tracer)));
+            pollers.send(poller, PollerCommand::Trace(Box::new(tracer)));
         }
         self.lent = pollers.all();
         tracing::info!(session, slow_ns, "slow requests are traced");

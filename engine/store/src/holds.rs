@@ -40,7 +40,7 @@ struct HoldRow {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct OwnerHolds {
     first: u32,
     count: u32,
 }
@@ -50,7 +50,7 @@ struct Owner {
 pub(crate) struct Holds {
     slots: Slab<HoldRow>,
     chains: Box<[u32]>,
-    owners: Box<[Owner]>,
+    owners: Box<[OwnerHolds]>,
     owner_max: u32,
     /// Of each pool: held bytes.
     bytes: [u64; POOLS_MAX],
@@ -65,7 +65,8 @@ impl Holds {
         Self {
             slots: Slab::with_slots(count),
             chains: vec![NONE; count as usize].into_boxed_slice(),
-            owners: vec![Owner { first: NONE, count: 0 }; usize::from(owners)].into_boxed_slice(),
+            owners: vec![OwnerHolds { first: NONE, count: 0 }; usize::from(owners)]
+                .into_boxed_slice(),
             owner_max,
             bytes: [0; POOLS_MAX],
             hand: 0,
@@ -146,7 +147,7 @@ impl Holds {
         if list.first != NONE {
             self.slots.get_mut(list.first).before = at;
         }
-        self.owners[usize::from(owner)] = Owner { first: at, count: list.count + 1 };
+        self.owners[usize::from(owner)] = OwnerHolds { first: at, count: list.count + 1 };
         Some(at)
     }
 

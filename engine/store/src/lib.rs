@@ -60,8 +60,8 @@ mod worth;
 mod writes;
 
 pub use config::{
-    BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
-    SPACES_MAX, Times, UNIT_BYTES,
+    BLOCK_BYTES_MAX, Budget, Discard, HOLD_MS_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX,
+    StoreConfig, StoreConfigError, Times, UNIT_BYTES,
 };
 pub use core::Now;
 pub use explain::{Explained, ExplainedBlock};
@@ -72,7 +72,7 @@ pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
     PoolNames, RECORDS_MAX, SUPER_AT, Super, SuperError,
 };
-pub use hint::{Class, Hint, Priority};
+pub use hint::{Hint, Priority, WorthClass};
 pub use key::{Key, check, fold};
 pub use kvrail_units::METADATA_BYTES_MAX;
 pub use list::{Cursor, Listed, Listing};
@@ -85,8 +85,8 @@ pub use request::{
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;
-pub use start::{Expect, Identity, Start, StartError};
+pub use start::{Expect, Start, StartError, StoreIdentity};
 pub use stats::{PoolStats, Stats};
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
-pub use task::{Memory, Outcome, Pool, Task, TaskId, Urgency, Verb};
+pub use task::{MemberTask, Memory, Outcome, Pool, TaskId, Urgency, Verb};
 pub use witness::Witness;

@@ -4,7 +4,7 @@
 //! wherever it is moved meanwhile. One that is moved after it was listed is listed again. Each
 //! block is looked up in the index as it is handed out, so it is there.
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::Core;
 use crate::format::{PAGE, Page, Record, RecordKind};
 use crate::key::Key;
@@ -216,19 +216,19 @@ impl<'a> Listing<'a> {
             at = next;
             Some((record, metadata))
         });
-        let mut numbers = Numbers { core, recent: None };
+        let mut numbers = SpaceNumbers { core, recent: None };
         let unseen = records.skip(lister.cursor.record.into());
         unseen.filter_map(move |(record, metadata)| lister.block(&mut numbers, &record, metadata))
     }
 }
 
 /// Numbers of namespaces, with a cache of the last lookup.
-struct Numbers<'a> {
+struct SpaceNumbers<'a> {
     core: &'a Core,
     recent: Option<(u64, Option<u16>)>,
 }
 
-impl Numbers<'_> {
+impl SpaceNumbers<'_> {
     fn of(&mut self, uid: u64) -> Option<u16> {
         match self.recent {
             Some((recent, number)) if recent == uid => number,
@@ -245,7 +245,7 @@ impl Lister {
     /// The block of a record, if it is there.
     fn block<'a>(
         &self,
-        numbers: &mut Numbers<'_>,
+        numbers: &mut SpaceNumbers<'_>,
         record: &Record,
         metadata: &'a [u8],
     ) -> Option<Listed<'a>> {
@@ -265,7 +265,7 @@ impl Lister {
             depth: u16::try_from(record.depth).unwrap_or(u16::MAX),
             time: record.time,
             check: record.check,
-            offset: Geometry::place_at(place),
+            offset: StoreGeometry::place_at(place),
             metadata,
         })
     }

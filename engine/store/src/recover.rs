@@ -7,13 +7,13 @@
 //! drops that were written again. Against such a drop, a put in a segment above the drop's original
 //! epoch counts, and a put behind the drop itself in its own segment.
 
-use crate::config::{Geometry, UNIT_BYTES};
+use crate::config::{StoreGeometry, UNIT_BYTES};
 use crate::core::Core;
 use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
 use crate::format::{PAGE, POOLS_MAX, Page, PageHeader, RECORDS_MAX, Record, RecordKind};
-use crate::hint::Class;
+use crate::hint::WorthClass;
 use crate::index::{Hash, Position};
 use crate::key::Key;
 use crate::log::Log;
@@ -86,7 +86,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new(cells: u32, geometry: &Geometry, block_mean: u32) -> Self {
+    pub(crate) fn new(cells: u32, geometry: &StoreGeometry, block_mean: u32) -> Self {
         // The pages of a segment of such blocks, two pages that were not full, and those that show
         // its end: most segments take one read.
         let records = geometry.segment_bytes / u64::from(block_mean);
@@ -366,7 +366,7 @@ impl Recovery {
         let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
         let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
         let class = core.class_of((number, record.key), record.hint);
-        let age = if class == Class::Over { AGE_MAX } else { age };
+        let age = if class == WorthClass::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))
             .with_class(class)

@@ -2,7 +2,7 @@
 
 use kvrail_units::METADATA_BYTES_MAX;
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::hint::Hint;
 use crate::key::Key;
 use crate::task::Outcome;
@@ -109,7 +109,7 @@ impl Put<'_> {
     }
 
     /// Whether a store of this geometry can take it.
-    pub(crate) fn check_against(&self, geometry: &Geometry, owners: u16) -> Result<(), Fault> {
+    pub(crate) fn check_against(&self, geometry: &StoreGeometry, owners: u16) -> Result<(), Fault> {
         let unit = geometry.logical_block;
         if self.length == 0 || self.length > geometry.block_max() {
             return Err(Fault::Length);

@@ -73,7 +73,7 @@ struct Segment {
 
 /// One pool's segments.
 #[derive(Debug)]
-struct Ring {
+struct PoolSegments {
     /// Ready ones in the order of their epochs.
     ready: Fifo<u32>,
     /// The one with content of the lowest epoch.
@@ -93,7 +93,7 @@ pub(crate) struct Segments {
     /// Segments with content of all pools, oldest first.
     order: Fifo<u32>,
     free: Fifo<u32>,
-    rings: Box<[Ring]>,
+    rings: Box<[PoolSegments]>,
     quota: Quota,
     /// Segments whose entries are being removed.
     dead: usize,
@@ -121,7 +121,7 @@ impl Segments {
             held: 0,
         };
         let queue = || Fifo::with_limit(count as usize);
-        let ring = || Ring {
+        let ring = || PoolSegments {
             ready: Fifo::with_limit(READY),
             oldest: None,
             live: 0,
@@ -145,11 +145,11 @@ impl Segments {
         &mut self.table[segment as usize]
     }
 
-    fn ring(&self, pool: u8) -> &Ring {
+    fn ring(&self, pool: u8) -> &PoolSegments {
         &self.rings[usize::from(pool)]
     }
 
-    fn ring_mut(&mut self, pool: u8) -> &mut Ring {
+    fn ring_mut(&mut self, pool: u8) -> &mut PoolSegments {
         &mut self.rings[usize::from(pool)]
     }
 

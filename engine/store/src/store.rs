@@ -4,8 +4,8 @@ mod namespaces;
 #[cfg(test)]
 mod plain;
 
-use crate::admission::Admission;
-use crate::config::{Budget, Config, ConfigError};
+use crate::admission::WriteTokens;
+use crate::config::{Budget, StoreConfig, StoreConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
 use crate::entry::{Entry, Kind};
@@ -30,8 +30,8 @@ use crate::segments::bits;
 use crate::sizing::Sizing;
 use crate::start::{Start, StartError, Starting};
 use crate::stats::Stats;
-use crate::sweep::Sweep;
-use crate::task::{Origin, Outcome, Pool, Task, TaskId, Verb};
+use crate::sweep::IndexSweep;
+use crate::task::{MemberTask, Origin, Outcome, Pool, TaskId, Verb};
 use crate::witness::Witness;
 use crate::writes::Writes;
 
@@ -80,7 +80,7 @@ pub struct Store {
     drops: [Drops; POOLS_MAX],
     prepare: Prepare,
     reclaim: Reclaim,
-    sweep: Sweep,
+    sweep: IndexSweep,
     lister: Lister,
     sizing: Sizing,
 }
@@ -89,11 +89,11 @@ impl Store {
     /// Allocates all tables; nothing is allocated after that.
     ///
     /// # Errors
-    /// `ConfigError` when no store can have these sizes.
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+    /// `StoreConfigError` when no store can have these sizes.
+    pub fn new(config: &StoreConfig) -> Result<Self, StoreConfigError> {
         let geometry = config.check()?;
         let sizing = Sizing::with(config, &geometry);
-        let admission = Admission::new(config.budget, &geometry, sizing.blocks);
+        let admission = WriteTokens::new(config.budget, &geometry, sizing.blocks);
         Ok(Self {
             core: Core::new(config, geometry, (sizing.buckets, sizing.blocks), admission),
             log: Log::new(),
@@ -104,7 +104,7 @@ impl Store {
             drops: std::array::from_fn(|_| Drops::new()),
             prepare: Prepare::new(),
             reclaim: Reclaim::new(config),
-            sweep: Sweep::default(),
+            sweep: IndexSweep::default(),
             lister: Lister::new(),
             sizing,
         })
@@ -240,15 +240,16 @@ impl Store {
         }
     }
 
-    /// Buffers that the pool must have: the first are `Config::buffer_bytes` long, the last
-    /// `Config::images` 8 KiB.
+    /// Buffers that the pool must have: the first are `StoreConfig::buffer_bytes` long, the last
+    /// `StoreConfig::images` 8 KiB.
     #[must_use]
     pub fn pool_buffers(&self) -> u16 {
         self.core.config().buffers + self.core.config().images
     }
 
     /// Has an owner of which nothing is here take part in a user's share of places; below
-    /// `Config::owners`, as there are no more users than owners. Each is a user of its own before.
+    /// `StoreConfig::owners`, as there are no more users than owners. Each is a user of its own
+    /// before.
     pub fn seat(&mut self, owner: u16, user: u16) {
         self.writes.seat(owner, user);
     }
@@ -568,7 +569,7 @@ impl Store {
 
     /// The next thing to do, if there is one. The bytes of the store's own writes are in the pool
     /// when it returns.
-    pub fn next_task(&mut self, pool: &mut impl Pool) -> Option<Task> {
+    pub fn next_task(&mut self, pool: &mut impl Pool) -> Option<MemberTask> {
         self.core.next_task(pool)
     }
 

@@ -74,8 +74,8 @@ pub enum Verb {
 pub enum Memory {
     /// No bytes move.
     None,
-    /// Memory of the put with this token. The transfer is `Task::length` bytes on the medium, of
-    /// which the put has `exact`: the rest is padding with arbitrary content.
+    /// Memory of the put with this token. The transfer is `MemberTask::length` bytes on the medium,
+    /// of which the put has `exact`: the rest is padding with arbitrary content.
     Client {
         /// The request's.
         user: u64,
@@ -107,7 +107,7 @@ pub enum Urgency {
 
 /// One operation on the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct MemberTask {
     /// Its name.
     pub id: TaskId,
     /// The operation.

@@ -18,7 +18,7 @@ const RANGES: usize = 16;
 
 /// Whether another segment could go instead of the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum VictimChoice {
     Coldest,
     /// None: all others were passed over.
     LastOfAll,
@@ -59,8 +59,8 @@ fn can_go(core: &Core, pool: u8) -> bool {
 }
 
 /// The next victim of a pool; `None`: not known before the next survey.
-pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
-    let ordered = |segment| (segment, Choice::Ordered);
+pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, VictimChoice)> {
+    let ordered = |segment| (segment, VictimChoice::Ordered);
     if is_in_order(core, pool) {
         return core.segments.oldest(pool).map(ordered);
     }
@@ -74,7 +74,7 @@ pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
     let oldest = core.segments.oldest(pool);
     let sealed = oldest.filter(|segment| core.segments.state(*segment) == State::Sealed);
     let spared = core.segments.spared(coldest, core.now().ns);
-    let choice = if spared.is_some() { Choice::LastOfAll } else { Choice::Coldest };
+    let choice = if spared.is_some() { VictimChoice::LastOfAll } else { VictimChoice::Coldest };
     if few { Some((coldest, choice)) } else { sealed.map(ordered) }
 }
 

@@ -7,7 +7,7 @@
 use kvrail_units::METADATA_BYTES_MAX;
 
 use crate::block::{Block, BlockStage, Part};
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};
@@ -16,7 +16,7 @@ use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
-use crate::log::{Claim, Log};
+use crate::log::{Log, SpaceClaim};
 use crate::placed::Placed;
 use crate::request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Fault, Place, Put, Status,
@@ -33,7 +33,7 @@ const WAITING: usize = 16;
 
 /// A write that needs space, or a page.
 #[derive(Clone, Copy, Debug)]
-enum Waiter {
+enum WaitingWrite {
     Part(u32),
     Drop(u32),
 }
@@ -49,7 +49,7 @@ pub(crate) struct Writes {
     users: Box<[u16]>,
     /// Blocks of each owner with missing parts.
     incomplete: Box<[u32]>,
-    waiting: Lines<Waiter>,
+    waiting: Lines<WaitingWrite>,
     unrecorded: Fifo<u32>,
     durables: Durables,
     hand: u32,
@@ -221,13 +221,13 @@ impl Writes {
     }
 
     /// The pool that something needs space in.
-    fn pool_of(&self, core: &Core, waiter: Waiter) -> u8 {
+    fn pool_of(&self, core: &Core, waiter: WaitingWrite) -> u8 {
         match waiter {
-            Waiter::Part(slot) => {
+            WaitingWrite::Part(slot) => {
                 let block = self.blocks.get(self.parts.get(slot).block);
                 core.spaces.pool(block.number)
             }
-            Waiter::Drop(slot) => self.drops.get(slot).pool(),
+            WaitingWrite::Drop(slot) => self.drops.get(slot).pool(),
         }
     }
 
@@ -235,15 +235,15 @@ impl Writes {
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u16> {
         let waiters = bits(self.waiting.used()).flat_map(|pool| self.waiting.of(pool));
         waiters.take(WAITING).map(|waiter| match waiter {
-            Waiter::Part(slot) => self.parts.get(slot).owner,
-            Waiter::Drop(slot) => self.drops.get(slot).owner(),
+            WaitingWrite::Part(slot) => self.parts.get(slot).owner,
+            WaitingWrite::Drop(slot) => self.drops.get(slot).owner(),
         })
     }
 
     fn begin_part(&mut self, core: &mut Core, log: &mut Log, part: u32) {
-        let pool = self.pool_of(core, Waiter::Part(part));
+        let pool = self.pool_of(core, WaitingWrite::Part(part));
         if !self.waiting.is_empty(pool) || !self.issue(core, log, part) {
-            self.waiting.push(pool, Waiter::Part(part));
+            self.waiting.push(pool, WaitingWrite::Part(part));
         }
     }
 
@@ -267,13 +267,15 @@ impl Writes {
         let placed = match block.placed {
             Some(placed) => placed,
             None => {
-                let Some(placed) = log.place(core, pool, padded, Claim::Put) else { return false };
+                let Some(placed) = log.place(core, pool, padded, SpaceClaim::Put) else {
+                    return false;
+                };
                 core.payers().given(part.owner, padded);
                 placed
             }
         };
         block.placed = Some(placed);
-        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let offset = StoreGeometry::place_at(placed.place) + u64::from(part.at);
         core.part_task(TaskId::new(Origin::Part, slot), offset, (part.user, part.bytes));
         true
     }
@@ -323,7 +325,7 @@ impl Writes {
             return;
         }
         log.keep(placed);
-        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let offset = StoreGeometry::place_at(placed.place) + u64::from(part.at);
         let length = PAGE_BYTES.min(core.geometry().padded(part.bytes) as usize);
         let image = Image::Probe { placed };
         core.write_image(image, Verb::Write, offset, length, |_, bytes| bytes.fill(0));
@@ -407,9 +409,9 @@ impl Writes {
     pub(crate) fn drop_key(&mut self, core: &mut Core, log: &mut Log, drop: &DropKey) -> Begun {
         match self.begin_drop(core, log, drop) {
             Ok(slot) => {
-                let pool = self.pool_of(core, Waiter::Drop(slot));
+                let pool = self.pool_of(core, WaitingWrite::Drop(slot));
                 if !self.waiting.is_empty(pool) || !self.record_drop(core, log, slot) {
-                    self.waiting.push(pool, Waiter::Drop(slot));
+                    self.waiting.push(pool, WaitingWrite::Drop(slot));
                 }
                 Begun::Taken
             }
@@ -508,8 +510,8 @@ impl Writes {
         for pool in bits(self.waiting.used()) {
             while let Some(waiter) = self.waiting.front(pool) {
                 let went = match waiter {
-                    Waiter::Part(slot) => self.issue(core, log, slot),
-                    Waiter::Drop(slot) => self.record_drop(core, log, slot),
+                    WaitingWrite::Part(slot) => self.issue(core, log, slot),
+                    WaitingWrite::Drop(slot) => self.record_drop(core, log, slot),
                 };
                 if !went {
                     break;

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::Geometry;
 use kvrail_store::{
-    Identity, Members, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
-    Super, SuperError, Task, Verb,
+    MemberTask, Members, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
+    StoreIdentity, Super, SuperError, Verb,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ struct StoreBuffers(Vec<AlignedBytes>);
 
 impl StoreBuffers {
     /// Buffers in the number and size that the store requires.
-    fn of(store: &Store, config: &kvrail_store::Config) -> Self {
+    fn of(store: &Store, config: &kvrail_store::StoreConfig) -> Self {
         let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
         let buffers =
             (0..store.pool_buffers()).map(|buffer| AlignedBytes::zeroed(bytes(buffer) as usize));
@@ -83,7 +83,7 @@ fn now(begun: Instant) -> Now {
 fn perform(
     pool: &mut StoreBuffers,
     (file, area_at): (&Claim, u64),
-    task: &Task,
+    task: &MemberTask,
 ) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
@@ -132,7 +132,7 @@ pub(crate) fn make(
     let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
     let serving = shape.config(member, 1);
     // An empty store has nothing to look up: the least tables will do.
-    let config = kvrail_store::Config {
+    let config = kvrail_store::StoreConfig {
         block_mean: u32::MAX,
         buffers: 2,
         buffer_bytes: 8 << 10,
@@ -142,7 +142,7 @@ pub(crate) fn make(
     };
     let mut store = Store::new(&config).map_err(|_| failed(Errno::INVAL))?;
     let mut pool = StoreBuffers::of(&store, &config);
-    let identity = Identity {
+    let identity = StoreIdentity {
         volume: volume.as_u128(),
         instance: random().map_err(failed)?,
         seed: random().map_err(failed)?,

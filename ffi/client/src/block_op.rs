@@ -14,7 +14,7 @@ use kvrail_ring::{CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Stat
 use crate::block_request::{BlockRequest, Existing, Verifier};
 use crate::done::{BlockNote, Completed, Decline, Ticket};
 use crate::lease::Lease;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 
 /// Bytes of a page for tails.
 pub(crate) const TAIL_BYTES: usize = limits::TAIL_BYTES as usize;
@@ -40,7 +40,7 @@ enum Step {
 #[derive(Debug)]
 pub(crate) struct BlockOp {
     request: BlockRequest,
-    opened: Opened,
+    opened: OpenedNamespace,
     ticket: Ticket,
     /// Takes the bytes behind the last whole logical block.
     tail: Option<Lease>,
@@ -118,7 +118,7 @@ impl BlockOp {
     /// An operation of a checked request. Computes the check of a put.
     pub(crate) fn new(
         request: BlockRequest,
-        opened: Opened,
+        opened: OpenedNamespace,
         ticket: Ticket,
         tail: Option<Lease>,
     ) -> Self {

@@ -19,7 +19,7 @@ use crate::block_op::TAIL_BYTES;
 use crate::error::ClientError;
 use crate::gpu::{self, GpuCache, GpuRegion};
 use crate::lease::Lease;
-use crate::mapping::Mapping;
+use crate::mapping::ProcessMapping;
 use crate::queue::{Parts, Queue};
 use crate::request::Request;
 use crate::route::VolumeRoute;
@@ -246,7 +246,7 @@ impl Client {
     /// `NotShared` when others cannot map that memory; otherwise as `import_arena`.
     pub fn import_mapping(&self, address: usize) -> Result<(Arena, usize), ClientError> {
         let not = |why| ClientError::NotShared { address, why };
-        let mapping = Mapping::of(address).ok_or_else(|| not("is not mapped"))?;
+        let mapping = ProcessMapping::of(address).ok_or_else(|| not("is not mapped"))?;
         if !mapping.is_shared_file() {
             return Err(not("is private to this process"));
         }

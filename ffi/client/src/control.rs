@@ -21,7 +21,7 @@ use crate::error::ClientError;
 
 /// How a session ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct SessionEnd {
     pub(crate) reason: String,
     pub(crate) hardware: Hardware,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Control {
     news: Condvar,
     timeout: Duration,
     pid: u32,
-    ended: OnceLock<Ended>,
+    ended: OnceLock<SessionEnd>,
     gone: AtomicBool,
     begun: Instant,
     /// When the socket was looked at for `was_seen`, since `begun`.
@@ -133,7 +133,7 @@ impl Control {
     }
 
     /// How it ended.
-    pub(crate) fn ended(&self) -> Option<&Ended> {
+    pub(crate) fn ended(&self) -> Option<&SessionEnd> {
         self.ended.get()
     }
 
@@ -313,7 +313,7 @@ impl Control {
 
     /// Remembers how it ended; the first word counts.
     fn finish(&self, reason: String, hardware: Hardware) {
-        let _known = self.ended.set(Ended { reason, hardware });
+        let _known = self.ended.set(SessionEnd { reason, hardware });
         self.gone.store(true, Ordering::Release); // pairs with Acquire in `is_gone`
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum BogusCompletion {
 
 /// What a completion came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum CompletionEffect {
     /// A notice: nothing has ended.
     Notice,
     /// A slot was answered.
@@ -270,7 +270,7 @@ impl InflightTable {
         lane: u16,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let name = completion.user_data();
         let index = u32::try_from(name & u64::from(u32::MAX)).expect("the low half");
         let entry = self.entries.get_mut(index as usize);
@@ -293,7 +293,7 @@ impl InflightTable {
                 queue_ns: completion.queue_ns(),
                 lease: entry.lease.take(),
             });
-            return Ok(Settled::Piece);
+            return Ok(CompletionEffect::Piece);
         }
         self.settle_other(index, *completion, sink)
     }
@@ -306,7 +306,7 @@ impl InflightTable {
         index: u32,
         completion: CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let entry = &self.entries[index as usize];
         let is_notice = completion.flags() & FLAG_NOTICE != 0;
         match entry.state {
@@ -322,7 +322,7 @@ impl InflightTable {
             }
             _ if is_notice => {
                 self.notice(index, sink);
-                Ok(Settled::Notice)
+                Ok(CompletionEffect::Notice)
             }
             EntryState::Block => self.block_answered(index, &completion, sink),
             EntryState::Whole | EntryState::Piece { .. } | EntryState::Keys(_) => {
@@ -337,7 +337,7 @@ impl InflightTable {
                 if short {
                     return Err(BogusCompletion::Short { asked, moved });
                 }
-                Ok(Settled::Piece)
+                Ok(CompletionEffect::Piece)
             }
         }
     }
@@ -354,13 +354,13 @@ impl InflightTable {
         index: u32,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let (op, verified) = self.blocks.get(index);
         let (end, bogus) = match op.ended(completion, verified) {
             Next::Again => {
                 self.entries[index as usize].rename();
                 self.blocks.send_again(index);
-                return Ok(Settled::Piece);
+                return Ok(CompletionEffect::Piece);
             }
             Next::End(status, note, bytes) => ((status, note, bytes), None),
             Next::Bogus { asked, moved } => {
@@ -370,7 +370,7 @@ impl InflightTable {
         };
         let long = op.reads() && end.2 >= LONG_BYTES;
         self.end_block(index, end, Hardware::Settled, sink);
-        bogus.map_or(Ok(if long { Settled::Long } else { Settled::Piece }), Err)
+        bogus.map_or(Ok(if long { CompletionEffect::Long } else { CompletionEffect::Piece }), Err)
     }
 
     fn end_block(

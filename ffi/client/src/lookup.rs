@@ -9,7 +9,7 @@ use kvrail_store::{Chain, HOLD_MS_MAX};
 use crate::answers::{KeysAnswer, KeysName};
 use crate::error::ClientError;
 use crate::key::BlockKey;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 use crate::queue::Queue;
 use crate::store::Namespace;
 
@@ -379,7 +379,7 @@ impl PendingLookup {
     }
 
     /// The request for a group of keys.
-    fn slot(&self, opened: Opened, group: &Group) -> kvrail_ring::Request {
+    fn slot(&self, opened: OpenedNamespace, group: &Group) -> kvrail_ring::Request {
         let (places, count) = group;
         let mut lows = [0; LOOKUP_KEYS];
         for (low, place) in lows.iter_mut().zip(places) {
@@ -404,7 +404,7 @@ impl PendingLookup {
     }
 
     /// Groups the keys of one more wave by member, five at a time.
-    fn group(&mut self, opened: Opened) {
+    fn group(&mut self, opened: OpenedNamespace) {
         let (from, first) = (self.grouped, self.groups.len());
         debug_assert_eq!(self.sent, first, "waves follow each other");
         debug_assert!(from < self.keys.len(), "there are keys for one more wave");

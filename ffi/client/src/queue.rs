@@ -14,7 +14,7 @@ use crate::block_op::Verified;
 use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
 use crate::inflight::InflightTable;
-use crate::lanes::{LaneError, Lanes, Until};
+use crate::lanes::{LaneError, QueueLanes, Until};
 use crate::lease::Lease;
 use crate::route::VolumeRoute;
 use crate::session::Session;
@@ -84,7 +84,7 @@ pub struct Queue {
     session: Arc<Session>,
     number: u32,
     submitter: Submitter,
-    lanes: Lanes,
+    lanes: QueueLanes,
     inflight: InflightTable,
     /// Whose pages take the tails of blocks.
     tail_arena: Option<Arena>,
@@ -118,7 +118,7 @@ impl Queue {
             number,
             submitter: Submitter::new(session.tag(), routes),
             session,
-            lanes: Lanes::new(lanes.into_iter().zip(doorbells)),
+            lanes: QueueLanes::new(lanes.into_iter().zip(doorbells)),
             inflight: InflightTable::new(depth, tails),
             tail_arena,
             waiter: Waiter::new(sleep, wake_fd),

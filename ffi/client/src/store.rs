@@ -10,9 +10,9 @@ use kvrail_store::Members;
 use crate::error::ClientError;
 use crate::identity::Identity;
 use crate::key::BlockKey;
-use crate::opened::{Opened, SharedOpened};
+use crate::opened::{OpenedNamespace, SharedOpened};
 use crate::session::Session;
-use crate::tables::Shown;
+use crate::tables::PresenceTables;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
 
@@ -23,7 +23,7 @@ pub struct Store {
     volume: Volume,
     info: StoreInfo,
     members: Members,
-    shown: Arc<Shown>,
+    shown: Arc<PresenceTables>,
 }
 
 /// A set of programs that share blocks: a name, and an identity that is the same for all. Cheap to
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Its presence tables.
-    pub(crate) fn shown(&self) -> &Shown {
+    pub(crate) fn shown(&self) -> &PresenceTables {
         &self.shown
     }
 
@@ -127,7 +127,7 @@ impl Store {
         };
         match self.session.control().call("opening a namespace", ask, &[])?.message {
             ControlReply::Namespace { handle, uid, .. } => {
-                Ok(self.session.opened().note(Opened { handle, uid }))
+                Ok(self.session.opened().note(OpenedNamespace { handle, uid }))
             }
             other => Err(ClientError::protocol(format!("answer to a namespace: {other:?}"))),
         }
@@ -245,13 +245,13 @@ impl Namespace {
 
     /// A namespace without a sidecar.
     #[cfg(test)]
-    pub(crate) fn assumed(store: Store, opened: Opened) -> Self {
+    pub(crate) fn assumed(store: Store, opened: OpenedNamespace) -> Self {
         let identity = Identity::new([("model", "test")]).expect("it has a field");
         let name = "assumed".into();
         Self(Arc::new(Shared { store, name, identity, opened: SharedOpened::new(opened) }))
     }
 
-    pub(crate) fn opened(&self) -> Opened {
+    pub(crate) fn opened(&self) -> OpenedNamespace {
         self.0.opened.get()
     }
 

@@ -56,12 +56,12 @@ impl Tables {
 
 /// The tables of a store, once they were requested.
 #[derive(Default)]
-pub(crate) struct Shown {
+pub(crate) struct PresenceTables {
     tables: RwLock<Option<Arc<Tables>>>,
     tried: Mutex<Option<Instant>>,
 }
 
-impl Shown {
+impl PresenceTables {
     /// The tables; nothing where they cannot be had now.
     pub(crate) fn get(
         &self,
@@ -91,7 +91,7 @@ impl Shown {
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for PresenceTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("presence tables")
     }

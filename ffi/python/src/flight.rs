@@ -38,7 +38,7 @@ pub(crate) struct Question {
 }
 
 /// A lookup that has ended.
-pub(crate) type Answer = (u32, Question, Result<kvrail_client::Found, ClientError>);
+pub(crate) type EndedLookup = (u32, Question, Result<kvrail_client::Found, ClientError>);
 
 /// A queue with what it has in flight. The queue is dropped first: what is in flight has memory of
 /// the others.
@@ -162,7 +162,7 @@ impl Flight {
 
     /// Takes what has completed, and submits what there is room for then. Returns the groups and
     /// the lookups that have ended.
-    pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<Answer>) {
+    pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<EndedLookup>) {
         // What was in flight at most: whoever polls gets back to its work.
         for _ in 0..self.queue.outstanding().max(1) {
             let came = self.queue.poll_some(&mut self.done);
@@ -188,7 +188,7 @@ impl Flight {
     }
 
     /// The lookups that have ended, or whose time is over.
-    fn answers(&mut self) -> Vec<Answer> {
+    fn answers(&mut self) -> Vec<EndedLookup> {
         let Self { queue, lookups, .. } = self;
         let mut over = Vec::new();
         for (ticket, (question, pending)) in &mut *lookups {

@@ -12,12 +12,12 @@ use pyo3::types::{PyDict, PyRange, PyType};
 
 use crate::arena::Arena;
 use crate::ask::{SLICE, ask};
-use crate::batch::{Batch, Moves, RangeWork};
+use crate::batch::{RangeMoves, RangeWork, RequestBatch};
 use crate::closable::Closable;
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{KvrailError, QueueBusyError, QueueFullError};
-use crate::flight::{Answer, Ended, Flight, Question};
+use crate::flight::{Ended, EndedLookup, Flight, Question};
 use crate::gpu::GpuRegion;
 use crate::group::{BlockWork, Group};
 use crate::group_end::GroupEnd;
@@ -74,7 +74,7 @@ fn reopen(py: Python<'_>, space: &Namespace, raised: &mut PyResult<()>) -> PyRes
 fn take_answer(
     py: Python<'_>,
     flight: &mut Flight,
-    (ticket, question, outcome): Answer,
+    (ticket, question, outcome): EndedLookup,
     raised: &mut PyResult<()>,
 ) {
     let outcome = match outcome {
@@ -158,7 +158,7 @@ impl Queue {
         work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<u64>, usize)> {
-        let batch = Batch::new(self.volume()?, work, options)?;
+        let batch = RequestBatch::new(self.volume()?, work, options)?;
         let queue = self.get()?;
         let mut held = hold(&queue)?;
         held.submit_ranges(|queue| batch.submit(py, queue, 0))
@@ -232,7 +232,7 @@ impl Queue {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.submit_one(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -245,7 +245,7 @@ impl Queue {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.submit_one(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -258,7 +258,7 @@ impl Queue {
         length: &Bound<'py, PyAny>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.submit_many(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -271,7 +271,7 @@ impl Queue {
         length: &Bound<'py, PyAny>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.submit_many(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -284,7 +284,7 @@ impl Queue {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.submit_many(region.py(), RangeWork::Read(moves), options)
     }
 
@@ -297,7 +297,7 @@ impl Queue {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.submit_many(region.py(), RangeWork::Write(moves), options)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
 use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
-use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
+use kvrail_poller::{Mailbox, PollerCommand, PollerHandle, PollerStats};
 use kvrail_volume::Member;
 
 use super::devices;
@@ -212,7 +212,7 @@ impl Watched {
         let options = options.map_err(|error| error.to_string())?;
         let replacement = Replacement::examine(&self.description, options);
         let replacement = replacement.map_err(|error| error.to_string())?;
-        let sent = self.mailbox.send(Command::Replace(self.local, Box::new(replacement)));
+        let sent = self.mailbox.send(PollerCommand::Replace(self.local, Box::new(replacement)));
         sent.map_err(|_| "its poller does not read its mail".to_owned())?;
         *member = back;
         Ok(())

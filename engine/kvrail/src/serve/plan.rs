@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvrail_device::WriteStream;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{AllowedCpu, Near, Topology};
-use kvrail_poller::{Budget, CpuBinding, InFlightBytes, Route};
+use kvrail_poller::{CpuBinding, DeviceBudget, InFlightBytes, Route};
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
@@ -133,12 +133,12 @@ impl Plan {
     }
 
     /// The in-flight limit of a device.
-    pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
+    pub(crate) fn budget(&self, device: DeviceIndex) -> DeviceBudget {
         let settings = &self.devices[usize::from(device.0)].settings;
         let fixed = settings.in_flight_bytes.fixed();
         let bytes =
             fixed.map_or(InFlightBytes::Followed, |size| InFlightBytes::Fixed(size.bytes()));
-        Budget { operations: settings.queue_depth, bytes }
+        DeviceBudget { operations: settings.queue_depth, bytes }
     }
 
     /// The poller that drives a device.

@@ -201,7 +201,7 @@ fn start_pollers(
 fn end(pollers: Vec<PollerHandle>) {
     for poller in &pollers {
         // An empty mailbox takes it.
-        let _sent = poller.mailbox.send(kvrail_poller::Command::Stop);
+        let _sent = poller.mailbox.send(kvrail_poller::PollerCommand::Stop);
     }
     for poller in pollers {
         let _ended = poller.thread.join();

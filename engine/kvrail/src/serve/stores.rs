@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
-use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
+use kvrail_poller::{
+    Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup,
+};
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{DeviceIndex, Status};
 use kvrail_session::{ServedShard, ServedStore, pools_fit, presence_table};
 use kvrail_store::{
-    Config as StoreConfig, Discard, Expect, Identity, Members, PoolRule, Sizing, Start, StartError,
+    Discard, Expect, Members, PoolRule, Sizing, Start, StartError, StoreConfig, StoreIdentity,
     Super,
 };
 use kvrail_volume::{Claim, Member, StoreMember, StoreShape, begin_start};
@@ -114,7 +116,7 @@ impl PreparedStores {
         for (poller, device) in self.0.iter().filter_map(|shard| place(pollers, shard.device)) {
             let call = StoreCall::new(CALL, StoreAsk::Survey);
             // An empty mailbox takes it.
-            let sent = pollers[poller].mailbox.send(Command::Store(device, call));
+            let sent = pollers[poller].mailbox.send(PollerCommand::Store(device, call));
             left += usize::from(sent.is_ok());
         }
         let deadline = Instant::now() + START_WITHIN;
@@ -230,8 +232,8 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
 }
 
 /// The state of a new store.
-fn identity(served: &Served, member: u16, generation: u64) -> Identity {
-    Identity {
+fn identity(served: &Served, member: u16, generation: u64) -> StoreIdentity {
+    StoreIdentity {
         volume: served.uuid.as_u128(),
         instance: Uuid::new_v4().as_u128(),
         seed: Uuid::new_v4().as_u128(),

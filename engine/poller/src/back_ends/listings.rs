@@ -14,7 +14,7 @@ const REPORT_NS: u64 = 20_000_000;
 
 /// Listings of one shard.
 #[derive(Debug)]
-pub(super) struct Listings {
+pub(super) struct ShardListings {
     calls: VecDeque<Box<StoreCall>>,
     /// The first one is with the store.
     asked: bool,
@@ -22,7 +22,7 @@ pub(super) struct Listings {
     reported_lost: u64,
 }
 
-impl Listings {
+impl ShardListings {
     pub(super) fn new() -> Self {
         let calls = VecDeque::with_capacity(STORE_CALLS_MAX);
         Self { calls, asked: false, reported_ns: 0, reported_lost: 0 }

@@ -8,7 +8,7 @@ use kvrail_store::{
     Status as Ending, TaskId,
 };
 
-use crate::admission::Entered;
+use crate::admission::EnteredMemory;
 use crate::task::{ClientRequest, Ended};
 use crate::trace::{Spent, Work};
 
@@ -41,7 +41,7 @@ pub(crate) enum Errand {
 
 /// The operations of a request at its device: one for the body, one for the tail.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct DeviceOperations {
     errand: Errand,
     left: u8,
     status: Status,
@@ -53,15 +53,15 @@ pub(crate) struct Pending {
     pub(crate) id: SlotId,
     asked: StoreRequest,
     /// Where whole logical blocks go to or come from.
-    pub(crate) body: Option<Entered>,
+    pub(crate) body: Option<EnteredMemory>,
     /// The same for the bytes behind them.
-    pub(crate) tail: Option<Entered>,
+    pub(crate) tail: Option<EnteredMemory>,
     pub(crate) accepted_ns: u64,
     /// When its store asked the device for it; 0: not yet.
     issued_ns: u64,
     submitted_ns: u64,
     ended_ns: u64,
-    flight: Option<Flight>,
+    flight: Option<DeviceOperations>,
 }
 
 /// What a request is, before it has a place in the table.
@@ -83,7 +83,11 @@ pub(crate) struct StoreRequest {
 }
 
 impl Pending {
-    pub(crate) fn new(asked: &StoreRequest, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
+    pub(crate) fn new(
+        asked: &StoreRequest,
+        memory: [Option<EnteredMemory>; 2],
+        now_ns: u64,
+    ) -> Self {
         Self {
             id: SlotId::from_u64(0),
             asked: *asked,
@@ -107,7 +111,7 @@ impl Pending {
         debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
         self.issued_ns = now_ns;
         let left = u8::try_from(operations).expect("two at most");
-        self.flight = Some(Flight { errand, left, status: Status::Ok });
+        self.flight = Some(DeviceOperations { errand, left, status: Status::Ok });
     }
 
     /// One operation has ended. Says how they all did, when it was the last.
@@ -126,7 +130,7 @@ impl Pending {
         self.ended_ns = self.ended_ns.max(ended_ns);
         let first = self.submitted_ns == 0 || submitted_ns < self.submitted_ns;
         self.submitted_ns = if first { submitted_ns } else { self.submitted_ns };
-        let Flight { errand, left, status } = *flight;
+        let DeviceOperations { errand, left, status } = *flight;
         (left == 0).then(|| {
             self.flight = None;
             (errand, outcome(status))
@@ -326,7 +330,7 @@ mod tests {
             deadline_ns: 0,
         };
         let place = BufferRef { buffer: BufferIndex(0), offset: 0 };
-        let body = Entered { region: RegionId(5), place };
+        let body = EnteredMemory { region: RegionId(5), place };
         let mut put = Pending::new(&asked, [Some(body), None], 1_000);
         let counted = |put: &Pending, status: Ending| {
             let completion = put.end(&Answer { status, length: 4096, check: 9 });

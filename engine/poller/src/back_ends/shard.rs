@@ -11,16 +11,16 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Config, ConfigError, DropKey, Found, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
-    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
+    Begun, DropKey, Found, Get, Got, Hint, Now, Outcome, Phase, Place, Put, RETRY_NS_MAX, ReadId,
+    Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
-use super::listings::Listings;
+use super::listings::ShardListings;
 use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
-use super::parked::Lines;
+use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
 use super::suspects::{Report, Suspects};
@@ -32,7 +32,7 @@ use crate::store_witness::presence_witness;
 use life::Life;
 use load::Load;
 use pulse::Pulse;
-use site::Site;
+use site::ShardSite;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while the store starts.
 const BUDGET: u32 = 64;
@@ -62,14 +62,14 @@ pub(crate) enum Due {
 /// The store on one device, and what its poller keeps for it.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    site: Site,
+    site: ShardSite,
     store: Box<Store>,
     pool: PinnedPool,
     grants: Grants,
-    lines: Lines,
+    lines: ParkedLines,
     suspects: Suspects,
     calls: CallQueue,
-    listings: Listings,
+    listings: ShardListings,
     discarding: Discarding,
     life: Life,
     load: Load,
@@ -83,7 +83,7 @@ impl Shard {
         (number, device): (u8, usize),
         setup: &StoreSetup,
         (geometry, logical_block): (&Geometry, u32),
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, StoreConfigError> {
         assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
         let place = (number, device, setup.start.member());
         let mut store = Box::new(Store::new(&setup.config)?);
@@ -92,14 +92,14 @@ impl Shard {
             store.set_witness(presence_witness(memory));
         }
         Ok(Self {
-            site: Site::new(place, geometry, logical_block),
+            site: ShardSite::new(place, geometry, logical_block),
             store,
             pool: PinnedPool::new(setup),
             grants: Grants::new(),
-            lines: Lines::new(),
+            lines: ParkedLines::new(),
             suspects: Suspects::new(),
             calls: CallQueue::new(),
-            listings: Listings::new(),
+            listings: ShardListings::new(),
             discarding: Discarding::default(),
             life: Life::first(),
             load: Load::default(),
@@ -109,7 +109,7 @@ impl Shard {
     }
 
     /// Tasks of such a store at the device at most, beside those of requests.
-    pub(crate) fn tasks_max(config: &Config) -> u32 {
+    pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
         // A flush, a discard, and a read of a block that was reported.
         config.transfers_max() + u32::from(config.images) + 3
     }
@@ -188,7 +188,7 @@ impl Shard {
     }
 
     /// Requests that wait for room.
-    pub(crate) fn lines(&mut self) -> &mut Lines {
+    pub(crate) fn lines(&mut self) -> &mut ParkedLines {
         &mut self.lines
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Report {
 
 /// How far the first report is.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum ReportStage {
     /// Not begun.
     None,
     /// Its next piece is to be read.
@@ -45,7 +45,7 @@ enum Look {
 
 /// What comes of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ReportVerdict {
     /// More is to be read.
     Open,
     Right,
@@ -56,7 +56,7 @@ enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Suspects {
     reports: VecDeque<Report>,
-    look: Look,
+    look: ReportStage,
     digest: Digest,
     length: u32,
     at: u32,
@@ -74,7 +74,7 @@ impl Suspects {
     pub(crate) fn new() -> Self {
         Self {
             reports: VecDeque::with_capacity(REPORTS_MAX),
-            look: Look::None,
+            look: ReportStage::None,
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
             length: 0,
             at: 0,
@@ -111,7 +111,7 @@ impl Suspects {
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         self.reports.clear();
-        self.look = Look::None;
+        self.look = ReportStage::None;
     }
 
     /// What became of reports so far.
@@ -176,14 +176,14 @@ impl Suspects {
         let view = store.spaces().find(|view| view.id == report.space);
         let Some(uid) = view.map(|view| view.uid) else { return self.pop() };
         match self.add(uid, load) {
-            Verdict::Open => {}
-            Verdict::Right => {
+            ReportVerdict::Open => {}
+            ReportVerdict::Right => {
                 self.pop();
                 store.absolve(report.space, report.key, report.check);
                 self.counts.verified_good += 1;
                 self.false_reporter = Some(report.reporter);
             }
-            Verdict::Wrong => self.drop_corrupt(&report, store, device, now),
+            ReportVerdict::Wrong => self.drop_corrupt(&report, store, device, now),
         }
     }
 
@@ -220,7 +220,7 @@ impl Suspects {
         let answer = reading.ended(outcome);
         let same = answer.check == report.check;
         match answer.status {
-            Status::Ok if same => self.look = Look::There,
+            Status::Ok if same => self.look = ReportStage::There,
             Status::Failed(_) if same => self.drop_corrupt(&report, store, device, now),
             _ => self.pop(),
         }
@@ -228,18 +228,18 @@ impl Suspects {
 
     /// The report whose length is to be asked for.
     fn unseen(&self) -> Option<Report> {
-        if matches!(self.look, Look::None) { self.reports.front().copied() } else { None }
+        if matches!(self.look, ReportStage::None) { self.reports.front().copied() } else { None }
     }
 
     /// The first one has this many bytes.
     fn begin(&mut self, length: u32) {
-        (self.length, self.at, self.look) = (length, 0, Look::Next);
+        (self.length, self.at, self.look) = (length, 0, ReportStage::Next);
         self.digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     }
 
     /// The piece that is to be read: first byte and bytes.
     fn next(&self) -> Option<(Report, u32, u32)> {
-        let report = self.reports.front().filter(|_| matches!(self.look, Look::Next))?;
+        let report = self.reports.front().filter(|_| matches!(self.look, ReportStage::Next))?;
         Some((*report, self.at, self.piece()))
     }
 
@@ -249,13 +249,13 @@ impl Suspects {
 
     /// Its piece was found, and is to be read.
     fn found(&mut self, reading: Reading) {
-        self.look = Look::Found(reading);
+        self.look = ReportStage::Found(reading);
     }
 
     /// The piece that is read from now on, in a store that begins there on the device.
     pub(crate) fn begin_read(&mut self, area_at: u64) -> Option<Reading> {
-        let Look::Found(reading) = self.look else { return None };
-        self.look = Look::Reading(reading);
+        let ReportStage::Found(reading) = self.look else { return None };
+        self.look = ReportStage::Reading(reading);
         if self.at == 0 {
             self.place = area_at + reading.offset;
         }
@@ -264,13 +264,13 @@ impl Suspects {
 
     /// The report of which a piece is being read, and the piece.
     fn reading(&self) -> Option<(Report, Reading)> {
-        let Look::Reading(reading) = self.look else { return None };
+        let ReportStage::Reading(reading) = self.look else { return None };
         Some((self.first()?, reading))
     }
 
     /// Whether a piece is there, to be added up.
     fn is_there(&self) -> bool {
-        matches!(self.look, Look::There)
+        matches!(self.look, ReportStage::There)
     }
 
     /// The first report, which is being looked at.
@@ -279,24 +279,24 @@ impl Suspects {
     }
 
     /// Adds up the piece that is there; `load` copies it.
-    fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> Verdict {
+    fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> ReportVerdict {
         debug_assert!(self.at < self.length, "a piece is added up once");
         let bytes = self.piece();
         let piece = &mut self.scratch[..bytes as usize];
         load(piece);
         self.digest.update(piece);
         self.at += bytes;
-        self.look = Look::Next;
+        self.look = ReportStage::Next;
         let Some(report) = self.reports.front().filter(|_| self.at == self.length) else {
-            return Verdict::Open;
+            return ReportVerdict::Open;
         };
         let sum = check(self.digest.finalize(), uid, report.key, self.length);
-        if sum == report.check { Verdict::Right } else { Verdict::Wrong }
+        if sum == report.check { ReportVerdict::Right } else { ReportVerdict::Wrong }
     }
 
     /// The first one is done.
     fn pop(&mut self) {
         self.reports.pop_front();
-        self.look = Look::None;
+        self.look = ReportStage::None;
     }
 }

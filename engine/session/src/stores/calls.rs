@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvrail_poller::{Command, STORE_CALLS_MAX, SessionSlot, StoreCall};
+use kvrail_poller::{PollerCommand, STORE_CALLS_MAX, SessionSlot, StoreCall};
 
 use crate::pollers::Pollers;
 
@@ -73,7 +73,7 @@ impl Calls {
             && let Some((device, call)) = lane.waiting.pop_front()
         {
             lane.in_flight += 1;
-            pollers.send(poller, Command::Store(device, call));
+            pollers.send(poller, PollerCommand::Store(device, call));
         }
     }
 }

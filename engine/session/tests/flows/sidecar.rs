@@ -11,7 +11,7 @@ use kvrail_device::{
     Description, Device, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions,
 };
 use kvrail_poller::{
-    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Setup,
+    CpuBinding, DeviceBudget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Setup,
 };
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
@@ -169,7 +169,7 @@ pub(crate) fn real_pollers<D: Device + Send + 'static>(
     let route = Route { geometry: geometry(), members };
     let mut controls = Vec::new();
     let mut start = |(index, members): (u16, &[u16])| {
-        let budget = Budget { operations: 32, bytes: InFlightBytes::Fixed(8 << 20) };
+        let budget = DeviceBudget { operations: 32, bytes: InFlightBytes::Fixed(8 << 20) };
         let setup = Setup {
             routes: vec![route.clone()],
             devices: members.iter().copied().map(DeviceIndex).collect(),

@@ -3,7 +3,7 @@
 use super::{Core, Image, Writing, small};
 use crate::format::{PAGE_BYTES, SPACE_BYTES};
 use crate::refusal::Try;
-use crate::task::{Memory, Origin, Outcome, Task, TaskId, Urgency, Verb};
+use crate::task::{MemberTask, Memory, Origin, Outcome, TaskId, Urgency, Verb};
 
 /// Attempts of a write that a request waits for and on which no acknowledged data depends.
 const TRIES: u8 = 3;
@@ -23,7 +23,7 @@ impl Core {
         length: usize,
         fill: impl FnOnce(&Self, &mut [u8]),
     ) {
-        let task = Task {
+        let task = MemberTask {
             id: TaskId::new(Origin::Image, 0),
             verb,
             offset,

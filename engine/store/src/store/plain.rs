@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::Store;
-use crate::config::{Budget, Config, Discard, Times};
+use crate::config::{Budget, Discard, StoreConfig, Times};
 use crate::core::Now;
 use crate::hint::{Hint, Priority};
 use crate::key::Key;
@@ -14,8 +14,8 @@ use crate::request::{
     Begun, Chain, DeclineReason, Durability, Extent, Get, Got, Put, SpaceId, Status,
 };
 use crate::segments::State;
-use crate::start::{Identity, Start};
-use crate::task::{Memory, Outcome, Pool, Task, Verb};
+use crate::start::{Start, StoreIdentity};
+use crate::task::{MemberTask, Memory, Outcome, Pool, Verb};
 
 const SEGMENT: u64 = 64 << 10;
 const SEGMENTS: u64 = 20;
@@ -54,7 +54,7 @@ impl Plain {
 
 /// Results of the last survey, in ticks.
 #[derive(Clone, Copy, Debug)]
-struct Survey {
+struct SurveyTicks {
     cold: u64,
     cut: u64,
     coldest: Option<(u32, u64)>,
@@ -71,7 +71,7 @@ struct Victim {
     steps: u32,
 }
 
-struct Model {
+struct PlainModel {
     store: Store,
     buffers: Buffers,
     medium: Vec<u8>,
@@ -84,7 +84,7 @@ struct Model {
     used: u64,
     uses: u64,
     gap: f64,
-    survey: Option<Survey>,
+    survey: Option<SurveyTicks>,
     /// Ages of the segments seen by the survey under way.
     seen: Vec<(u64, u32)>,
     victim: Option<Victim>,
@@ -94,8 +94,8 @@ struct Model {
     decisions: [u64; 4],
 }
 
-fn config() -> Config {
-    Config {
+fn config() -> StoreConfig {
+    StoreConfig {
         area_bytes: 256 * 1024 + SEGMENTS * SEGMENT + 4096,
         logical_block: 512,
         segment_bytes: SEGMENT,
@@ -115,13 +115,13 @@ fn config() -> Config {
     }
 }
 
-impl Model {
+impl PlainModel {
     fn new(seed: u64) -> Self {
         let config = config();
         let mut store = Store::new(&config).unwrap();
         let large = vec![vec![0; config.buffer_bytes as usize]; config.buffers.into()];
         let small = vec![vec![0; 8192]; config.images.into()];
-        let identity = Identity {
+        let identity = StoreIdentity {
             volume: 1,
             instance: seed.into(),
             seed: u128::from(seed) << 64 | 99,
@@ -174,7 +174,7 @@ impl Model {
         keys.filter(|key| self.segment_of(*key) == Some(segment)).collect()
     }
 
-    fn execute(&mut self, task: &Task) {
+    fn execute(&mut self, task: &MemberTask) {
         let at = usize::try_from(task.offset).unwrap();
         let length = usize::try_from(task.length).unwrap();
         let Memory::Pool { buffer, at: from } = task.memory else { return };
@@ -338,7 +338,7 @@ impl Model {
             let off = plain.abs_diff(tallied);
             assert!(off <= plain / 4 + 1, "{tallied} is tallied, {plain} it is: {seen:?}");
         }
-        self.survey = Some(Survey { cold, cut, coldest });
+        self.survey = Some(SurveyTicks { cold, cut, coldest });
         self.decisions[2] += 1;
     }
 
@@ -435,7 +435,7 @@ impl Model {
 fn each_decision_is_that_of_the_plain_model() {
     let mut all = [0; 4];
     for seed in 1..=4 {
-        let mut model = Model::new(seed);
+        let mut model = PlainModel::new(seed);
         let mut rng = fastrand::Rng::with_seed(seed);
         for request in 0..2500_u64 {
             let hot = request / 600 * 150;

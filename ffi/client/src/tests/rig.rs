@@ -19,7 +19,7 @@ use crate::block_op::TAIL_BYTES;
 use crate::client::Client;
 
 use crate::lease::Lease;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 use crate::queue::{Parts, Queue};
 use crate::route::VolumeRoute;
 use crate::store::Namespace;
@@ -119,7 +119,7 @@ impl Rig {
 
     /// The namespace that requests name with this handle.
     pub(super) fn space(&self, handle: u16) -> Namespace {
-        Namespace::assumed(self.client.store("kv").unwrap(), Opened { handle, uid: UID })
+        Namespace::assumed(self.client.store("kv").unwrap(), OpenedNamespace { handle, uid: UID })
     }
 
     pub(super) fn new(members: u16, stripe_bytes: u64, pollers: u16, depth: u32) -> Self {
