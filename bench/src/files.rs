@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::port::{
     Direction, Done, Fault, KeyedTarget, Operation, Port, PortShape, Target, TurnWait, Work,
 };
-use crate::raw::Memory;
+use crate::raw::PortBuffers;
 
 /// Of lengths and memory, in bytes: what O_DIRECT takes everywhere.
 const ALIGNMENT: usize = 4096;
@@ -179,7 +179,7 @@ impl Target for Arc<FilesTarget> {
         let area = self.area();
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
         ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
-        let memory = Memory::new(shape)?;
+        let memory = PortBuffers::new(shape)?;
         work(&mut FilesPort { area, memory, ended: Vec::with_capacity(shape.slots as usize) })
     }
 }
@@ -188,7 +188,7 @@ impl Target for Arc<FilesTarget> {
 #[derive(Debug)]
 struct FilesPort {
     area: Arc<BlockArea>,
-    memory: Memory,
+    memory: PortBuffers,
     ended: Vec<Done>,
 }
 

@@ -156,7 +156,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::{UNKNOWN, VersionMap};
-    use crate::pattern::{Found, Pattern};
+    use crate::pattern::{Pattern, WrongSector};
     use crate::plan::{Case, Op};
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(share.sample(&pattern, &bytes, 8192), None);
         share.written(12_288, 4096, 6);
         let (wrong, first) = share.verify(&pattern, &bytes, 8192);
-        assert_eq!((wrong, first.unwrap().found), (8, Found::Stale { version: 5 }));
+        assert_eq!((wrong, first.unwrap().found), (8, WrongSector::Stale { version: 5 }));
         assert!(share.sample(&pattern, &bytes, 8192).is_some());
     }
 

@@ -60,7 +60,7 @@ pub enum TraceError {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+struct TraceRequest {
     at_ns: u64,
     first: u32,
     end: u32,
@@ -70,7 +70,7 @@ struct Request {
 /// Requests in the order of their times, with the blocks of their prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    requests: Vec<Request>,
+    requests: Vec<TraceRequest>,
     /// Numbers of blocks: ids in the order in which they first appear.
     blocks: Vec<u32>,
     distinct: u32,
@@ -164,7 +164,7 @@ impl Trace {
         let first = small(self.blocks.len());
         self.blocks.extend(blocks);
         let end = small(self.blocks.len());
-        self.requests.push(Request { at_ns, first, end, hints });
+        self.requests.push(TraceRequest { at_ns, first, end, hints });
         &self.blocks[first as usize..]
     }
 
@@ -250,7 +250,7 @@ impl Trace {
     /// The same, with the hints of each request, whose times begin as the trace's do.
     pub(crate) fn hinted(&self) -> impl Iterator<Item = (u64, Hints, &[u32])> {
         let begin = self.requests.first().map_or(0, |request| request.at_ns);
-        let blocks = |it: &Request| &self.blocks[it.first as usize..it.end as usize];
+        let blocks = |it: &TraceRequest| &self.blocks[it.first as usize..it.end as usize];
         let hints = move |Hints { priority, until_ns }| Hints {
             priority,
             until_ns: until_ns.map(|until| until - begin),

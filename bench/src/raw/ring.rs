@@ -26,13 +26,13 @@ const ENTRY_BYTES_MAX: usize = 1 << 30;
 
 /// The buffers of a port: one region, one stretch of `stride` bytes for each slot.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PortBuffers {
     region: Region,
     stride: usize,
     slots_per_entry: usize,
 }
 
-impl Memory {
+impl PortBuffers {
     pub(crate) fn new(shape: PortShape) -> Result<Self> {
         let stride = shape.buffer_bytes.next_multiple_of(4096) as usize;
         let bytes = stride * shape.slots as usize;
@@ -137,7 +137,7 @@ pub(super) struct RingPort<'a, W: Wire> {
     submitter: Submitter<'a>,
     sq: SubmissionQueue<'a, W::Entry>,
     cq: CompletionQueue<'a, W::Answer>,
-    memory: Arc<Memory>,
+    memory: Arc<PortBuffers>,
     buffers: BufferAddressing,
     volume: Striped<'a, W::Member>,
     mode: ModeName,
@@ -161,7 +161,7 @@ impl<W: Wire> fmt::Debug for RingPort<'_, W> {
 impl<'a, W: Wire> RingPort<'a, W> {
     pub(super) fn new(
         ends: RingParts<'a, W>,
-        (memory, buffers): (Arc<Memory>, BufferAddressing),
+        (memory, buffers): (Arc<PortBuffers>, BufferAddressing),
         volume: Striped<'a, W::Member>,
         mode: ModeName,
     ) -> Self {

@@ -10,7 +10,7 @@ use kvrail_memory::{PinLimit, Region, current_affinity};
 use kvrail_ring::Geometry;
 
 use super::mode;
-use super::ring::{Memory, RingPort, Striped};
+use super::ring::{PortBuffers, RingPort, Striped};
 use super::wire::{BlockWire, NvmeWire, Wire};
 use crate::cpu::usable_cores;
 use crate::port::{PortShape, Target, Work};
@@ -89,7 +89,7 @@ impl RawTarget {
     ) -> Result<()> {
         let request_bytes_max = members.iter().map(W::request_bytes_max).min().unwrap_or(u32::MAX);
         let pieces_max = self.pieces_max(shape.buffer_bytes, request_bytes_max);
-        let memory = Arc::new(Memory::new(shape)?);
+        let memory = Arc::new(PortBuffers::new(shape)?);
         let entries = shape.slots * pieces_max;
         let mut ring = mode::ring::<W::Entry, W::Answer>(self.mode, entries, self.kernel_core()?)?;
         let (mut submitter, sq, cq) = ring.split();

@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::hosts::Hosts;
 use crate::listen::Listen;
-use crate::place::{Place, Socket, SocketName};
+use crate::place::{ListenPlace, Socket, SocketName};
 use crate::routes::Site;
 use crate::snapshot::{SidecarLife, Snapshots};
 
@@ -71,7 +71,7 @@ pub struct Endpoint {
 
 /// An address to listen at as soon as it is free, and the receiver of the result.
 struct Entrance {
-    place: Place,
+    place: ListenPlace,
     listen: Listen,
     listening: OnListening,
     /// The last value of `OnListening`.
@@ -101,7 +101,7 @@ impl Endpoint {
         life: SidecarLife,
         listening: OnListening,
     ) -> Result<Option<Self>, EndpointError> {
-        let place = Place::new(listen, mode).map_err(|cause| cannot(listen, cause))?;
+        let place = ListenPlace::new(listen, mode).map_err(|cause| cannot(listen, cause))?;
         let Some(place) = place else { return Ok(None) };
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (stop, stopped) = oneshot::channel();

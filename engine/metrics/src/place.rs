@@ -18,7 +18,7 @@ const BACKLOG: i32 = 128;
 
 /// A place that is to be listened at.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListenPlace {
     /// The socket is made in advance: once all is open, the sidecar's sandbox makes none of TCP.
     Tcp(OwnedFd, SocketAddr),
     /// A path, and the mode of the socket.
@@ -36,7 +36,7 @@ pub(crate) enum Socket {
 #[derive(Debug)]
 pub(crate) struct SocketName(PathBuf);
 
-impl Place {
+impl ListenPlace {
     /// Nothing where nothing is listened at.
     pub(crate) fn new(listen: &Listen, mode: u32) -> io::Result<Option<Self>> {
         let address = match listen {

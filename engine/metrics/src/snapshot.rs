@@ -96,13 +96,13 @@ impl RenderedReport {
     }
 }
 
-type Outcome = Result<Arc<RenderedReport>, NoReport>;
+type ReportOutcome = Result<Arc<RenderedReport>, NoReport>;
 
 /// The newest snapshot.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     life: SidecarLife,
-    newest: tokio::sync::Mutex<Option<(Instant, Outcome)>>,
+    newest: tokio::sync::Mutex<Option<(Instant, ReportOutcome)>>,
 }
 
 impl Snapshots {
@@ -111,7 +111,7 @@ impl Snapshots {
     }
 
     /// A current report. One request at a time; callers that waited meanwhile get the same answer.
-    pub(crate) async fn take(&self) -> Outcome {
+    pub(crate) async fn take(&self) -> ReportOutcome {
         let mut newest = self.newest.lock().await;
         if let Some((at, outcome)) = &*newest
             && at.elapsed() < FRESH
@@ -123,7 +123,7 @@ impl Snapshots {
         outcome
     }
 
-    async fn ask(&self) -> Outcome {
+    async fn ask(&self) -> ReportOutcome {
         let LifeStage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
         let (told, answer) = oneshot::channel();
         ask(Box::new(move |report| {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{CacheAccess, Found, PeerCache, in_turn};
+use super::{CacheAccess, CacheResult, PeerCache, in_turn};
 
 /// Asked for no more.
 const NEVER: u32 = u32::MAX;
@@ -57,7 +57,7 @@ impl Belady {
 }
 
 impl PeerCache for Belady {
-    fn request(&mut self, blocks: &[u32]) -> Found {
+    fn request(&mut self, blocks: &[u32]) -> CacheResult {
         in_turn(blocks, |block| self.access(block))
     }
 }

@@ -1,6 +1,6 @@
 //! Least recently used.
 
-use super::{CacheAccess, Found, PeerCache, in_turn};
+use super::{CacheAccess, CacheResult, PeerCache, in_turn};
 
 /// In which order the blocks of a request count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,21 +88,21 @@ impl Lru {
 }
 
 impl PeerCache for Lru {
-    fn request(&mut self, blocks: &[u32]) -> Found {
+    fn request(&mut self, blocks: &[u32]) -> CacheResult {
         if self.order == Order::HeadFirst {
             return in_turn(blocks, |block| self.access(block));
         }
         let hits = blocks.iter().take_while(|block| self.has(**block)).count() as u64;
         let written = |block: &&u32| self.access(**block) == CacheAccess::Written;
         let written = blocks.iter().rev().filter(written).count() as u64;
-        Found { hits, written }
+        CacheResult { hits, written }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Lru, Order};
-    use crate::peers::{CacheAccess, Found, PeerCache};
+    use crate::peers::{CacheAccess, CacheResult, PeerCache};
 
     #[test]
     fn the_least_recent_goes() {
@@ -117,7 +117,7 @@ mod tests {
     fn leaf_first_keeps_heads() {
         for (order, hits) in [(Order::TailFirst, 3), (Order::HeadFirst, 0)] {
             let mut lru = Lru::new(3, 4, order);
-            assert_eq!(lru.request(&[0, 1, 2, 3]), Found { hits: 0, written: 4 });
+            assert_eq!(lru.request(&[0, 1, 2, 3]), CacheResult { hits: 0, written: 4 });
             assert_eq!(lru.request(&[0, 1, 2, 3]).hits, hits, "{order:?}");
         }
     }

@@ -11,12 +11,12 @@ pub(crate) use s3fifo::S3Fifo;
 /// A cache of the given number of blocks.
 pub(crate) trait PeerCache {
     /// A request asks for these blocks; those that are not there are put.
-    fn request(&mut self, blocks: &[u32]) -> Found;
+    fn request(&mut self, blocks: &[u32]) -> CacheResult;
 }
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct CacheResult {
     /// Blocks that were there before the first one that was not.
     pub(crate) hits: u64,
     pub(crate) written: u64,
@@ -34,8 +34,8 @@ pub(crate) enum CacheAccess {
 }
 
 /// Blocks are asked for, and put, one after the other.
-fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> CacheAccess) -> Found {
-    let (mut found, mut unbroken) = (Found::default(), true);
+fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> CacheAccess) -> CacheResult {
+    let (mut found, mut unbroken) = (CacheResult::default(), true);
     for block in blocks {
         let access = access(*block);
         unbroken &= access == CacheAccess::Hit;

@@ -29,4 +29,4 @@ mod tools;
 pub use finding::{CheckGroup, Finding, Verdict};
 pub use machine::{HostPurpose, Live, Machine, Tried};
 pub use member::{ConfiguredMember, MemberBudget};
-pub use report::{Report, examine};
+pub use report::{CheckReport, examine};

@@ -7,7 +7,7 @@ use crate::claims::Claims;
 use crate::error::{Problem, TargetError};
 use crate::gather::gather;
 use crate::item::Desired;
-use crate::place::{Place, place};
+use crate::place::{ObjectKind, place};
 use crate::plan::{Export, Plan, plan};
 use crate::probe::features;
 use crate::reconcile::Target;
@@ -105,7 +105,8 @@ impl<T: Tree, S: RecordStore> Target<T, S> {
     /// Devices that foreign namespaces export, under whatever name: no claim detects that.
     fn exported_elsewhere(&self, exports: &[Export], present: &Snapshot) -> Vec<Problem> {
         let owned = self.owned();
-        let foreign = |path: &str| place(path) == Some(Place::Namespace) && !owned.contains(&path);
+        let foreign =
+            |path: &str| place(path) == Some(ObjectKind::Namespace) && !owned.contains(&path);
         let mut problems = Vec::new();
         for (path, _) in present.objects().filter(|(path, _)| foreign(path)) {
             let device = present.text(&format!("{path}/device_path")).unwrap_or_default();

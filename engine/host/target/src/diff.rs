@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::error::Problem;
 use crate::item::{Change, Desired, Form, Item};
-use crate::place::{Place, is_below, place, subsystem_of};
+use crate::place::{ObjectKind, is_below, place, subsystem_of};
 use crate::record::{OwnedObject, TargetRecord};
 use crate::snapshot::{Node, Snapshot};
 use crate::step::Step;
@@ -115,7 +115,7 @@ fn hangs_on(
     if matches!(present.nodes.get(&owned.path), Some(Node::Link(to)) if gone.contains(&**to)) {
         return true;
     }
-    if place(&owned.path) != Some(Place::Opening) {
+    if place(&owned.path) != Some(ObjectKind::Opening) {
         return false;
     }
     // Connections of a host that leaves, and queues of a drive that changes, end with the opening.
@@ -129,15 +129,15 @@ fn hangs_on(
     let leaves = |path: &&&str| {
         of_it(path)
             && match place(path) {
-                Some(Place::AllowedHost) => true,
-                Some(Place::Namespace) => offloaded,
+                Some(ObjectKind::AllowedHost) => true,
+                Some(ObjectKind::Namespace) => offloaded,
                 _ => false,
             }
     };
     let comes = |item: &&Item| {
         offloaded
             && of_it(&item.path)
-            && item.place() == Some(Place::Namespace)
+            && item.place() == Some(ObjectKind::Namespace)
             && !present.has(&item.path)
     };
     gone.iter().any(|path| leaves(&path)) || desired.items.iter().any(|item| comes(&item))
@@ -162,7 +162,7 @@ fn clashes(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<
 /// Addresses and devices of foreign objects.
 fn shared(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let foreign = |path: &str, kind: Place| {
+    let foreign = |path: &str, kind: ObjectKind| {
         place(path) == Some(kind) && !mine.iter().any(|owned| owned.path == path)
     };
     for item in &desired.items {
@@ -177,14 +177,17 @@ fn shared(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<P
             let theirs = |name: &str| present.text(&format!("{path}/{name}")).unwrap_or_default();
             let same = |names: &[&str]| names.iter().all(|name| own(name) == theirs(name));
             let address = ["addr_trtype", "addr_traddr", "addr_trsvcid"];
-            if item.place() == Some(Place::Port) && foreign(path, Place::Port) && same(&address) {
+            if item.place() == Some(ObjectKind::Port)
+                && foreign(path, ObjectKind::Port)
+                && same(&address)
+            {
                 let value = format!("{} {}", own("addr_traddr"), own("addr_trsvcid"));
                 let rule = format!("{path}, which kvrail did not make, listens there");
                 let remedy = "choose another address or service, or have its owner remove it";
                 problems.push(Problem::refused(&item.path, value.trim(), rule, remedy));
             }
-            if item.place() == Some(Place::Namespace)
-                && foreign(path, Place::Namespace)
+            if item.place() == Some(ObjectKind::Namespace)
+                && foreign(path, ObjectKind::Namespace)
                 && same(&["device_path"])
             {
                 let rule = format!("{path}, which kvrail did not make, exports it");
@@ -221,7 +224,7 @@ fn removals(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Step> {
     let mut steps = Vec::new();
     for path in paths {
         let enable = format!("{path}/enable");
-        if place(path) == Some(Place::Namespace) && present.text(&enable) == Some("1") {
+        if place(path) == Some(ObjectKind::Namespace) && present.text(&enable) == Some("1") {
             steps.push(Step::write(enable, "0"));
         }
         let path = path.to_owned();

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags, open, statfs};
 use rustix::io::Errno;
 
-use crate::tree::{Entry, EntryKind, Tree};
+use crate::tree::{DirectoryEntry, EntryKind, Tree};
 
 /// Of configfs, from the kernel's `linux/magic.h`.
 const CONFIGFS_MAGIC: u64 = 0x6265_6570;
@@ -44,7 +44,7 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 impl Tree for KernelTree {
-    fn list(&self, path: &str) -> Result<Vec<Entry>, Errno> {
+    fn list(&self, path: &str) -> Result<Vec<DirectoryEntry>, Errno> {
         let listing = fs::read_dir(self.full(path)).map_err(|error| errno(&error))?;
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
@@ -53,7 +53,7 @@ impl Tree for KernelTree {
                 kind if kind.is_symlink() => EntryKind::Link,
                 _ => EntryKind::File,
             };
-            Ok(Entry { name: entry.file_name().to_string_lossy().into_owned(), kind })
+            Ok(DirectoryEntry { name: entry.file_name().to_string_lossy().into_owned(), kind })
         };
         listing.map(entry).collect::<io::Result<_>>().map_err(|error| errno(&error))
     }

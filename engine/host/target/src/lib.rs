@@ -48,4 +48,4 @@ pub use spec::{
     Port, Subsystem, TargetSpec,
 };
 pub use step::{Step, Value};
-pub use tree::{Entry, EntryKind, Tree};
+pub use tree::{DirectoryEntry, EntryKind, Tree};

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
-use crate::place::{Place, is_below};
+use crate::place::{ObjectKind, is_below};
 use crate::snapshot::{Node, Snapshot};
 use crate::spec::{Ana, Namespace, Offload, P2pMem, PermittedContent, Port, Subsystem, TargetSpec};
 
@@ -22,10 +22,11 @@ pub struct Imported {
 /// A plan as nvmetcli would have saved it.
 #[must_use]
 pub fn export(desired: &Desired) -> Value {
-    let of = |place: Place| desired.items.iter().filter(move |item| item.place() == Some(place));
-    let hosts = of(Place::Host).map(|item| json!({ "nqn": name(item) }));
-    let subsystems = of(Place::Subsystem).map(|item| subsystem(item, desired));
-    let ports = of(Place::Port).map(|item| port(item, desired));
+    let of =
+        |place: ObjectKind| desired.items.iter().filter(move |item| item.place() == Some(place));
+    let hosts = of(ObjectKind::Host).map(|item| json!({ "nqn": name(item) }));
+    let subsystems = of(ObjectKind::Subsystem).map(|item| subsystem(item, desired));
+    let ports = of(ObjectKind::Port).map(|item| port(item, desired));
     json!({
         "hosts": hosts.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
@@ -80,15 +81,20 @@ fn group(item: &Item, prefix: &str) -> Map<String, Value> {
     attributes(item).iter().filter_map(of_it).collect()
 }
 
-fn below<'a>(desired: &'a Desired, item: &'a Item, place: Place) -> impl Iterator<Item = &'a Item> {
+fn below<'a>(
+    desired: &'a Desired,
+    item: &'a Item,
+    place: ObjectKind,
+) -> impl Iterator<Item = &'a Item> {
     let within =
         move |other: &&Item| other.place() == Some(place) && is_below(&other.path, &item.path);
     desired.items.iter().filter(within)
 }
 
 fn subsystem(item: &Item, desired: &Desired) -> Value {
-    let hosts: Vec<&str> = below(desired, item, Place::AllowedHost).map(name).collect();
-    let namespaces: Vec<Value> = below(desired, item, Place::Namespace).map(namespace).collect();
+    let hosts: Vec<&str> = below(desired, item, ObjectKind::AllowedHost).map(name).collect();
+    let namespaces: Vec<Value> =
+        below(desired, item, ObjectKind::Namespace).map(namespace).collect();
     json!({
         "allowed_hosts": hosts,
         "attr": group(item, "attr_"),
@@ -131,10 +137,10 @@ fn port(item: &Item, desired: &Desired) -> Value {
     };
     let mut groups = vec![ana(json!(1), state(item, "ana_groups/1/ana_state"))];
     groups.extend(
-        below(desired, item, Place::AnaGroup)
+        below(desired, item, ObjectKind::AnaGroup)
             .map(|group| ana(number(group), state(group, "ana_state"))),
     );
-    let subsystems: Vec<&str> = below(desired, item, Place::Opening).map(name).collect();
+    let subsystems: Vec<&str> = below(desired, item, ObjectKind::Opening).map(name).collect();
     json!({
         "addr": address,
         "ana_groups": groups,

@@ -2,7 +2,7 @@
 
 use kvrail_memory::Root;
 
-use crate::device::{Detail, Device, Kind};
+use crate::device::{Detail, Device, DeviceKind};
 use crate::place::MachineFacts;
 
 const FUNCTIONS: &str = "sys/bus/pci/devices";
@@ -38,7 +38,7 @@ fn gpu(ground: &MachineFacts<'_>, address: &str) -> Option<Device> {
     let id = format!("{vendor:04x}:{device:04x}");
     Some(Device {
         name: String::new(),
-        kind: Kind::Gpu,
+        kind: DeviceKind::Gpu,
         model: model(root, address).unwrap_or_else(|| format!("PCI {id}")),
         place: ground.place(&dir),
         detail: Detail::Gpu { id, bar1_bytes: bar1(root, &dir), driver },

@@ -6,10 +6,10 @@ use kvrail_memory::{Root, Topology, TopologyError};
 use kvrail_nvme::{Controller, NvmeHost};
 use serde::Serialize;
 
-use crate::device::{Detail, Device, Kind};
+use crate::device::{Detail, Device, DeviceKind};
 use crate::gpu::gpus;
 use crate::nic::nics;
-use crate::place::{MachineFacts, Place};
+use crate::place::{MachineFacts, PciPlace};
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +53,7 @@ impl Map {
     }
 
     /// Devices of one kind.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Device> {
+    pub fn of(&self, kind: DeviceKind) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(move |device| device.kind == kind)
     }
 }
@@ -71,12 +71,12 @@ fn drives(ground: &MachineFacts<'_>, nics: &[Device]) -> Result<Vec<Device>, Top
         let via = if remote { nic_to(controller, nics) } else { None };
         let place = match (remote, via) {
             (true, Some(nic)) => nic.place.clone(),
-            (true, None) => Place::default(),
+            (true, None) => PciPlace::default(),
             (false, _) => ground.place(&format!("sys/class/nvme/{}", controller.name)),
         };
         Device {
             name: controller.name.clone(),
-            kind: if remote { Kind::RemoteDrive } else { Kind::Drive },
+            kind: if remote { DeviceKind::RemoteDrive } else { DeviceKind::Drive },
             model: controller.model.clone(),
             place,
             detail: Detail::Drive {

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use kvrail_memory::Root;
 
 use crate::address::interface_addresses;
-use crate::device::{Detail, Device, Kind};
+use crate::device::{Detail, Device, DeviceKind};
 use crate::place::MachineFacts;
-use crate::port::Port;
+use crate::port::RdmaPort;
 
 const NICS: &str = "sys/class/infiniband";
 
@@ -36,10 +36,10 @@ fn nic(ground: &MachineFacts<'_>, name: String) -> Device {
         ports: ports.collect(),
         software_on,
     };
-    Device { name, kind: Kind::Nic, model: model.trim().to_owned(), place, detail }
+    Device { name, kind: DeviceKind::Nic, model: model.trim().to_owned(), place, detail }
 }
 
-fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
+fn port(root: &Root, nic: &str, number: u32) -> Option<RdmaPort> {
     let dir = format!("{nic}/ports/{number}");
     let file = |file: &str| word(root, &format!("{dir}/{file}"));
     let entries = root.names(format!("{dir}/gids"));
@@ -61,7 +61,7 @@ fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
     } else {
         addresses.extend(gids.iter().filter_map(|(_, gid)| address(*gid)));
     }
-    Some(Port {
+    Some(RdmaPort {
         number,
         // `4: ACTIVE`
         state: file("state")?.split_once(": ").map(|(_, word)| word.to_owned())?,

@@ -11,7 +11,7 @@ use crate::link::LinkSpeed;
 
 /// Where one PCI function sits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Place {
+pub struct PciPlace {
     /// Its own address; none for what is not on PCIe.
     pub pci: Option<PciAddress>,
     /// Kernel names from the host bridge (`pci0000:00`) over every bridge down to itself.
@@ -45,18 +45,20 @@ impl<'a> MachineFacts<'a> {
 
     /// The place of a device by any path that leads to it; not on PCIe where no PCI function is
     /// on the way.
-    pub(crate) fn place(&self, path: &str) -> Place {
-        let Ok(real) = std::fs::canonicalize(self.root.path(path)) else { return Place::default() };
+    pub(crate) fn place(&self, path: &str) -> PciPlace {
+        let Ok(real) = std::fs::canonicalize(self.root.path(path)) else {
+            return PciPlace::default();
+        };
         let devices = std::fs::canonicalize(self.root.path("sys/devices")).unwrap_or_default();
-        let Ok(below) = real.strip_prefix(&devices) else { return Place::default() };
+        let Ok(below) = real.strip_prefix(&devices) else { return PciPlace::default() };
         let names: Vec<String> =
             below.iter().map(|name| name.to_string_lossy().into_owned()).collect();
         let last = names.iter().rposition(|name| name.parse::<PciAddress>().is_ok());
-        let Some(last) = last else { return Place::default() };
+        let Some(last) = last else { return PciPlace::default() };
         let route = names[..=last].to_vec();
         let node = self.node(&devices, &route);
         let function = format!("sys/devices/{}", route.join("/"));
-        Place {
+        PciPlace {
             pci: route[last].parse().ok(),
             socket: node.and_then(|node| self.sockets.get(&node).copied()),
             node,

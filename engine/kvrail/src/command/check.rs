@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvrail_check::{
-    CheckGroup, ConfiguredMember, Finding, HostPurpose, Live, Machine, MemberBudget, Report, Tried,
-    Verdict, examine,
+    CheckGroup, CheckReport, ConfiguredMember, Finding, HostPurpose, Live, Machine, MemberBudget,
+    Tried, Verdict, examine,
 };
 use kvrail_device::{DeviceError, probe_memory};
 use kvrail_memory::Root;
@@ -180,7 +180,7 @@ fn failed(error: &DeviceError) -> Tried {
     Tried::Fails { seen: seen.to_owned(), remedy: remedy.to_owned() }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &CheckReport) -> String {
     let mut lines = Vec::new();
     let mut group: Option<CheckGroup> = None;
     for finding in &report.findings {

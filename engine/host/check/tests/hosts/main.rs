@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use HostPurpose::{Gpu, Host as Initiator, Serve};
 use Verdict::{Failure, Unseen, Warning};
-use kvrail_check::{Finding, HostPurpose, Live, Machine, Report, Tried, Verdict, examine};
+use kvrail_check::{CheckReport, Finding, HostPurpose, Live, Machine, Tried, Verdict, examine};
 use kvrail_memory::Root;
 
 use crate::cases::CASES;
@@ -29,7 +29,7 @@ const PURPOSES: [HostPurpose; 6] = [
     HostPurpose::Bench,
 ];
 
-fn find<'a>(report: &'a Report, check: &str) -> Vec<&'a Finding> {
+fn find<'a>(report: &'a CheckReport, check: &str) -> Vec<&'a Finding> {
     report.findings.iter().filter(|finding| finding.check == check).collect()
 }
 

@@ -3,13 +3,13 @@
 use comfy_table::Table;
 use kvrail_nvme::{ControllerFacts, Drive, Endurance, Link, NamespaceFacts, Queue, SmartLog};
 
-use super::device::Device;
+use super::device::ListedDevice;
 use super::overview;
 use crate::command::describe;
 use kvrail_cli::output::{human_bytes, table as bare};
 
 /// Unknown facts have no line.
-pub(super) fn table(device: &Device) -> Table {
+pub(super) fn table(device: &ListedDevice) -> Table {
     let drive = &device.drive;
     let namespace = &drive.namespace;
     let mut rows = DetailRows(bare(&[]));

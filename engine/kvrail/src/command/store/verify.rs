@@ -11,7 +11,7 @@ use kvrail_client::{
 };
 use serde::Serialize;
 
-use super::target::{Session, TargetArgs};
+use super::target::{CommandSession, TargetArgs};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -132,7 +132,7 @@ struct NamespaceReader {
 }
 
 impl NamespaceReader {
-    fn open(session: &Session, share: f64) -> Result<Self, Failure> {
+    fn open(session: &CommandSession, share: f64) -> Result<Self, Failure> {
         let open = |client: &Client| {
             Ok((client.create_arena(BATCH_BYTES, Pages::Base)?, client.open_queue(BATCH_BLOCKS)?))
         };
@@ -142,7 +142,7 @@ impl NamespaceReader {
 
     fn run(
         &mut self,
-        session: &Session,
+        session: &CommandSession,
         space: &Namespace,
         (stop, bar): (&StopFlag, &ProgressBar),
     ) -> Result<VerifiedNamespace, Failure> {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{DeviceReport, SessionReport, StatusReport};
 
-use super::terminal::Key;
+use super::terminal::TerminalKey;
 use crate::command::status::StatusDetail;
 
 /// Lines that a Page key moves by.
@@ -70,25 +70,25 @@ impl Default for View {
 
 impl View {
     /// Executes a key's command; false for the command to end.
-    pub(super) fn take(&mut self, key: Key) -> bool {
+    pub(super) fn take(&mut self, key: TerminalKey) -> bool {
         match key {
-            Key::Char('q') | Key::End => return false,
-            Key::Char('s') => self.order = self.order.next(),
-            Key::Char('r') => self.reverse = !self.reverse,
-            Key::Char('w') => self.why = !self.why,
-            Key::Char('p') => self.paused = !self.paused,
-            Key::Char('e') => {
+            TerminalKey::Char('q') | TerminalKey::End => return false,
+            TerminalKey::Char('s') => self.order = self.order.next(),
+            TerminalKey::Char('r') => self.reverse = !self.reverse,
+            TerminalKey::Char('w') => self.why = !self.why,
+            TerminalKey::Char('p') => self.paused = !self.paused,
+            TerminalKey::Char('e') => {
                 self.detail = match self.detail {
                     StatusDetail::Screen => StatusDetail::Verbose,
                     StatusDetail::Verbose => StatusDetail::Screen,
                 }
             }
-            Key::Down => self.scroll = self.scroll.saturating_add(1),
-            Key::Up => self.scroll = self.scroll.saturating_sub(1),
-            Key::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
-            Key::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
-            Key::Home => self.scroll = 0,
-            Key::Char(_) => {}
+            TerminalKey::Down => self.scroll = self.scroll.saturating_add(1),
+            TerminalKey::Up => self.scroll = self.scroll.saturating_sub(1),
+            TerminalKey::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
+            TerminalKey::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
+            TerminalKey::Home => self.scroll = 0,
+            TerminalKey::Char(_) => {}
         }
         true
     }

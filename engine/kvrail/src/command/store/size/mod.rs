@@ -9,7 +9,7 @@ use clap::Args;
 use kvrail_replay::{CachePolicy, CacheSize, Placement, Plan, RequestStream, Run, Trace, replay};
 use serde::Serialize;
 
-use self::drives::{DriveArgs, Drives, Load, positive};
+use self::drives::{DriveArgs, Drives, StoreLoad, positive};
 use self::model::{Model, ModelArgs};
 use super::replay::load;
 use kvrail_cli::context::Context;
@@ -94,7 +94,7 @@ struct Sized {
     /// Of what is asked for, where a trace was played.
     hit_ratio: Option<f64>,
     #[serde(flatten)]
-    load: Load,
+    load: StoreLoad,
     #[serde(flatten)]
     drives: Drives,
 }
@@ -119,7 +119,7 @@ pub(super) fn run(args: &SizeArgs, context: &Context) -> Result<(), Failure> {
 
 impl SizeArgs {
     /// The load of sessions.
-    fn planned(&self, model: &Model) -> Load {
+    fn planned(&self, model: &Model) -> StoreLoad {
         let (sessions, context) =
             (self.sessions.unwrap_or_default(), self.context.unwrap_or_default());
         let turns_per_second = self.turns.map(|turns| turns / 60.0);
@@ -128,7 +128,7 @@ impl SizeArgs {
         let made = made.map_or(MADE_PER_SECOND, |(made, turns)| made * turns);
         let bytes = |tokens: f64| tokens * model.token_bytes as f64;
         let live = self.live.unwrap_or(sessions);
-        Load {
+        StoreLoad {
             block_bytes: model.block_bytes,
             kept_bytes: bytes(sessions * context),
             read_bytes_per_second: bytes(live * read),
@@ -137,7 +137,7 @@ impl SizeArgs {
     }
 
     /// The load of a trace, and the store's part of it.
-    fn replayed(&self, trace: Trace, model: &Model) -> Result<(Load, Option<f64>), Failure> {
+    fn replayed(&self, trace: Trace, model: &Model) -> Result<(StoreLoad, Option<f64>), Failure> {
         let seconds = trace.span_ns() as f64 / 1e9;
         if seconds <= 0.0 {
             let words = "--trace: all requests have one time, so nothing is known of a second";
@@ -161,7 +161,7 @@ impl SizeArgs {
         };
         let Run { blocks, hits, written_bytes, hit_ratio, .. } = *run;
         let bytes = |blocks: u64| blocks as f64 * f64::from(model.block_bytes);
-        let load = Load {
+        let load = StoreLoad {
             block_bytes: model.block_bytes,
             kept_bytes: bytes(blocks) * self.times,
             read_bytes_per_second: bytes(hits) / seconds * self.times,
