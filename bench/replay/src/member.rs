@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kvrail_store::{MemberTask, Memory, Pool, StoreConfig, Verb};
+use kvrail_store::{MemberTask, Pool, StoreConfig, TaskMemory, Verb};
 
 const PAGE: usize = kvrail_store::PAGE_BYTES;
 /// The buffer that the store reads pages into; the others are for blocks on the move.
@@ -31,7 +31,7 @@ impl SimulatedMember {
 
     /// Executes the store's tasks.
     pub(crate) fn perform(&mut self, task: &MemberTask) {
-        let Memory::Pool { buffer, .. } = task.memory else { return };
+        let TaskMemory::Pool { buffer, .. } = task.memory else { return };
         let at = task.offset / PAGE as u64;
         match task.verb {
             Verb::Read if buffer == PAGES => self.read_at = at,

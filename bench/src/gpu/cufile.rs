@@ -146,7 +146,7 @@ pub(super) fn calls(
     case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
-    let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {
+    let registered = |memory: &kvrail_gpu::RegionMemory| match &memory.backing {
         Backing::Gpu(Some(buffer)) => Some(Arc::clone(buffer)),
         _ => None,
     };

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::{Cache, Part, Queue};
+use crate::queue::{Cache, DiskPart, QueueLimits};
 use crate::system::read_number;
 use crate::target::{FileKind, Target, open_path};
 
@@ -79,14 +79,14 @@ impl Namespace {
 }
 
 /// Checks that it is a whole namespace of plain blocks, and finds its sibling.
-fn facts(sys: &Path, queue: &Queue) -> Result<SysfsFacts, (String, String)> {
+fn facts(sys: &Path, queue: &QueueLimits) -> Result<SysfsFacts, (String, String)> {
     let disk = &queue.disk;
     let home = sys.join("block").join(disk);
     let no = |what: String| Err((what, INSTEAD.to_owned()));
     let Some(numbers) = disk.strip_prefix("nvme").filter(|rest| rest.contains('n')) else {
         return no(format!("is no NVMe namespace ({disk}), and only those can be passed through"));
     };
-    if queue.part == Part::Partition {
+    if queue.part == DiskPart::Partition {
         return no(format!("is a partition of {disk}: commands would reach all of the namespace"));
     }
     // The command set (kernel 6.8); zoned namespaces also show in the queue.
@@ -170,10 +170,10 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{SysfsFacts, facts};
-    use crate::queue::{Part, Queue};
+    use crate::queue::{DiskPart, QueueLimits};
 
     /// A made-up sysfs with one namespace, `nvme3n2`.
-    fn sysfs() -> (TempDir, Queue) {
+    fn sysfs() -> (TempDir, QueueLimits) {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         for directory in ["block/nvme3n2/queue", "class/nvme-generic/ng3n2", "controller"] {
@@ -185,11 +185,11 @@ mod tests {
             fs::write(at("block/nvme3n2").join(file), text).unwrap();
         }
         fs::write(at("block/nvme3n2/queue/zoned"), "none\n").unwrap();
-        let queue = Queue::read(&at("block/nvme3n2")).unwrap();
+        let queue = QueueLimits::read(&at("block/nvme3n2")).unwrap();
         (root, queue)
     }
 
-    fn refusal(root: &Path, queue: &Queue) -> String {
+    fn refusal(root: &Path, queue: &QueueLimits) -> String {
         let (what, remedy) = facts(root, queue).unwrap_err();
         format!("{what}; {remedy}")
     }
@@ -205,9 +205,9 @@ mod tests {
     fn each_thing_that_cannot_be_passed_through_is_named() {
         let (root, queue) = sysfs();
         let (sys, home) = (root.path(), root.path().join("block/nvme3n2"));
-        let other = Queue { disk: "nullb0".into(), ..queue.clone() };
+        let other = QueueLimits { disk: "nullb0".into(), ..queue.clone() };
         assert!(refusal(sys, &other).contains("no NVMe namespace (nullb0)"));
-        let part = Queue { part: Part::Partition, ..queue.clone() };
+        let part = QueueLimits { part: DiskPart::Partition, ..queue.clone() };
         assert!(refusal(sys, &part).contains("partition of nvme3n2"));
         for (file, text, expected) in [
             ("queue/zoned", "host-managed\n", "zoned: host-managed"),

@@ -14,7 +14,7 @@ pub(crate) const AT: BufferIndex = BufferIndex(0);
 
 /// One kind of load to time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct ProbeLoad {
     /// Bytes of each read.
     pub(crate) length: u32,
     /// Reads in flight.
@@ -64,7 +64,7 @@ fn wait_for<T>(device: &mut impl Device, pick: impl Fn(Event) -> Option<T>) -> O
 /// `None` when a read failed or the device hung.
 pub(crate) fn reads_per_second(
     device: &mut impl Device,
-    load: Load,
+    load: ProbeLoad,
     span: Duration,
 ) -> Option<f64> {
     let places = device.description().capacity_bytes / u64::from(load.length);
@@ -125,7 +125,7 @@ mod tests {
     use kvrail_memory::HeapBlock;
     use kvrail_ring::{Opcode, Status};
 
-    use super::{AT, Load, detach_and_wait, read_once, reads_per_second};
+    use super::{AT, ProbeLoad, detach_and_wait, read_once, reads_per_second};
     use crate::clock::MonotonicClock;
     use crate::contract::Device;
     use crate::sim::{Fault, FaultPlan, Rule, SimDevice, SimOptions};
@@ -142,7 +142,7 @@ mod tests {
             .with(Rule::always(Fault::Gone).on(Opcode::Write))
             .with(Rule::always(Fault::Gone).on(Opcode::Discard));
         let mut device = sim(plan);
-        let load = Load { length: 4096, depth: 8 };
+        let load = ProbeLoad { length: 4096, depth: 8 };
         for span in [Duration::ZERO, Duration::from_millis(5)] {
             assert!(reads_per_second(&mut device, load, span).unwrap() > 0.0, "{span:?}");
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_device_that_fails_or_hangs_has_no_rate() {
-        let load = Load { length: 4096, depth: 8 };
+        let load = ProbeLoad { length: 4096, depth: 8 };
         for fault in [Fault::Error(Status::IoError), Fault::Hang] {
             let mut device = sim(FaultPlan::none().with(Rule::once(fault).after(5)));
             assert_eq!(reads_per_second(&mut device, load, Duration::ZERO), None);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::{Cache, Fua, Part, Queue};
+use crate::queue::{Cache, DiskPart, Fua, QueueLimits};
 use crate::system::kernel_version;
 
 /// Unit of buffered I/O as we do it, and the smallest block there is.
@@ -85,7 +85,7 @@ pub struct Target {
     /// Unit of buffer addresses. Not below `logical_block`, so that a piece that ends at a table
     /// entry's border is whole blocks.
     pub(crate) memory_alignment: u32,
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<QueueLimits>,
 }
 
 /// Opens a path for a ring: read, write, and O_DIRECT by `direct`. For embedded files and tools;
@@ -139,8 +139,8 @@ impl Target {
         }
         let kind = kind_of(path, &stat)?;
         let queue = match kind {
-            FileKind::Block => Queue::of(stat.stx_rdev_major, stat.stx_rdev_minor),
-            FileKind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
+            FileKind::Block => QueueLimits::of(stat.stx_rdev_major, stat.stx_rdev_minor),
+            FileKind::File => QueueLimits::of(stat.stx_dev_major, stat.stx_dev_minor),
         };
         let io = choose_io(path, &fd, &stat, direct)?;
         let (promised, memory_alignment) = alignment(&stat, queue.as_ref(), io);
@@ -187,7 +187,7 @@ impl Target {
 
     /// Streams that there are. A partition has none: the kernel refuses them there.
     pub(crate) fn streams(&self) -> u8 {
-        let whole = self.queue.as_ref().filter(|queue| queue.part == Part::Whole);
+        let whole = self.queue.as_ref().filter(|queue| queue.part == DiskPart::Whole);
         whole.map_or(0, |queue| queue.write_streams)
     }
 
@@ -274,7 +274,7 @@ fn has_alignment(stat: &Statx) -> bool {
 
 /// Units of offsets and of buffer addresses: from statx where it has them (kernel 6.1 and later,
 /// most file systems), else from the queue, else a page.
-fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
+fn alignment(stat: &Statx, queue: Option<&QueueLimits>, io: Io) -> (u32, u32) {
     if io == Io::Buffered {
         return (SECTOR, SECTOR);
     }
@@ -295,7 +295,7 @@ mod tests {
 
     use super::{DriveStream, FileKind, Io, Target, WriteStream, open_path};
     use crate::contract::DirectIo;
-    use crate::queue::{Cache, Part, Polling, Queue};
+    use crate::queue::{Cache, DiskPart, Polling, QueueLimits};
 
     fn memfd(bytes: u64) -> std::os::fd::OwnedFd {
         let fd = rustix::fs::memfd_create("target", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     /// A target whose drive has `write_streams` streams.
     fn with_streams(write_streams: u8) -> Target {
         let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
-        let queue = Queue {
+        let queue = QueueLimits {
             disk: "nvme0n1".into(),
             logical_block: None,
             memory_alignment: None,
@@ -325,7 +325,7 @@ mod tests {
             cache: Cache::None,
             discard_bytes_max: 0,
             write_streams,
-            part: Part::Whole,
+            part: DiskPart::Whole,
         };
         Target { queue: Some(queue), ..target }
     }

@@ -37,6 +37,6 @@ pub use poller::{
     BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
 };
 pub use port::{CopyRoute, JOBS_MAX, Port, PortOptions};
-pub use region::{Backing, GpuRegion, Memory, MemoryGuard};
+pub use region::{Backing, GpuRegion, MemoryGuard, RegionMemory};
 pub use staging::{STAGING_ENTRIES, SlotIndex, Staging, StagingOptions};
 pub use standin::{EmulatedGpu, GpuControl, GpuFault};

@@ -13,7 +13,7 @@ use crate::handle::GpuUuid;
 
 /// One memory of a region.
 #[derive(Debug)]
-pub struct Memory {
+pub struct RegionMemory {
     /// Its address on the GPU, or in the stand-in's numbering.
     pub address: u64,
     /// Its bytes.
@@ -41,7 +41,7 @@ pub type MemoryGuard = Box<dyn Any + Send + Sync>;
 pub struct GpuRegion {
     gpu: GpuUuid,
     layout: Layout,
-    memories: Vec<Memory>,
+    memories: Vec<RegionMemory>,
     table: u64,
     _keep: MemoryGuard,
 }
@@ -53,7 +53,7 @@ impl GpuRegion {
     pub fn new(
         gpu: GpuUuid,
         layout: Layout,
-        memories: Vec<Memory>,
+        memories: Vec<RegionMemory>,
         table: u64,
         keep: MemoryGuard,
     ) -> Self {
@@ -74,7 +74,7 @@ impl GpuRegion {
 
     /// Its memories, as the layout's fragments number them.
     #[must_use]
-    pub fn memories(&self) -> &[Memory] {
+    pub fn memories(&self) -> &[RegionMemory] {
         &self.memories
     }
 

@@ -21,7 +21,7 @@ use kvrail_store::Hold;
 
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::StoreRequest;
-use crate::back_ends::suspects::Report;
+use crate::back_ends::suspects::SuspectReport;
 use crate::front_end::LaneContext;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
@@ -46,7 +46,7 @@ pub(crate) enum Admitted {
     /// A release.
     Release(PlacedKeys),
     /// The report to a shard that a block is wrong.
-    Suspect(usize, Report, Permit),
+    Suspect(usize, SuspectReport, Permit),
 }
 
 /// A range of a device, and its memory. Small, so that it stays in registers on the fast path.

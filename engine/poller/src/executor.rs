@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kvrail_device::{Device, Durability, Events, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
-use crate::back_ends::keys::Part;
+use crate::back_ends::keys::DeviceBlocks;
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
@@ -100,9 +100,9 @@ impl<D: Device> Executor<D> {
 
     /// Nanoseconds that reads of these blocks would take if they began now, and of what is before
     /// them, as completions have them: saturating. Devices of one store read side by side.
-    pub(crate) fn time_of(&mut self, parts: &[Part], members: u64) -> [u32; 2] {
+    pub(crate) fn time_of(&mut self, parts: &[DeviceBlocks], members: u64) -> [u32; 2] {
         let (mut reads_ns, mut ahead_ns, now_ns) = (0_u64, 0, self.now_ns);
-        for Part { device, count, bytes } in parts {
+        for DeviceBlocks { device, count, bytes } in parts {
             let time =
                 self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes, now_ns);
             reads_ns = reads_ns.saturating_add(time.reads_ns);

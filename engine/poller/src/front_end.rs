@@ -11,9 +11,9 @@ use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::probes;
 use crate::regions::Regions;
-use crate::sessions::{Held, SessionSlots};
+use crate::sessions::{HeldBack, SessionSlots};
 use crate::stats::{Counter, PollerStats};
-use crate::task::{ClientRequest, Ended};
+use crate::task::{ClientRequest, EndedRequests};
 use crate::trace::Tracer;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
@@ -215,14 +215,14 @@ impl FrontEnd {
     }
 
     /// Takes nothing of a session for now, or goes on: it has requests that wait for room.
-    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: HeldBack) {
         self.sessions.hold_back(session, held);
     }
 
     /// Counts requests that have ended out of their session, regions and lane.
     #[inline]
-    pub(crate) fn retire(&mut self, ended: &Ended) {
-        let Ended { client, status, count, bytes, regions } = *ended;
+    pub(crate) fn retire(&mut self, ended: &EndedRequests) {
+        let EndedRequests { client, status, count, bytes, regions } = *ended;
         debug_assert!(count > 0, "something has ended");
         let counters = &self.stats.sessions[usize::from(client.session.0)].counters;
         counters.completed.add(u64::from(count));

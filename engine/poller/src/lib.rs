@@ -60,4 +60,4 @@ pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, Sto
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
 pub use thread::{CpuBinding, PollerStartError, start};
-pub use trace::{Spent, TraceEvent, TraceRing, Traced, Tracer, Work};
+pub use trace::{Spent, TraceEvent, TraceRing, Traced, TracedWork, Tracer};

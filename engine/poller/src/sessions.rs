@@ -19,7 +19,7 @@ pub(crate) struct SessionSlots {
 
 /// Whether a session is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum HeldBack {
     Yes,
     No,
 }
@@ -59,10 +59,10 @@ impl SessionSlots {
     }
 
     /// Takes nothing of a session, or goes on.
-    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: HeldBack) {
         match held {
-            Held::Yes => self.held_back |= 1 << session.0,
-            Held::No => self.held_back &= !(1 << session.0),
+            HeldBack::Yes => self.held_back |= 1 << session.0,
+            HeldBack::No => self.held_back &= !(1 << session.0),
         }
     }
 

@@ -141,7 +141,7 @@ pub(crate) struct ClientRequest {
 
 /// Requests of one session, lane and region that have ended alike; their completions are staged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedRequests {
     pub(crate) client: ClientRequest,
     pub(crate) status: Status,
     pub(crate) count: u32,

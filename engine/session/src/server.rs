@@ -47,7 +47,7 @@ use crate::report::{self, BusyShares, narrow};
 use crate::server_handle::HandleReceiver;
 use crate::session::{EndReason, Holdings, Session, own_words};
 use crate::sessions::Sessions;
-use crate::shutdown::{Shutdown, Step, Stopped};
+use crate::shutdown::{Shutdown, StopStep, Stopped};
 use crate::socket::Listener;
 use crate::stores::Stores;
 use crate::tenants::Rights;
@@ -287,19 +287,19 @@ impl Server {
             let all = self.pollers.all();
             let (sessions, pollers) = (self.sessions.len(), self.pollers.running());
             match self.shutdown.advance(sessions, pollers, Instant::now())? {
-                Step::Drain => {
+                StopStep::Drain => {
                     let timeout = self.config.policy.drain_timeout;
                     tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
                     self.pollers.send_each(all, || PollerCommand::Drain);
                 }
-                Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
-                Step::StopPollers => {
+                StopStep::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
+                StopStep::StopPollers => {
                     // After an orderly end no session is left.
                     let reason = "the sidecar stops at once by request";
                     self.dismiss_all(reason, Hardware::MayBeActive);
                     self.pollers.send_each(all, || PollerCommand::Stop);
                 }
-                Step::Done(stopped) => return Some(stopped),
+                StopStep::Done(stopped) => return Some(stopped),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_device::{Clock, MonotonicClock};
 use kvrail_poller::{
-    PollerCommand, PollerHandle, Spent, TraceEvent, TraceRing, Traced, Tracer, Work,
+    PollerCommand, PollerHandle, Spent, TraceEvent, TraceRing, Traced, TracedWork, Tracer,
 };
 use kvrail_protocol::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 use kvrail_ring::Status;
@@ -226,7 +226,7 @@ impl SessionNames<'_> {
         }
     }
 
-    fn work(&self, handle: &PollerHandle, work: &Work, key: Option<TraceKey>) -> TraceWork {
+    fn work(&self, handle: &PollerHandle, work: &TracedWork, key: Option<TraceKey>) -> TraceWork {
         let session = work.session.and_then(|slot| self.sessions.at(slot));
         TraceWork {
             device: handle.devices[work.device].1.name.clone(),

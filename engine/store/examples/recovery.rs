@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kvrail_store::{
     Begun, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Key, MemberTask, Members,
-    Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig,
-    StoreIdentity, Times, Verb,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Verb,
 };
 
 const PAGE: usize = 4096;
@@ -76,7 +76,9 @@ impl Medium {
 
     /// Reads, or writes what is no moved block.
     fn perform(&mut self, task: &MemberTask) {
-        let (Memory::Pool { buffer, at }, false) = (task.memory, task.length == 0) else { return };
+        let (TaskMemory::Pool { buffer, at }, false) = (task.memory, task.length == 0) else {
+            return;
+        };
         let buffer = &mut self.buffers[usize::from(buffer)];
         let at = aligned(buffer) + at as usize;
         let bytes = &mut buffer[at..at + usize::try_from(task.length).expect("a buffer")];

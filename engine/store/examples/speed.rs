@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use kvrail_store::{
     Begun, Budget, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold, Key, Members,
-    Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig,
-    StoreIdentity, Times, Verb,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -75,7 +75,7 @@ impl Bench {
         self.store.step(&self.medium, budget, self.now);
         self.stepped += since.elapsed();
         while let Some(task) = self.store.next_task(&mut self.medium) {
-            if let Memory::Pool { buffer, at } = task.memory {
+            if let TaskMemory::Pool { buffer, at } = task.memory {
                 let bytes = &mut self.medium.buffers[usize::from(buffer)][at as usize..];
                 let length = usize::try_from(task.length).expect("small");
                 for (page, bytes) in (0..).zip(bytes[..length].chunks_mut(4096)) {

@@ -21,12 +21,12 @@ use crate::placed::Placed;
 use crate::pools::{PoolLimits, PoolRule, Pools};
 use crate::refusal::{Try, WriteRefusal};
 use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
-use crate::segments::{Segments, State};
+use crate::segments::{SegmentState, Segments};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
 use crate::standing::KeyOwners;
 use crate::stats::{PoolStats, Stats};
-use crate::task::{MemberTask, Memory, Origin, Pool, TaskId, Urgency, Verb};
+use crate::task::{MemberTask, Origin, Pool, TaskId, TaskMemory, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
 use crate::worth::Worth;
 
@@ -470,7 +470,8 @@ impl Core {
             return None;
         }
         let segment = self.geometry.segment_of(entry.place());
-        let known = !matches!(self.segments.state(segment), State::Reading | State::Dead);
+        let known =
+            !matches!(self.segments.state(segment), SegmentState::Reading | SegmentState::Dead);
         known.then_some(segment)
     }
 
@@ -482,7 +483,7 @@ impl Core {
         let segment = || self.geometry.segment_of(entry.place());
         let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
         let above = newest.is_some_and(|newest| self.segments.epoch(newest) >= entry.bound());
-        found && self.segments.state(segment()) == State::Reading || dropped && above
+        found && self.segments.state(segment()) == SegmentState::Reading || dropped && above
     }
 
     /// Whether a drop up to this epoch is still needed once a segment is gone: others of its pool
@@ -598,14 +599,14 @@ impl Core {
     pub(crate) fn part_task(&mut self, id: TaskId, offset: u64, (user, exact): (u64, u32)) {
         let length = u64::from(self.geometry.padded(exact));
         self.stats.written_bytes += length;
-        let (memory, urgency) = (Memory::Client { user, exact }, Urgency::Client);
+        let (memory, urgency) = (TaskMemory::Client { user, exact }, Urgency::Client);
         self.tasks.push(MemberTask { id, verb: Verb::Write, offset, length, memory, urgency });
     }
 
     /// Queues a transfer between the medium and a cell, or more from there on, that makes space.
     pub(crate) fn space_task(&mut self, cell: u32, verb: Verb, offset: u64, length: u64) {
         let (buffer, at) = self.cell(cell);
-        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), TaskMemory::Pool { buffer, at });
         let urgency = self.payers.pay(length);
         self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
@@ -613,7 +614,7 @@ impl Core {
     /// Queues a read into a cell of the buffers.
     pub(crate) fn cell_task(&mut self, cell: u32, offset: u64, length: u64) {
         let (buffer, at) = self.cell(cell);
-        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), TaskMemory::Pool { buffer, at });
         let (verb, urgency) = (Verb::Read, Urgency::Background);
         self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
@@ -631,7 +632,7 @@ impl Core {
 
     /// Queues the read of a page for a listing.
     pub(crate) fn list_task(&mut self, offset: u64, length: u64) {
-        let memory = Memory::Pool { buffer: self.list_buffer(), at: 0 };
+        let memory = TaskMemory::Pool { buffer: self.list_buffer(), at: 0 };
         let (id, urgency) = (TaskId::new(Origin::List, 0), Urgency::Background);
         self.tasks.push(MemberTask { id, verb: Verb::Read, offset, length, memory, urgency });
     }
@@ -639,14 +640,15 @@ impl Core {
     /// Queues a task without bytes.
     pub(crate) fn plain_task(&mut self, origin: Origin, verb: Verb, offset: u64, length: u64) {
         let id = TaskId::new(origin, 0);
-        let (memory, urgency) = (Memory::None, Urgency::Background);
+        let (memory, urgency) = (TaskMemory::None, Urgency::Background);
         self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
 
     /// The next task, with its bytes in the pool if they are the store's.
     pub(crate) fn next_task(&mut self, pool: &mut impl Pool) -> Option<MemberTask> {
         let task = self.tasks.pop()?;
-        if let ((Origin::Image, slot), Memory::Pool { buffer, .. }) = (task.id.split(), task.memory)
+        if let ((Origin::Image, slot), TaskMemory::Pool { buffer, .. }) =
+            (task.id.split(), task.memory)
         {
             let at = slot as usize * SPACE_BYTES;
             let length = usize::try_from(task.length).expect("at most SPACE_BYTES");

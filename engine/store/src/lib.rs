@@ -75,18 +75,18 @@ pub use format::{
 pub use hint::{Hint, Priority, WorthClass};
 pub use key::{Key, check, fold};
 pub use kvrail_units::METADATA_BYTES_MAX;
-pub use list::{Cursor, Listed, Listing};
+pub use list::{Cursor, Listed, ListingPage};
 pub use members::{MEMBERS_MAX, Members};
 pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
-    Place, Put, ReadId, Reading, Reply, SpaceId, Status,
+    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, FoundKeys, Get, Got,
+    PlaceKind, Put, ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;
 pub use start::{Expect, Start, StartError, StoreIdentity};
 pub use stats::{PoolStats, Stats};
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
-pub use task::{MemberTask, Memory, Outcome, Pool, TaskId, Urgency, Verb};
+pub use task::{MemberTask, Outcome, Pool, TaskId, TaskMemory, Urgency, Verb};
 pub use witness::Witness;

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::format::{PAGE, Page, Record, RecordKind};
 use crate::key::Key;
 use crate::log::Log;
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::task::{Outcome, Pool};
 
 /// Segments without a block that are passed over in one call.
@@ -178,23 +178,23 @@ impl Lister {
     }
 
     /// The page, once.
-    pub(crate) fn take<'a>(&'a mut self, core: &'a Core) -> Option<Listing<'a>> {
+    pub(crate) fn take<'a>(&'a mut self, core: &'a Core) -> Option<ListingPage<'a>> {
         if self.stage != ListStage::There {
             return None;
         }
         self.stage = ListStage::Idle;
-        Some(Listing { core, lister: self })
+        Some(ListingPage { core, lister: self })
     }
 }
 
 /// A page of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct Listing<'a> {
+pub struct ListingPage<'a> {
     core: &'a Core,
     lister: &'a Lister,
 }
 
-impl<'a> Listing<'a> {
+impl<'a> ListingPage<'a> {
     /// Where the next page begins; nothing: this was the last one.
     #[must_use]
     pub fn next_cursor(&self) -> Option<Cursor> {
@@ -253,7 +253,7 @@ impl Lister {
         let Record { key, uid, .. } = *record;
         let wanted = record.kind == RecordKind::Put && self.uid.is_none_or(|listed| listed == uid);
         let same = core.segments.epoch(self.segment) == self.cursor.epoch
-            && core.segments.state(self.segment) != State::Free;
+            && core.segments.state(self.segment) != SegmentState::Free;
         let number = if wanted && same { numbers.of(uid) } else { None }?;
         let place = core.geometry().place(self.segment, record.offset);
         let (_, found) = core.find(number, key);

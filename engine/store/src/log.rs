@@ -11,7 +11,7 @@ use crate::core::{Core, Image};
 use crate::format::{Head, PAGE_BYTES, POOLS_MAX, Page, PageHeader, Record, RecordKind};
 use crate::key::Key;
 use crate::placed::{OPENS, Placed, pool_of};
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::Verb;
 
 /// Purpose of a claim of space.
@@ -463,7 +463,7 @@ impl Log {
     fn step_pool(&mut self, core: &mut Core, pool: u8) {
         for row in self.rows_of(pool) {
             let Some(open) = &self.opens[row] else { continue };
-            let closing = core.segments.state(open.segment) == State::Closing;
+            let closing = core.segments.state(open.segment) == SegmentState::Closing;
             let complete = closing && open.in_flight == 0;
             let old = core.now().ns.saturating_sub(open.since) >= core.config().times.page;
             if !open.page.is_empty() && (open.urgent || old || complete) {

@@ -21,7 +21,7 @@ use crate::index::Position;
 use crate::kept::VictimDrops;
 use crate::log::{Log, SpaceClaim};
 use crate::moves::Moves;
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::{Outcome, Pool, Verb};
 use crate::victims::{self, VictimChoice};
 
@@ -170,7 +170,7 @@ impl Reclaim {
 
     /// The victim's content does not count any more, unless older segments need its drops.
     fn settled(&mut self, core: &mut Core) {
-        let accounted = core.segments.state(self.victim) == State::Victim;
+        let accounted = core.segments.state(self.victim) == SegmentState::Victim;
         if accounted || victims::is_oldest(core, self.victim) {
             self.release(core, self.victim);
         } else {
@@ -204,7 +204,7 @@ impl Reclaim {
         let Some((victim, choice)) = victims::next(core, pool) else { return };
         (self.taker, self.choice) = (taker, choice);
         match core.segments.state(victim) {
-            State::Unread => {
+            SegmentState::Unread => {
                 core.recovery.seen(pool);
                 self.release(core, victim);
             }
@@ -214,7 +214,7 @@ impl Reclaim {
                 self.release(core, victim);
             }
             _ => {
-                core.segments.set(victim, State::Victim);
+                core.segments.set(victim, SegmentState::Victim);
                 (self.victim, self.pool) = (victim, pool);
                 self.kept.begin(victim);
                 self.weights = [0; RANKS];
@@ -437,7 +437,7 @@ impl Reclaim {
         }
         let (from, to) = core.segments.drops(self.victim);
         if core.segments.live(self.victim) > 0 || from != to {
-            core.segments.set(self.victim, State::Dead);
+            core.segments.set(self.victim, SegmentState::Dead);
         }
         if core.segments.live(self.victim) > 0 {
             return;

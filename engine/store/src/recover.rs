@@ -17,7 +17,7 @@ use crate::hint::WorthClass;
 use crate::index::{Hash, Position};
 use crate::key::Key;
 use crate::log::Log;
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::{Outcome, Pool};
 use crate::worth::{AGE_MAX, TICKS_OF_STORE};
 
@@ -173,7 +173,10 @@ impl Recovery {
             let queued = (0..self.queue.len()).filter_map(|at| self.queue.get(at));
             let chunks = queued.filter_map(|&cell| self.chunks[cell as usize]);
             let open = chunks.filter(|(chunk, _)| {
-                matches!(core.segments.state(chunk.segment), State::Unread | State::Reading)
+                matches!(
+                    core.segments.state(chunk.segment),
+                    SegmentState::Unread | SegmentState::Reading
+                )
             });
             let Some(at) = core.recovery.unread.checked_sub(open.count() + 1) else { return };
             let Some(free) = self.chunks.iter().position(Option::is_none) else { return };
@@ -213,8 +216,8 @@ impl Recovery {
             return false;
         }
         match core.segments.state(chunk.segment) {
-            State::Unread => core.segments.set(chunk.segment, State::Reading),
-            State::Reading => {}
+            SegmentState::Unread => core.segments.set(chunk.segment, SegmentState::Reading),
+            SegmentState::Reading => {}
             // Given up meanwhile.
             _ => {
                 self.free(cell);
@@ -449,7 +452,7 @@ impl Recovery {
         let pool = core.segments.pool(segment);
         let _ = drops.segment_end(core.ledger(pool));
         core.stats.distrusted += u64::from(core.recovery.unread_of[usize::from(pool)]);
-        core.segments.set(segment, State::Dead);
+        core.segments.set(segment, SegmentState::Dead);
         core.recovery.seen(pool);
         self.segment_over(core, cell, pool);
         Self::give_up_older(core, pool);

@@ -14,7 +14,7 @@ use crate::feed::Evicted;
 use crate::format::POOLS_MAX;
 use crate::holds::Holds;
 use crate::key::Key;
-use crate::list::{Cursor, Lister, Listing};
+use crate::list::{Cursor, Lister, ListingPage};
 use crate::log::Log;
 use crate::pools::{PoolLimits, PoolRule, PoolView};
 use crate::prepare::Prepare;
@@ -23,8 +23,8 @@ use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::refusal::Try;
 use crate::request::{
-    Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Place, Put, ReadId, Reply, SpaceId,
-    Status,
+    Begun, DeclineReason, DropKey, Fault, FoundKeys, Get, Got, PlaceKind, Put, ReadId, Reply,
+    SpaceId, Status,
 };
 use crate::segments::bits;
 use crate::sizing::Sizing;
@@ -256,7 +256,7 @@ impl Store {
 
     /// Whether a request of this owner that needs such a place can be given now.
     #[must_use]
-    pub fn has_place(&self, owner: u16, place: Place) -> bool {
+    pub fn has_place(&self, owner: u16, place: PlaceKind) -> bool {
         self.reply_room() > 0 && self.writes.has_place(owner, place)
     }
 
@@ -344,7 +344,7 @@ impl Store {
         keys: &[u64],
         hold: Hold,
         now: Now,
-    ) -> Result<Found, Fault> {
+    ) -> Result<FoundKeys, Fault> {
         self.core.set_now(now);
         let number = self.core.spaces.resolve(space)?;
         if keys.len() > LOOKUP_KEYS_MAX || owner >= self.core.config().owners {
@@ -358,7 +358,7 @@ impl Store {
         }
         // Load the tags of all keys before the first comparison.
         std::hint::black_box(tags);
-        let mut found = Found::default();
+        let mut found = FoundKeys::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let is_it =
@@ -470,7 +470,7 @@ impl Store {
 
     /// The blocks of the last `list`, once they are read. The caller of `list` must take them, even
     /// if the owner is gone.
-    pub fn listed(&mut self) -> Option<Listing<'_>> {
+    pub fn listed(&mut self) -> Option<ListingPage<'_>> {
         self.lister.take(&self.core)
     }
 

@@ -4,7 +4,7 @@
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::worth::AGE_MAX;
 use crate::writes::Writes;
 
@@ -37,7 +37,8 @@ impl IndexSweep {
             }
             Kind::Live | Kind::Suspect => {
                 let segment = core.geometry().segment_of(entry.place());
-                !core.spaces.is_open(entry.number()) || core.segments.state(segment) == State::Dead
+                !core.spaces.is_open(entry.number())
+                    || core.segments.state(segment) == SegmentState::Dead
             }
         }
     }

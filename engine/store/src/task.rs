@@ -71,7 +71,7 @@ pub enum Verb {
 
 /// Where the bytes come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum TaskMemory {
     /// No bytes move.
     None,
     /// Memory of the put with this token. The transfer is `MemberTask::length` bytes on the medium,
@@ -117,7 +117,7 @@ pub struct MemberTask {
     /// Bytes; a multiple of the logical block.
     pub length: u64,
     /// Memory of the bytes.
-    pub memory: Memory,
+    pub memory: TaskMemory,
     /// Requests that wait for the task.
     pub urgency: Urgency,
 }

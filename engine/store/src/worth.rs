@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use crate::entry::{Entry, STAMP_MASK};
 use crate::format::POOLS_MAX;
 use crate::hint::{Priority, WorthClass};
-use crate::segments::{Segments, State};
+use crate::segments::{SegmentState, Segments};
 
 /// Ticks of the clock in which as many bytes are used as the store has.
 pub(crate) const TICKS_OF_STORE: u64 = 64;
@@ -281,7 +281,7 @@ impl Worth {
         let coldest = self.pools[usize::from(pool)].coldest.take();
         let there = |coldest: &Coldest| {
             segments.epoch(coldest.segment) == coldest.epoch
-                && segments.state(coldest.segment) == State::Sealed
+                && segments.state(coldest.segment) == SegmentState::Sealed
                 && (coldest.spared || segments.spared(coldest.segment, now_ns).is_none())
         };
         self.wanted |= coldest.filter(there).is_none();
@@ -319,7 +319,7 @@ impl Worth {
         };
         let end = (begin + segments.count().div_ceil(STEPS_OF_SURVEY)).min(segments.count());
         for segment in begin..end {
-            if segments.state(segment) == State::Sealed {
+            if segments.state(segment) == SegmentState::Sealed {
                 let (epoch, pool) = (segments.epoch(segment), segments.pool(segment));
                 // One without blocks goes first.
                 let age = segments.mean_tick(segment);
@@ -355,7 +355,7 @@ mod tests {
         AGE_MAX, AgeTally, BUCKETS, Coldest, EvictionRank, GAP_BITS, STAMP_MASK, UseClock, Worth,
         bucket,
     };
-    use crate::segments::{Segments, State};
+    use crate::segments::{SegmentState, Segments};
 
     #[test]
     fn buckets_are_in_the_order_of_ages() {
@@ -405,7 +405,7 @@ mod tests {
         let mut segments = Segments::new(4);
         for segment in 0..2 {
             segments.found(segment, 0, (0, u64::from(segment) + 1, 0));
-            segments.set(segment, State::Sealed);
+            segments.set(segment, SegmentState::Sealed);
         }
         segments.sort();
         let mut worth = Worth::new(1 << 20);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::alignment::MemberKind;
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
-use crate::create::{Fill, Found, Overwrite, allocate, check_space, write_label};
+use crate::create::{Fill, MemberContent, Overwrite, allocate, check_space, write_label};
 use crate::error::{Reason, VolumeError};
 use crate::fill::{FillJob, FillProgress, FillStop, fill};
 use crate::label::{GUARD_BYTES, LABEL_BYTES, Label};
@@ -24,7 +24,7 @@ use crate::open::{Volume, check_distinct, labelled};
 use crate::purpose::StoreShape;
 use crate::relabel::relabel;
 use crate::set::Set;
-use crate::shard::{self, Place, supers};
+use crate::shard::{self, MemberPlace, supers};
 use crate::staged::StagedMembers;
 
 /// A member to be added.
@@ -109,7 +109,7 @@ impl NewMember {
         staged: &mut StagedMembers,
         progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
     ) -> Result<Label, VolumeError> {
-        let found = Found::on(&staged.claims()[0])?;
+        let found = MemberContent::on(&staged.claims()[0])?;
         let path = &self.path;
         found.check(self.overwrite).map_err(|reason| VolumeError::at(path, reason))?;
         let file_bytes = label.data_end() + GUARD_BYTES;
@@ -124,7 +124,7 @@ impl NewMember {
         let label = self.label(label, claim)?;
         let (index, members) = (label.member_index, label.members());
         let of = (label.volume_uuid, &label.geometry(1));
-        shard::make((claim, Place { index, members, generation }), of, shape)?;
+        shard::make((claim, MemberPlace { index, members, generation }), of, shape)?;
         write_label(claim, &label)?;
         Ok(label)
     }

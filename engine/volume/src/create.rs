@@ -22,7 +22,7 @@ use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
 use crate::purpose::{Purpose, StoreMember, StoreShape};
-use crate::shard::{self, Place};
+use crate::shard::{self, MemberPlace};
 use crate::signature::HEAD_BYTES;
 use crate::staged::StagedMembers;
 use crate::survey::{Survey, survey_device, survey_file};
@@ -95,7 +95,7 @@ pub fn create(
     for path in &new.members {
         staged.take(path, new.direct)?;
     }
-    let found = staged.claims().iter().map(Found::on).collect::<Result<Vec<_>, _>>()?;
+    let found = staged.claims().iter().map(MemberContent::on).collect::<Result<Vec<_>, _>>()?;
     for (claim, found) in staged.claims().iter().zip(&found) {
         found.check(new.overwrite).map_err(|reason| VolumeError::at(claim.path(), reason))?;
     }
@@ -115,7 +115,7 @@ pub fn create(
         let made = |(claim, label): (&Claim, &Label)| {
             let of = (label.volume_uuid, &label.geometry(1));
             let (index, members) = (label.member_index, label.members());
-            shard::make((claim, Place { index, members, generation: 1 }), of, store)
+            shard::make((claim, MemberPlace { index, members, generation: 1 }), of, store)
         };
         staged.claims().iter().zip(&labels).try_for_each(made)?;
     }
@@ -281,12 +281,12 @@ impl NewVolume {
 }
 
 /// Content of a member before a volume is made there.
-pub(crate) struct Found {
+pub(crate) struct MemberContent {
     content: Content,
     survey: Survey,
 }
 
-impl Found {
+impl MemberContent {
     pub(crate) fn on(claim: &Claim) -> Result<Self, VolumeError> {
         let (content, bytes) = (claim.content()?, claim.bytes());
         let survey = match claim.kind() {

@@ -72,10 +72,10 @@ pub(crate) fn fill(
     })
 }
 
-type Step = Result<u64, (usize, Errno)>;
+type FillStep = Result<u64, (usize, Errno)>;
 
 fn follow(
-    steps: &Receiver<Step>,
+    steps: &Receiver<FillStep>,
     total_bytes: u64,
     progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
 ) -> Result<(), FillStop> {
@@ -92,7 +92,7 @@ fn follow(
     Ok(())
 }
 
-fn write_job(job: &FillJob<'_>, stop: &AtomicBool, steps: &Sender<Step>) -> Result<(), Errno> {
+fn write_job(job: &FillJob<'_>, stop: &AtomicBool, steps: &Sender<FillStep>) -> Result<(), Errno> {
     let mut noise = Noise(job.seed);
     let mut chunk = AlignedBytes::zeroed(CHUNK_BYTES);
     let mut at = job.range.start;

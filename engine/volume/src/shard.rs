@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::Geometry;
 use kvrail_store::{
-    MemberTask, Members, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
-    StoreIdentity, Super, SuperError, Verb,
+    MemberTask, Members, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
+    StoreIdentity, Super, SuperError, TaskMemory, Verb,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -87,11 +87,11 @@ fn perform(
 ) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
-        Memory::Pool { buffer, at } => {
+        TaskMemory::Pool { buffer, at } => {
             let length = usize::try_from(task.length).map_err(|_| Errno::INVAL)?;
             &mut pool.0[usize::from(buffer)][at as usize..][..length]
         }
-        Memory::None | Memory::Client { .. } => &mut [],
+        TaskMemory::None | TaskMemory::Client { .. } => &mut [],
     };
     match task.verb {
         Verb::Read if read_at(file, bytes, at)? < bytes.len() => Err(Errno::IO),
@@ -111,7 +111,7 @@ fn random() -> Result<u128, Errno> {
 
 /// A member's place among the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MemberPlace {
     pub(crate) index: u16,
     /// All members, this one too.
     pub(crate) members: Members,
@@ -124,7 +124,7 @@ pub(crate) struct Place {
 /// # Errors
 /// `Reason::Io` when the member cannot be written.
 pub(crate) fn make(
-    (claim, place): (&Claim, Place),
+    (claim, place): (&Claim, MemberPlace),
     (volume, geometry): (Uuid, &Geometry),
     shape: StoreShape,
 ) -> Result<(), VolumeError> {
@@ -168,7 +168,7 @@ pub fn erase(volume: &Volume) -> Result<(), VolumeError> {
     let members = volume.present;
     let mut all = members.iter().zip(&volume.members);
     all.try_for_each(|(index, it)| {
-        make((&it.claim, Place { index, members, generation: 1 }), of, shape)
+        make((&it.claim, MemberPlace { index, members, generation: 1 }), of, shape)
     })
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct SessionEnd {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ControlState {
     buffer: PacketBuffer,
     last_seq: u64,
     /// Requests whose callers still wait.
@@ -45,7 +45,7 @@ pub(crate) struct Control {
     protocol: Version,
     /// The sidecar's release.
     sidecar: String,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     news: Condvar,
     timeout: Duration,
     pid: u32,
@@ -71,7 +71,7 @@ impl Control {
             channel,
             protocol: welcome.protocol,
             sidecar: welcome.sidecar.clone(),
-            state: Mutex::new(State { last_seq: HELLO_SEQ, ..State::default() }),
+            state: Mutex::new(ControlState { last_seq: HELLO_SEQ, ..ControlState::default() }),
             news: Condvar::new(),
             timeout,
             pid: std::process::id(),
@@ -174,7 +174,7 @@ impl Control {
         std::process::id() == self.pid
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ControlState> {
         // Nothing under this lock panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,9 +261,9 @@ impl Control {
     /// Waits for something new: at the socket, or for the thread that waits there.
     fn wait<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ControlState>,
         left: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, ControlState> {
         if state.reading {
             let left = left.unwrap_or(Duration::from_secs(3600));
             let woken = self.news.wait_timeout(state, left);
@@ -286,7 +286,7 @@ impl Control {
     }
 
     /// Takes everything that has arrived.
-    fn absorb(&self, state: &mut State) {
+    fn absorb(&self, state: &mut ControlState) {
         loop {
             let packet = self.channel.receive::<SidecarMessage>(&mut state.buffer, FDS_MAX);
             let Packet { message, fds } = match packet.and_then(unspill) {

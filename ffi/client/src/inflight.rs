@@ -64,7 +64,7 @@ enum EntryState {
 /// An entry. The lease of a whole request stays here from submission to completion: it is moved in
 /// once and out once.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct InFlightEntry {
     /// `user_data` of its slot, or of the next one while the entry is free: index and generation.
     name: u64,
     /// Of a whole request or a block.
@@ -80,7 +80,7 @@ pub(crate) struct Entry {
     lease: Option<Lease>,
 }
 
-impl Entry {
+impl InFlightEntry {
     fn free(index: u32) -> Self {
         Self {
             name: u64::from(index),
@@ -135,7 +135,7 @@ impl Entry {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct InflightTable {
-    entries: Vec<Entry>,
+    entries: Vec<InFlightEntry>,
     /// The table's length when no entry is free.
     first_free: u32,
     /// Free entries.
@@ -155,7 +155,7 @@ impl InflightTable {
     pub(crate) fn new(depth: u32, tails: Vec<Lease>) -> Self {
         debug_assert!(tails.is_empty() || tails.len() == depth as usize, "a page for each entry");
         Self {
-            entries: (0..depth).map(Entry::free).collect(),
+            entries: (0..depth).map(InFlightEntry::free).collect(),
             first_free: 0,
             room: depth,
             joins: Joins::new(depth),
@@ -179,7 +179,7 @@ impl InflightTable {
 
     /// An entry for one more slot, if there is one. It is the slot's from now on.
     #[inline(always)]
-    pub(crate) fn claim(&mut self) -> Option<&mut Entry> {
+    pub(crate) fn claim(&mut self) -> Option<&mut InFlightEntry> {
         let entry = self.entries.get_mut(self.first_free as usize)?;
         let EntryState::Free { next } = entry.state else {
             debug_assert!(false, "the free list has free entries only");

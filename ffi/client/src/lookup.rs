@@ -113,7 +113,7 @@ impl Found {
 }
 
 /// Keys of one member, five at a time: where each stands in the question.
-type Group = ([u32; LOOKUP_KEYS], usize);
+type MemberKeys = ([u32; LOOKUP_KEYS], usize);
 
 /// A lookup that goes on while its thread does something else. [`Queue::poll`], or waiting, fetches
 /// its answers; [`Queue::poll_lookup`] takes them.
@@ -130,7 +130,7 @@ pub struct PendingLookup {
     /// What its answers are known by.
     number: u32,
     /// With their lanes, in the order in which they are asked for.
-    groups: Vec<(u16, Group)>,
+    groups: Vec<(u16, MemberKeys)>,
     /// Keys that are in groups.
     grouped: usize,
     /// Groups that were asked for.
@@ -379,7 +379,7 @@ impl PendingLookup {
     }
 
     /// The request for a group of keys.
-    fn slot(&self, opened: OpenedNamespace, group: &Group) -> kvrail_ring::Request {
+    fn slot(&self, opened: OpenedNamespace, group: &MemberKeys) -> kvrail_ring::Request {
         let (places, count) = group;
         let mut lows = [0; LOOKUP_KEYS];
         for (low, place) in lows.iter_mut().zip(places) {

@@ -29,9 +29,9 @@ pub struct Store {
 /// A set of programs that share blocks: a name, and an identity that is the same for all. Cheap to
 /// clone.
 #[derive(Clone)]
-pub struct Namespace(Arc<Shared>);
+pub struct Namespace(Arc<SharedNamespace>);
 
-struct Shared {
+struct SharedNamespace {
     store: Store,
     name: String,
     identity: Identity,
@@ -91,7 +91,7 @@ impl Store {
         absent: Absent,
     ) -> Result<Namespace, ClientError> {
         let opened = self.ask_to_open(name, identity, absent)?;
-        Ok(Namespace(Arc::new(Shared {
+        Ok(Namespace(Arc::new(SharedNamespace {
             store: self.clone(),
             name: name.to_owned(),
             identity: identity.clone(),
@@ -216,7 +216,7 @@ impl Namespace {
     /// # Errors
     /// As [`Store::namespace`].
     pub fn refresh(&self) -> Result<(), ClientError> {
-        let Shared { store, name, identity, .. } = &*self.0;
+        let SharedNamespace { store, name, identity, .. } = &*self.0;
         store.ask_to_open(name, identity, Absent::Create).map(drop)
     }
 
@@ -248,7 +248,7 @@ impl Namespace {
     pub(crate) fn assumed(store: Store, opened: OpenedNamespace) -> Self {
         let identity = Identity::new([("model", "test")]).expect("it has a field");
         let name = "assumed".into();
-        Self(Arc::new(Shared { store, name, identity, opened: SharedOpened::new(opened) }))
+        Self(Arc::new(SharedNamespace { store, name, identity, opened: SharedOpened::new(opened) }))
     }
 
     pub(crate) fn opened(&self) -> OpenedNamespace {

@@ -7,7 +7,7 @@ use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
 use crate::block_request::BlockRequest;
 use crate::done::Ticket;
-use crate::inflight::{Entry, InflightTable};
+use crate::inflight::{InFlightEntry, InflightTable};
 use crate::joins::{Checksum, Origin};
 use crate::lanes::{LaneError, LaneRoom, QueueLanes};
 use crate::lease::Lease;
@@ -169,7 +169,7 @@ impl Submitter {
         &mut self,
         request: Request,
         piece: LanePiece,
-        entry: &mut Entry,
+        entry: &mut InFlightEntry,
         room: LaneRoom<'_>,
     ) -> Ticket {
         self.last_ticket += 1;

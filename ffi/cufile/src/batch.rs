@@ -49,14 +49,14 @@ pub struct TransferBatch {
     events: Box<[IoEvent]>,
     held: Box<[Option<Held>]>,
     open: u32,
-    state: State,
+    state: BatchState,
 }
 
 /// Files and buffers that an open entry keeps alive.
 type Held = (Arc<File>, Arc<Buffer>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BatchState {
     Usable,
     /// A call failed: the library may still use the entries.
     Retired,
@@ -91,7 +91,7 @@ impl TransferBatch {
             events: vec![event; places].into(),
             held: (0..places).map(|_| None).collect(),
             open: 0,
-            state: State::Usable,
+            state: BatchState::Usable,
         })
     }
 
@@ -110,13 +110,13 @@ impl TransferBatch {
     /// Whether it can take entries: all earlier ones ended, and no call failed.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.open == 0 && self.state == State::Usable
+        self.open == 0 && self.state == BatchState::Usable
     }
 
     /// Whether a call failed; it is never used again.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.state == State::Retired
+        self.state == BatchState::Retired
     }
 
     /// Hands all entries to the library.
@@ -151,7 +151,7 @@ impl TransferBatch {
         // SAFETY: the parameters live in this value, which leaks while entries are open; files and
         // buffers they name are held in `held`, the ranges were checked against the buffers.
         let got = unsafe { (self.library.table.batch_submit)(self.handle, count, params, 0) };
-        check("cuFileBatchIOSubmit", got).inspect_err(|_| self.state = State::Retired)?;
+        check("cuFileBatchIOSubmit", got).inspect_err(|_| self.state = BatchState::Retired)?;
         self.open = count;
         Ok(())
     }
@@ -182,7 +182,7 @@ impl TransferBatch {
                 &raw mut at_once,
             )
         };
-        check("cuFileBatchIOGetStatus", got).inspect_err(|_| self.state = State::Retired)?;
+        check("cuFileBatchIOGetStatus", got).inspect_err(|_| self.state = BatchState::Retired)?;
         for place in 0..(count as usize).min(self.events.len()) {
             let event = self.events[place];
             let status = BatchStatus(event.status);
@@ -219,7 +219,7 @@ unsafe impl Send for TransferBatch {}
 
 impl Drop for TransferBatch {
     fn drop(&mut self) {
-        if self.open == 0 && self.state == State::Usable {
+        if self.open == 0 && self.state == BatchState::Usable {
             // SAFETY: no entry is open, so the library holds nothing of it.
             unsafe { (self.library.table.batch_destroy)(self.handle) }
             return;

@@ -29,7 +29,7 @@ pub(crate) enum RangeWork {
 /// Where bytes come from and go to.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeMoves {
-    memory: Memory,
+    memory: BatchMemory,
     offsets: Numbers,
     /// First byte in the arena, or in each block.
     positions: Numbers,
@@ -38,7 +38,7 @@ pub(crate) struct RangeMoves {
 
 /// Whose bytes.
 #[derive(Clone, Debug)]
-enum Memory {
+enum BatchMemory {
     Arena(Arc<Arena>),
     Blocks(Arc<AttachedRegion>, Numbers),
 }
@@ -53,7 +53,7 @@ impl RangeMoves {
     /// One range.
     pub(crate) fn one(arena: Arc<Arena>, offset: u64, length: u64, position: u64) -> Self {
         let [offsets, positions, lengths] = [offset, position, length].map(Numbers::One);
-        Self { memory: Memory::Arena(arena), offsets, positions, lengths }
+        Self { memory: BatchMemory::Arena(arena), offsets, positions, lengths }
     }
 
     /// Blocks of a region, or the same part of each: first byte and bytes.
@@ -65,7 +65,7 @@ impl RangeMoves {
     ) -> PyResult<Self> {
         let (start, length) = part.unwrap_or((0, region.block_bytes()));
         let offsets = Numbers::read("offsets", offsets)?;
-        let memory = Memory::Blocks(region, Numbers::read("blocks", blocks)?);
+        let memory = BatchMemory::Blocks(region, Numbers::read("blocks", blocks)?);
         let [positions, lengths] = [start, length].map(Numbers::One);
         Ok(Self { memory, offsets, positions, lengths })
     }
@@ -78,7 +78,7 @@ impl RangeMoves {
         lengths: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         Ok(Self {
-            memory: Memory::Arena(arena),
+            memory: BatchMemory::Arena(arena),
             offsets: Numbers::read("offsets", offsets)?,
             positions: Numbers::read("positions", positions)?,
             lengths: Numbers::read("length", lengths)?,
@@ -89,8 +89,8 @@ impl RangeMoves {
     fn range(&self, index: usize) -> PyResult<MemoryRange> {
         let (position, length) = (self.positions.get(index), self.lengths.get(index));
         match &self.memory {
-            Memory::Arena(arena) => named(arena, position, length).map(MemoryRange::Arena),
-            Memory::Blocks(region, blocks) => {
+            BatchMemory::Arena(arena) => named(arena, position, length).map(MemoryRange::Arena),
+            BatchMemory::Blocks(region, blocks) => {
                 region.range(blocks.get(index), position, length).map(MemoryRange::Block)
             }
         }
@@ -99,8 +99,8 @@ impl RangeMoves {
     /// How many ranges; all arrays must agree.
     fn count(&self, options: &RequestOptions) -> PyResult<usize> {
         let blocks = match &self.memory {
-            Memory::Arena(_) => None,
-            Memory::Blocks(_, blocks) => blocks.count(),
+            BatchMemory::Arena(_) => None,
+            BatchMemory::Blocks(_, blocks) => blocks.count(),
         };
         let said = [
             ("blocks", blocks),
@@ -214,14 +214,14 @@ impl RequestBatch {
     /// Submits all requests, waits for all, and returns their ends in order.
     pub(crate) fn run(&self, py: Python<'_>, session: &Session) -> PyResult<Vec<Completion>> {
         let mut queue = session.borrow_queue(py)?;
-        let outcome = Run::new(self).drive(py, (&mut queue, session));
+        let outcome = BatchRun::new(self).drive(py, (&mut queue, session));
         session.return_queue(queue);
         outcome
     }
 }
 
 /// A batch while it is waited for. The queue may still bring ends of calls that were interrupted.
-struct Run<'a> {
+struct BatchRun<'a> {
     batch: &'a RequestBatch,
     first: Option<u64>,
     submitted: usize,
@@ -230,7 +230,7 @@ struct Run<'a> {
     until: Option<Instant>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> BatchRun<'a> {
     fn new(batch: &'a RequestBatch) -> Self {
         let ends = (0..batch.count).map(|_| None).collect();
         let until = deadline(batch.options.timeout);

@@ -17,7 +17,7 @@ use crate::closable::Closable;
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{KvrailError, QueueBusyError, QueueFullError};
-use crate::flight::{Ended, EndedLookup, Flight, Question};
+use crate::flight::{EndedLookup, Flight, FlightEnd, Question};
 use crate::gpu::GpuRegion;
 use crate::group::{BlockWork, Group};
 use crate::group_end::GroupEnd;
@@ -88,7 +88,7 @@ fn take_answer(
         }
         outcome => outcome.map(Found::new).map_err(from_client),
     };
-    flight.keep(Ended::Lookup(ticket, outcome));
+    flight.keep(FlightEnd::Lookup(ticket, outcome));
 }
 
 /// Up to `most` ends, as Python's objects.
@@ -98,11 +98,11 @@ fn hand_out<'py>(
     most: Option<usize>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let object = |end| match end {
-        Ended::Range(done) => Completion::from(done).into_bound_py_any(py),
-        Ended::Group(ticket, results) => {
+        FlightEnd::Range(done) => Completion::from(done).into_bound_py_any(py),
+        FlightEnd::Group(ticket, results) => {
             GroupEnd::of_group(py, ticket, results).into_bound_py_any(py)
         }
-        Ended::Lookup(ticket, found) => {
+        FlightEnd::Lookup(ticket, found) => {
             GroupEnd::of_lookup(py, ticket, found).into_bound_py_any(py)
         }
     };
@@ -207,7 +207,7 @@ impl Queue {
             self.session.count_copied(group.copied_bytes());
             let stale = group.is_stale();
             let opened = if stale { reopen(py, group.space(), &mut raised) } else { Ok(()) };
-            flight.keep(Ended::Group(ticket, opened.map(|()| group.into_results())));
+            flight.keep(FlightEnd::Group(ticket, opened.map(|()| group.into_results())));
         }
         answers.into_iter().for_each(|answer| take_answer(py, flight, answer, &mut raised));
         if flight.cleared().next().is_some() {

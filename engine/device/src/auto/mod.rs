@@ -8,7 +8,7 @@ mod rule;
 mod trial;
 
 pub use calibration::{Calibration, calibrate};
-pub use found::Found;
+pub use found::ChosenMode;
 pub use trial::{Trial, TrialRate, TrialResult};
 
 use crate::any_device::{AnyDevice, ModeChoice};

@@ -15,7 +15,7 @@ use crate::contract::{
 use crate::error::DeviceResult;
 use crate::sim::plan::{CompletionOrder, Fault, FaultPlan, PieceFate};
 use crate::sim::prng::Prng;
-use crate::sim::store::Store;
+use crate::sim::store::SimulatedMedium;
 use crate::slots::SlotId;
 use crate::split::{DeviceLimits, Flights, Outcome, Settled, Taken, buffer_of};
 
@@ -57,7 +57,7 @@ impl Default for SimOptions {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SimulatedState {
     /// How often hung pieces were released.
     releases: AtomicU32,
     /// Pieces that hang now.
@@ -67,7 +67,7 @@ struct Shared {
 
 /// A test's hold on a simulated device that a poller drives. Clones reach the same device.
 #[derive(Clone, Debug)]
-pub struct SimControl(Arc<Shared>);
+pub struct SimControl(Arc<SimulatedState>);
 
 impl SimControl {
     /// Lets every piece that hangs now end at the next `reap`.
@@ -101,7 +101,7 @@ pub struct SimDevice<C: Clock> {
     description: Description,
     options: SimOptions,
     dice: Prng,
-    store: Store,
+    store: SimulatedMedium,
     flights: Flights,
     table: BufferTable,
     staged: Vec<SlotId>,
@@ -131,7 +131,7 @@ impl<C: Clock> SimDevice<C> {
             clock,
             description: describe(&options, transfer_bytes_max),
             dice: Prng::new(options.seed),
-            store: Store::new(options.capacity_bytes, block),
+            store: SimulatedMedium::new(options.capacity_bytes, block),
             options,
             flights: Flights::new(limits),
             table: BufferTable::new(),

@@ -35,7 +35,7 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 
-use crate::buffer_table::{Access, Place};
+use crate::buffer_table::{Access, BufferPlace};
 use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
 use crate::uring::sqe::SqeFormat;
 
@@ -167,7 +167,7 @@ impl WakeSources {
 
 /// A completion, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Completion {
+pub(crate) enum RingCompletion {
     /// The answer to the request pushed under this name.
     Cqe {
         /// As pushed.
@@ -313,7 +313,7 @@ impl<W: SqeFormat> Ring<W> {
     /// If the queue is full: it has an entry for every piece there can be. If the place is an
     /// address outside the region that the operation names.
     #[inline(always)]
-    pub(crate) fn push(&mut self, operation: &Operation, place: Place, name: u64) {
+    pub(crate) fn push(&mut self, operation: &Operation, place: BufferPlace, name: u64) {
         if place.access == Access::Addressed {
             self.check_addressed(operation, place.address);
         }
@@ -423,7 +423,7 @@ impl<W: SqeFormat> Ring<W> {
 
     /// The next completion, if one was posted.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Completion> {
+    pub(crate) fn pop(&mut self) -> Option<RingCompletion> {
         while !self.is_empty() {
             let told = self.answers(1, |_, _| false);
             if told.is_some() {
@@ -440,7 +440,7 @@ impl<W: SqeFormat> Ring<W> {
         &mut self,
         most: usize,
         mut take: impl FnMut(u64, i32) -> bool,
-    ) -> Option<Completion> {
+    ) -> Option<RingCompletion> {
         let mut queue = self.io.completion();
         let mut answered = 0;
         let mut other = None;
@@ -462,13 +462,13 @@ impl<W: SqeFormat> Ring<W> {
 
     /// Decodes a completion; `None` for the ring's own ones.
     #[inline(never)]
-    fn decode(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+    fn decode(&mut self, entry: &cqueue::Entry) -> Option<RingCompletion> {
         let name = entry.user_data();
         if name & TAG != 0 {
-            return self.tagged(name, entry).map(Completion::Freed);
+            return self.tagged(name, entry).map(RingCompletion::Freed);
         }
         self.open -= 1;
-        Some(Completion::Cqe { name, result: entry.result() })
+        Some(RingCompletion::Cqe { name, result: entry.result() })
     }
 
     #[cold]

@@ -15,7 +15,7 @@ use kvrail_ring::wake::Waker;
 use kvrail_ring::{Opcode, Status};
 
 use super::regions::BridgeRegions;
-use super::transfers::{Part, Transfers};
+use super::transfers::{TransferPart, Transfers};
 use crate::contract::{DirectWay, Way};
 use crate::port::{CopyDone, CopyRoute, JOBS_MAX, Job, Port, Work};
 use crate::region::GpuRegion;
@@ -202,7 +202,7 @@ impl<D: Device> Bridge<D> {
     }
 
     fn offer(&mut self, id: SlotId) -> bool {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let link = &self.links[self.regions.get(operation.buffer).port];
         let slot = slot.expect("a staged part has a slot");
         let staged = Operation {
@@ -230,7 +230,7 @@ impl<D: Device> Bridge<D> {
 
     /// Hands a part to the GPU's poller.
     fn hand_to_gpu(&mut self, id: SlotId) {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let entry = self.regions.get(operation.buffer);
         let link = &mut self.links[entry.port];
         let read = operation.opcode == Opcode::Read;
@@ -289,7 +289,7 @@ impl<D: Device> Bridge<D> {
 
     /// A part is over; its transfer perhaps too.
     fn end(&mut self, id: SlotId, status: Status) {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let port = &self.links[self.regions.get(operation.buffer).port].port;
         if let Some(slot) = slot {
             port.staging.give_back(slot);

@@ -24,7 +24,7 @@ struct GpuTransfer {
 
 /// A piece of a transfer on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct TransferPart {
     transfer: SlotId,
     /// Its part of the operation, as an operation: offset, length, buffer offset.
     pub(super) operation: Operation,
@@ -37,7 +37,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Transfers {
     transfers: Slots<GpuTransfer>,
-    parts: Slots<Part>,
+    parts: Slots<TransferPart>,
     /// The transfer that is not yet cut to its end; nothing new is taken before it is.
     cutting: Option<SlotId>,
 }
@@ -91,7 +91,7 @@ impl Transfers {
         if transfer.next == transfer.operation.length {
             self.cutting = None;
         }
-        let part = Part { transfer: id, operation, at, slot };
+        let part = TransferPart { transfer: id, operation, at, slot };
         self.parts.claim(part).expect("there is room, seen by the caller")
     }
 
@@ -99,7 +99,7 @@ impl Transfers {
     ///
     /// # Panics
     /// If the id names none.
-    pub(super) fn part(&self, id: SlotId) -> &Part {
+    pub(super) fn part(&self, id: SlotId) -> &TransferPart {
         match self.parts.get(id) {
             Ok(part) => part,
             Err(stale) => panic!("invariant 1: an end for nothing in flight: {stale}"),

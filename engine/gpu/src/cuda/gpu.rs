@@ -14,7 +14,7 @@ use super::mover::{Copies, CudaMover};
 use crate::contract::{DirectGpu, Gpu, GpuIdentity, Mover, OwnMemory};
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
-use crate::region::{Backing, GpuRegion, Memory};
+use crate::region::{Backing, GpuRegion, RegionMemory};
 use crate::staging::Staging;
 
 /// One GPU.
@@ -110,7 +110,7 @@ impl Gpu for Cuda {
         let memory = |opened: &Arc<OpenedMemory>| {
             let buffer = self.direct.as_ref().map(|direct| direct.register_memory(opened));
             let backing = Backing::Gpu(buffer.transpose()?.map(Arc::new));
-            Ok(Memory { address: opened.address, bytes: opened.bytes, backing })
+            Ok(RegionMemory { address: opened.address, bytes: opened.bytes, backing })
         };
         let memories = opened.iter().map(memory).collect::<Result<Vec<_>, GpuError>>()?;
         let address = table.address;

@@ -14,7 +14,7 @@ use crate::contract::{
 };
 use crate::error::GpuError;
 use crate::handle::{GpuHandle, GpuUuid};
-use crate::region::{Backing, GpuRegion, Memory};
+use crate::region::{Backing, GpuRegion, RegionMemory};
 use crate::staging::Staging;
 
 /// A GPU that is host memory.
@@ -78,7 +78,7 @@ impl Gpu for EmulatedGpu {
         let layout = Layout::new(fragments, blocks, &sizes)?;
         let memory = |(index, handle)| {
             let (region, address, bytes) = open(handle, index)?;
-            Ok(Memory { address, bytes, backing: Backing::Host(region) })
+            Ok(RegionMemory { address, bytes, backing: Backing::Host(region) })
         };
         let memories =
             memories.into_iter().enumerate().map(memory).collect::<Result<Vec<_>, GpuError>>()?;

@@ -2,8 +2,8 @@
 //! the thread that drives it.
 
 use kvrail_device::{
-    AnyDevice, DeviceError, DirectIo, Found, KernelThread, ModeChoice, NullDevice, NullOptions,
-    UringOptions,
+    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice,
+    NullOptions, UringOptions,
 };
 use kvrail_volume::{Claim, IoPath, VolumeError};
 
@@ -18,7 +18,7 @@ pub(super) enum DeviceSource {
     /// A claimed member; the claim stays with the volume.
     Uring(ModeChoice, UringOptions),
     /// The same, as the sidecar had it that this one takes over from.
-    Again(Found, UringOptions),
+    Again(ChosenMode, UringOptions),
     /// Nothing.
     Null(NullOptions),
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvrail_store::Listing;
+use kvrail_store::ListingPage;
 
 use crate::limits::STORE_CALLS_MAX;
 use crate::store_call::{StoreAsk, StoreCall};
@@ -54,7 +54,7 @@ impl ShardListings {
     }
 
     /// The page of the first one is there.
-    pub(super) fn fill(&mut self, page: &Listing<'_>) {
+    pub(super) fn fill(&mut self, page: &ListingPage<'_>) {
         if let Some(StoreFound::Blocks(rows)) = self.calls.front_mut().map(|call| &mut call.found) {
             rows.fill(page);
         }

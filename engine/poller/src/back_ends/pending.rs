@@ -9,8 +9,8 @@ use kvrail_store::{
 };
 
 use crate::admission::EnteredMemory;
-use crate::task::{ClientRequest, Ended};
-use crate::trace::{Spent, Work};
+use crate::task::{ClientRequest, EndedRequests};
+use crate::trace::{Spent, TracedWork};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -138,11 +138,11 @@ impl Pending {
     }
 
     /// What was asked of its device, and how it ended.
-    pub(crate) fn work(&self, completion: &Completion) -> Work {
+    pub(crate) fn work(&self, completion: &Completion) -> TracedWork {
         let (asked, status) = (&self.asked, completion.status());
         // Of a block that was read whole, the memory for it may be longer.
         let bytes = if status == Status::Ok { completion.bytes } else { asked.bytes };
-        Work {
+        TracedWork {
             session: Some(asked.client.session),
             device: usize::from(asked.device),
             opcode: asked.ask.opcode(),
@@ -202,11 +202,11 @@ impl Pending {
     }
 
     /// How it is counted out at its client.
-    pub(crate) fn ended(&self, completion: &Completion) -> Ended {
+    pub(crate) fn ended(&self, completion: &Completion) -> EndedRequests {
         // Without a transfer no bytes moved: the completion has those of the block.
         let bytes = if self.submitted_ns == 0 { 0 } else { completion.bytes.into() };
         let (status, regions) = (completion.status(), self.regions());
-        Ended { client: self.asked.client, status, count: 1, bytes, regions }
+        EndedRequests { client: self.asked.client, status, count: 1, bytes, regions }
     }
 
     /// The regions it has entered.

@@ -11,8 +11,8 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, DropKey, Found, Get, Got, Hint, Now, Outcome, Phase, Place, Put, RETRY_NS_MAX, ReadId,
-    Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
+    Begun, DropKey, FoundKeys, Get, Got, Hint, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX,
+    ReadId, Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -23,14 +23,14 @@ use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
 use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
-use super::suspects::{Report, Suspects};
+use super::suspects::{SuspectReport, Suspects};
 use crate::admission::Masks;
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
 use crate::store_call::StoreSetup;
 use crate::store_witness::presence_witness;
 use life::Life;
-use load::Load;
+use load::ShardLoad;
 use pulse::Pulse;
 use site::ShardSite;
 
@@ -72,7 +72,7 @@ pub(crate) struct Shard {
     listings: ShardListings,
     discarding: Discarding,
     life: Life,
-    load: Load,
+    load: ShardLoad,
     pulse: Pulse,
     /// Gets of this member while its device was gone.
     gone_gets: u64,
@@ -102,7 +102,7 @@ impl Shard {
             listings: ShardListings::new(),
             discarding: Discarding::default(),
             life: Life::first(),
-            load: Load::default(),
+            load: ShardLoad::default(),
             pulse: Pulse::new(),
             gone_gets: 0,
         })
@@ -267,9 +267,10 @@ impl Shard {
         match asked.ask {
             BlockCommand::Put { at: 0, block_bytes, .. } => {
                 let whole = asked.bytes == block_bytes;
-                self.store.has_place(owner, if whole { Place::Block } else { Place::Incomplete })
+                self.store
+                    .has_place(owner, if whole { PlaceKind::Block } else { PlaceKind::Incomplete })
             }
-            BlockCommand::Drop { .. } => self.store.has_place(owner, Place::Drop),
+            BlockCommand::Drop { .. } => self.store.has_place(owner, PlaceKind::Drop),
             BlockCommand::Put { .. } | BlockCommand::Get(_) => true, // the store decides
         }
     }
@@ -447,7 +448,7 @@ impl Shard {
     }
 
     /// Has the sidecar look at a block that a reader found wrong. False: there is no room.
-    pub(crate) fn suspect(&mut self, report: Report, now_ns: u64) -> Option<bool> {
+    pub(crate) fn suspect(&mut self, report: SuspectReport, now_ns: u64) -> Option<bool> {
         if !self.suspects.has_room() {
             return None;
         }
@@ -461,7 +462,7 @@ impl Shard {
 
     /// Leaves out of what was found the blocks that writers reported: they are no hits until the
     /// sidecar has read them. What is held stays held.
-    pub(crate) fn leave_out_reported(&self, space: SpaceId, lows: &[u64], found: &mut Found) {
+    pub(crate) fn leave_out_reported(&self, space: SpaceId, lows: &[u64], found: &mut FoundKeys) {
         if self.suspects.is_empty() {
             return;
         }

@@ -20,7 +20,7 @@ const REPORTS_MAX: usize = 64;
 
 /// A block that a reader found wrong.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
+pub(crate) struct SuspectReport {
     pub(crate) space: SpaceId,
     pub(crate) key: Key,
     /// The check that the reader expected, and that the store has.
@@ -55,7 +55,7 @@ enum ReportVerdict {
 /// Reports of one shard; the first is being looked at.
 #[derive(Debug)]
 pub(crate) struct Suspects {
-    reports: VecDeque<Report>,
+    reports: VecDeque<SuspectReport>,
     look: ReportStage,
     digest: Digest,
     length: u32,
@@ -101,8 +101,8 @@ impl Suspects {
     }
 
     /// Keeps a report, unless the block is reported already.
-    pub(crate) fn push(&mut self, report: Report) {
-        let same = |kept: &Report| (kept.space, kept.key) == (report.space, report.key);
+    pub(crate) fn push(&mut self, report: SuspectReport) {
+        let same = |kept: &SuspectReport| (kept.space, kept.key) == (report.space, report.key);
         if !self.reports.iter().any(same) {
             self.reports.push_back(report);
         }
@@ -146,7 +146,8 @@ impl Suspects {
         if self.is_empty() {
             return false;
         }
-        let get = |report: &Report, extent| Get { space: report.space, key: report.key, extent };
+        let get =
+            |report: &SuspectReport, extent| Get { space: report.space, key: report.key, extent };
         if let Some(report) = self.unseen() {
             match store.inspect(&get(&report, Extent::Whole { capacity: 0 })) {
                 Got::Done(answer)
@@ -188,7 +189,7 @@ impl Suspects {
     }
 
     /// Has the store drop a block that is wrong.
-    fn drop_corrupt(&mut self, report: &Report, store: &mut Store, device: u8, now: Now) {
+    fn drop_corrupt(&mut self, report: &SuspectReport, store: &mut Store, device: u8, now: Now) {
         let view = store.spaces().find(|view| view.id == report.space);
         let name = view.map_or(&[][..], |view| view.name);
         let block = CorruptBlock::new(device.into(), name, report.key, self.place);
@@ -227,7 +228,7 @@ impl Suspects {
     }
 
     /// The report whose length is to be asked for.
-    fn unseen(&self) -> Option<Report> {
+    fn unseen(&self) -> Option<SuspectReport> {
         if matches!(self.look, ReportStage::None) { self.reports.front().copied() } else { None }
     }
 
@@ -238,7 +239,7 @@ impl Suspects {
     }
 
     /// The piece that is to be read: first byte and bytes.
-    fn next(&self) -> Option<(Report, u32, u32)> {
+    fn next(&self) -> Option<(SuspectReport, u32, u32)> {
         let report = self.reports.front().filter(|_| matches!(self.look, ReportStage::Next))?;
         Some((*report, self.at, self.piece()))
     }
@@ -263,7 +264,7 @@ impl Suspects {
     }
 
     /// The report of which a piece is being read, and the piece.
-    fn reading(&self) -> Option<(Report, Reading)> {
+    fn reading(&self) -> Option<(SuspectReport, Reading)> {
         let ReportStage::Reading(reading) = self.look else { return None };
         Some((self.first()?, reading))
     }
@@ -274,7 +275,7 @@ impl Suspects {
     }
 
     /// The first report, which is being looked at.
-    fn first(&self) -> Option<Report> {
+    fn first(&self) -> Option<SuspectReport> {
         self.reports.front().copied()
     }
 

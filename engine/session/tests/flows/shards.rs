@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
-    Begun, Durability, Expect, Hint, Key, MemberTask, Members, Memory, Now, Outcome, Phase, Pool,
-    Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity, Verb,
+    Begun, Durability, Expect, Hint, Key, MemberTask, Members, Now, Outcome, Phase, Pool, Put,
+    SpaceId, Start, Status, Store, StoreConfig, StoreIdentity, TaskMemory, Verb,
 };
 use kvrail_volume::{StoreMember, StoreShape};
 
@@ -93,7 +93,7 @@ impl Shard {
     }
 
     fn perform(&mut self, task: &MemberTask) {
-        let Memory::Pool { buffer, at } = task.memory else { return };
+        let TaskMemory::Pool { buffer, at } = task.memory else { return };
         let [length, place] =
             [task.length, task.offset].map(|number| usize::try_from(number).unwrap());
         let mut medium = self.medium.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use super::{Core, Image, Writing, small};
 use crate::format::{PAGE_BYTES, SPACE_BYTES};
 use crate::refusal::Try;
-use crate::task::{MemberTask, Memory, Origin, Outcome, TaskId, Urgency, Verb};
+use crate::task::{MemberTask, Origin, Outcome, TaskId, TaskMemory, Urgency, Verb};
 
 /// Attempts of a write that a request waits for and on which no acknowledged data depends.
 const TRIES: u8 = 3;
@@ -28,7 +28,7 @@ impl Core {
             verb,
             offset,
             length: length as u64,
-            memory: Memory::None,
+            memory: TaskMemory::None,
             urgency: Urgency::Background,
         };
         let slot = self
@@ -42,7 +42,7 @@ impl Core {
         let writing = self.images.get_mut(slot);
         writing.task.id = TaskId::new(Origin::Image, slot);
         let buffer = self.config.buffers + small(slot);
-        writing.task.memory = Memory::Pool { buffer, at: 0 };
+        writing.task.memory = TaskMemory::Pool { buffer, at: 0 };
         self.tasks.push(writing.task);
         self.spend(self.pool_of(image), length as u64);
     }

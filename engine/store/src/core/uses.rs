@@ -4,7 +4,7 @@
 use super::Core;
 use crate::entry::Entry;
 use crate::hint::{Hint, Priority, WorthClass};
-use crate::holds::Held;
+use crate::holds::HeldBlock;
 use crate::index::Position;
 use crate::key::Key;
 use crate::pools::POOL_SEGMENTS_MIN;
@@ -57,7 +57,7 @@ impl Core {
         if hint.until == 0 || hint.is_over(self.now.unix) {
             return if hint.until == 0 { WorthClass::Of(hint.priority) } else { WorthClass::Over };
         }
-        let block = Held { number, lo: key.lo(), pool: 0, bytes: 0 };
+        let block = HeldBlock { number, lo: key.lo(), pool: 0, bytes: 0 };
         if self.ends.take(block, 0, hint.until.into(), u64::MAX) {
             return WorthClass::Of(hint.priority);
         }
@@ -88,9 +88,9 @@ impl Core {
     }
 
     /// The block at a position, as holds name it.
-    pub(crate) fn to_hold(&self, position: Position) -> Held {
+    pub(crate) fn to_hold(&self, position: Position) -> HeldBlock {
         let entry = self.index.get(position);
-        Held {
+        HeldBlock {
             number: entry.number(),
             lo: entry.lo(),
             pool: self.segments.pool(self.geometry.segment_of(entry.place())),

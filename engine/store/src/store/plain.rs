@@ -13,9 +13,9 @@ use crate::members::Members;
 use crate::request::{
     Begun, Chain, DeclineReason, Durability, Extent, Get, Got, Put, SpaceId, Status,
 };
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::start::{Start, StoreIdentity};
-use crate::task::{MemberTask, Memory, Outcome, Pool, Verb};
+use crate::task::{MemberTask, Outcome, Pool, TaskMemory, Verb};
 
 const SEGMENT: u64 = 64 << 10;
 const SEGMENTS: u64 = 20;
@@ -177,7 +177,7 @@ impl PlainModel {
     fn execute(&mut self, task: &MemberTask) {
         let at = usize::try_from(task.offset).unwrap();
         let length = usize::try_from(task.length).unwrap();
-        let Memory::Pool { buffer, at: from } = task.memory else { return };
+        let TaskMemory::Pool { buffer, at: from } = task.memory else { return };
         let memory = &mut self.buffers.0[usize::from(buffer)][from as usize..][..length];
         match task.verb {
             Verb::Read => memory.copy_from_slice(&self.medium[at..at + length]),
@@ -188,7 +188,7 @@ impl PlainModel {
     /// One step of the store, with all tasks that it issues.
     fn turn(&mut self) {
         self.now.ns += 1_000_000;
-        let states = |store: &Store| -> Vec<State> {
+        let states = |store: &Store| -> Vec<SegmentState> {
             let segments = &store.core.segments;
             (0..segments.count()).map(|segment| segments.state(segment)).collect()
         };
@@ -224,8 +224,10 @@ impl PlainModel {
     }
 
     /// Whether a victim was chosen, or is done with.
-    fn look(&mut self, before: &[State], after: &[State]) {
-        let is = |states: &[State], segment: u32| states[segment as usize] == State::Victim;
+    fn look(&mut self, before: &[SegmentState], after: &[SegmentState]) {
+        let is = |states: &[SegmentState], segment: u32| {
+            states[segment as usize] == SegmentState::Victim
+        };
         for segment in 0..self.store.core.segments.count() {
             if !is(before, segment) && is(after, segment) {
                 let epoch = self.store.core.segments.epoch(segment);
@@ -295,14 +297,14 @@ impl PlainModel {
     }
 
     /// Follows a survey: ages of the segments that were looked at in this step.
-    fn follow(&mut self, at: Option<u32>, before: &[State], after: &[State]) {
+    fn follow(&mut self, at: Option<u32>, before: &[SegmentState], after: &[SegmentState]) {
         let now = self.store.core.worth.survey_at();
         let count = self.store.core.segments.count();
         if at.is_none() && now.is_none() {
             return;
         }
         for segment in at.unwrap_or(0)..now.unwrap_or(count) {
-            let sealed = |states: &[State]| states[segment as usize] == State::Sealed;
+            let sealed = |states: &[SegmentState]| states[segment as usize] == SegmentState::Sealed;
             if sealed(before) && sealed(after) {
                 let blocks = self.blocks_of(segment);
                 let sum: u64 = blocks.iter().map(|key| self.there[key].weight(1)).sum();

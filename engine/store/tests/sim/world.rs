@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use kvrail_store::{
-    Begun, Budget, Discard, Hint, Key, MemberTask, Members, Memory, Now as Time, Outcome, Phase,
-    Pool, PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, StoreConfig, StoreIdentity,
-    Times, Urgency, Verb,
+    Begun, Budget, Discard, Hint, Key, MemberTask, Members, Now as Time, Outcome, Phase, Pool,
+    PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Urgency, Verb,
 };
 
 use crate::drive::{Drive, Kind};
@@ -316,7 +316,7 @@ impl World {
             let at = self.rng.usize(..tasks + reads);
             if at < tasks {
                 let task = &self.flights[at].task;
-                let client = matches!(task.memory, Memory::Client { .. });
+                let client = matches!(task.memory, TaskMemory::Client { .. });
                 if !self.stalled || client || task.verb == Verb::Read {
                     let flight = self.flights.swap_remove(at);
                     self.end(&flight);
@@ -375,7 +375,7 @@ impl World {
     /// Counts and enters the writes of moved blocks.
     fn count_move(&mut self, task: &MemberTask) {
         let buffers = self.config.buffers;
-        let moves = matches!(task.memory, Memory::Pool { buffer, .. } if buffer < buffers);
+        let moves = matches!(task.memory, TaskMemory::Pool { buffer, .. } if buffer < buffers);
         if moves && task.verb == Verb::Write {
             let owner = match task.urgency {
                 Urgency::Space { owner } => Some(owner),
@@ -390,7 +390,7 @@ impl World {
         let unit = u64::from(self.config.logical_block);
         assert!(task.offset.is_multiple_of(unit) && task.length.is_multiple_of(unit), "{task:?}");
         assert!(task.offset + task.length <= self.config.area_bytes, "{task:?}");
-        if let Memory::Client { exact, .. } = task.memory {
+        if let TaskMemory::Client { exact, .. } = task.memory {
             assert_eq!(task.length, u64::from(exact).next_multiple_of(unit));
         }
     }
@@ -399,7 +399,7 @@ impl World {
     pub(crate) fn written(&self, task: &MemberTask) -> Vec<u8> {
         let length = usize::try_from(task.length).unwrap();
         match task.memory {
-            Memory::Client { user, exact } => {
+            TaskMemory::Client { user, exact } => {
                 let Some(Asked::Put { bytes, .. }) = self.asked.get(&user) else {
                     panic!("a write without a waiter");
                 };
@@ -408,10 +408,10 @@ impl World {
                 all.resize(length, 0xa5);
                 all
             }
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 self.pool.0[usize::from(buffer)][at as usize..][..length].to_vec()
             }
-            Memory::None => unreachable!("writes have bytes"),
+            TaskMemory::None => unreachable!("writes have bytes"),
         }
     }
 
@@ -422,8 +422,8 @@ impl World {
         match (task.verb, task.memory) {
             (Verb::Read | Verb::Discard, _) => None,
             (Verb::Flush, _) => Some(Kind::Flush),
-            (_, Memory::Client { .. }) => Some(Kind::Block),
-            (_, Memory::Pool { buffer, .. }) if buffer < buffers => Some(Kind::Move),
+            (_, TaskMemory::Client { .. }) => Some(Kind::Block),
+            (_, TaskMemory::Pool { buffer, .. }) if buffer < buffers => Some(Kind::Move),
             _ if SUPER_AT.contains(&task.offset) => Some(Kind::Super),
             _ if task.offset < front => Some(Kind::Space),
             _ if (task.offset - front).is_multiple_of(segment) => Some(Kind::Head(1)),
@@ -466,13 +466,13 @@ impl World {
         let mut bytes = vec![0; usize::try_from(task.length).unwrap()];
         self.drive.read(&mut self.rng, task.offset, &mut bytes);
         match task.memory {
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 self.own_reads += task.length;
                 self.own_read_tasks += 1;
                 self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
                     .copy_from_slice(&bytes);
             }
-            Memory::Client { .. } | Memory::None => unreachable!("the store's own reads"),
+            TaskMemory::Client { .. } | TaskMemory::None => unreachable!("the store's own reads"),
         }
     }
 }

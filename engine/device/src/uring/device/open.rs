@@ -18,7 +18,7 @@ use crate::removal::Removal;
 use crate::split::{DeviceLimits, Flights};
 use crate::target::{DiscardMethod, DriveStream, FileKind, Io, Target, WriteStream};
 use crate::uring::device::Uring;
-use crate::uring::held::Held;
+use crate::uring::held::HeldPieces;
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::registering::Registering;
 use crate::uring::ring_mode::Mode;
@@ -147,7 +147,7 @@ impl<M: Mode> Uring<M> {
             table: BufferTable::new(),
             staged: Vec::with_capacity(pieces),
             staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
-            held: Held::new(pieces),
+            held: HeldPieces::new(pieces),
             emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
             registering: options.registering,

@@ -99,8 +99,8 @@ impl<W: SqeFormat> Ring<W> {
     }
 
     /// Makes one more entry of the region at `at` empty: unpinning takes as long as pinning did.
-    /// `Completion::Freed` follows when the kernel has dropped its last use of all of them. May be
-    /// repeated after an error.
+    /// `RingCompletion::Freed` follows when the kernel has dropped its last use of all of them. May
+    /// be repeated after an error.
     pub(crate) fn unregister_one(&mut self, at: BufferIndex) -> Result<EntriesLeft, Errno> {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let index = self.registered.at(at).emptied;

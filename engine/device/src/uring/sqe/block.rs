@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::transfer::{Code, Transfer};
 use super::{FILE, SqeFormat, table_entry};
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceResult;
 use crate::failure::Cause;
@@ -47,12 +47,12 @@ impl SqeFormat for Block {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         transfer(Code::Read, operation, place).entry()
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         let flags = match operation.durability {
             Durability::Visible => 0,
             // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
@@ -88,9 +88,9 @@ impl SqeFormat for Block {
 }
 
 #[inline(always)]
-fn transfer(code: Code, operation: &Operation, place: Place) -> Transfer {
+fn transfer(code: Code, operation: &Operation, place: BufferPlace) -> Transfer {
     let &Operation { offset, length, .. } = operation;
-    let Place { address, access } = place;
+    let BufferPlace { address, access } = place;
     let (address, entry) = (address as u64, table_entry(operation));
     Transfer { code, offset, address, length, flags: 0, access, entry, stream: 0 }
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 pub(crate) use block::Block;
 pub(crate) use nvme::Nvme;
 
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::Operation;
 use crate::error::DeviceResult;
 use crate::failure::Cause;
@@ -52,10 +52,10 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
     fn request_bytes_max(&self, target: &Target) -> u32;
 
     /// The entry for a piece that reads into its buffer range.
-    fn read(&self, operation: &Operation, place: Place) -> Self::Entry;
+    fn read(&self, operation: &Operation, place: BufferPlace) -> Self::Entry;
 
     /// The entry for a piece that writes from its buffer range.
-    fn write(&self, operation: &Operation, place: Place) -> Self::Entry;
+    fn write(&self, operation: &Operation, place: BufferPlace) -> Self::Entry;
 
     /// The entry for what has no buffer.
     fn other(&self, operation: &Operation) -> Self::Entry;

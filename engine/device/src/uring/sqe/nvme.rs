@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::transfer::Passed;
 use super::{SqeFormat, table_entry};
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceResult;
 use crate::failure::Cause;
@@ -85,12 +85,12 @@ impl SqeFormat for Nvme {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry128 {
         self.entry(READ, 0, operation, place)
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry128 {
         let durable = match operation.durability {
             Durability::Visible => 0,
             Durability::Durable => self.durable,
@@ -138,7 +138,7 @@ impl Nvme {
         code: u8,
         control: u32,
         operation: &Operation,
-        place: Place,
+        place: BufferPlace,
     ) -> squeue::Entry128 {
         let command = self.command(code, control, operation, place.address);
         let entry = table_entry(operation);

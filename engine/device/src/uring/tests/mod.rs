@@ -15,7 +15,7 @@ use kvrail_ring::Opcode;
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags};
 
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{
     BufferIndex, Device, DirectIo, Durability, Event, Events, Finished, Operation,
 };
@@ -65,14 +65,14 @@ impl<F: Fault> SqeFormat for Faulty<F> {
         self.0.request_bytes_max(target)
     }
 
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         let Operation { offset, length, .. } = *operation;
         let address = without_provenance_mut(place.address);
         let read = opcode::ReadFixed::new(Fixed(0), address, length, operation.buffer.0);
         read.offset(offset).rw_flags(F::READ_FLAGS).build()
     }
 
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         self.0.write(operation, place)
     }
 

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Memory, Now, Phase, Urgency, Verb};
+use kvrail_store::{Now, Phase, TaskMemory, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
@@ -37,7 +37,7 @@ impl Shard {
         while operations.is_empty() {
             let wanted = self.store.next_task(&mut self.pool)?;
             match wanted.memory {
-                Memory::Client { user, exact } => {
+                TaskMemory::Client { user, exact } => {
                     let request = inflight.request_mut(SlotId::from_u64(user));
                     let place = (wanted.offset, exact);
                     if let Some(write) = self.operations(request, place, now.ns) {
@@ -75,10 +75,10 @@ impl Shard {
     fn own(&mut self, wanted: &kvrail_store::MemberTask, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 (self.pool.place(buffer, at), self.pool.is_image(buffer))
             }
-            Memory::Client { .. } | Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
+            TaskMemory::Client { .. } | TaskMemory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
         // A client may wait for a page, and for the start.
         let class = if image || starting { Class::Demand } else { Class::Background };
