@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use kvrail_device::{ModeName, Namespace};
 
 use crate::cpu::{CpuMeter, MachineMeter, Meters, usable_cores};
-use crate::drive::{Clients, Load, Way, measure};
+use crate::drive::{Clients, DrivenArm, Load, measure};
 use crate::environment::ArmMode;
 use crate::files::FilesTarget;
 use crate::fio::Fio;
@@ -26,7 +26,7 @@ const CORES_FOR_CLIENTS: usize = 4;
 
 /// The data that an arm moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ArmKind {
     /// Bytes of the volume, at places.
     Volume,
     /// Blocks of the store, by keys.
@@ -41,7 +41,7 @@ pub struct Driven {
     /// Its name in the report.
     pub name: String,
     /// The data that it moves.
-    pub kind: Kind,
+    pub kind: ArmKind,
     /// Where it goes.
     pub target: Box<dyn Target>,
     /// Why it uses its mode.
@@ -114,7 +114,7 @@ impl Arms {
             if name == CHECKED { Box::new(target.checked()) } else { Box::new(target) };
         let (name, reason) = (name.to_owned(), ground.reason.clone());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let (kind, meters) = (Kind::Volume, meters(pids)?);
+        let (kind, meters) = (ArmKind::Volume, meters(pids)?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
@@ -138,7 +138,7 @@ impl Arms {
         let target: Box<dyn Target> = Box::new(store);
         let (name, reason) = (STORE.to_owned(), "as the volume".to_owned());
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
-        let (kind, meters) = (Kind::Store, meters(pids)?);
+        let (kind, meters) = (ArmKind::Store, meters(pids)?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
@@ -154,7 +154,7 @@ impl Arms {
         let cores = chosen(options, apart(&ground.poller_cores, usable_cores()?));
         self.driven.push(Driven {
             name: FILES.to_owned(),
-            kind: Kind::Files,
+            kind: ArmKind::Files,
             target: Box::new(files),
             reason: "a file for each block".to_owned(),
             meters: meters(&[])?,
@@ -180,7 +180,7 @@ impl Arms {
         let target = RawTarget::open(&ground.members, ground.geometry, ground.io, mode)?;
         let target: Box<dyn Target> = Box::new(target);
         let cores = chosen(options, pollers_first(&ground.poller_cores, usable_cores()?));
-        let (kind, meters) = (Kind::Volume, meters(&[])?);
+        let (kind, meters) = (ArmKind::Volume, meters(&[])?);
         self.driven.push(Driven { name, kind, target, reason, meters, cores });
         Ok(None)
     }
@@ -239,7 +239,7 @@ impl Arms {
     /// The arm that fills and verifies the volume: raw where there is one.
     #[must_use]
     pub fn keeper(&self) -> Option<&dyn Target> {
-        let volumes = || self.driven.iter().filter(|arm| arm.kind == Kind::Volume);
+        let volumes = || self.driven.iter().filter(|arm| arm.kind == ArmKind::Volume);
         let raw = volumes().find(|arm| arm.name == RAW);
         raw.or(volumes().next()).map(|arm| arm.target.as_ref())
     }
@@ -255,8 +255,8 @@ impl Arms {
 impl Driven {
     /// As the drivers see it.
     #[must_use]
-    pub fn way(&self) -> Way<'_> {
-        Way { target: self.target.as_ref(), meters: &self.meters, cores: &self.cores }
+    pub fn way(&self) -> DrivenArm<'_> {
+        DrivenArm { target: self.target.as_ref(), meters: &self.meters, cores: &self.cores }
     }
 
     /// Runs a case once.

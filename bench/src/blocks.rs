@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use kvrail_units::Size;
 use uuid::Uuid;
 
-use crate::arms::Kind;
+use crate::arms::ArmKind;
 use crate::drive::{Sweep, Tally, sweep};
 use crate::plan::{Case, Op};
 use crate::port::KeyedTarget;
@@ -75,16 +75,16 @@ impl Blocks {
 
 /// The blocks of the arms with keys.
 #[derive(Debug, Default)]
-pub(crate) struct Held(pub(crate) Vec<(Kind, Blocks)>);
+pub(crate) struct KeyedBlocks(pub(crate) Vec<(ArmKind, Blocks)>);
 
-impl Held {
+impl KeyedBlocks {
     /// Of an arm of this kind.
-    pub(crate) fn of(&self, kind: Kind) -> Option<&Blocks> {
+    pub(crate) fn of(&self, kind: ArmKind) -> Option<&Blocks> {
         self.0.iter().find(|(held, _)| *held == kind).map(|(_, blocks)| blocks)
     }
 
     /// Of an arm of this kind, to change.
-    pub(crate) fn of_mut(&mut self, kind: Kind) -> Option<&mut Blocks> {
+    pub(crate) fn of_mut(&mut self, kind: ArmKind) -> Option<&mut Blocks> {
         self.0.iter_mut().find(|(held, _)| *held == kind).map(|(_, blocks)| blocks)
     }
 

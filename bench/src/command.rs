@@ -12,12 +12,12 @@ use crate::harness::Harness;
 use crate::options::BenchOptions;
 use crate::report::{table, write_log};
 use crate::run::run;
-use crate::runner::Results;
+use crate::runner::BenchmarkResults;
 use crate::serving;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// A table for people.
     #[default]
     Table,
@@ -28,7 +28,7 @@ pub enum Format {
 /// Whether everything that was read was right and every operation ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub enum RunVerdict {
     /// No error, no wrong byte.
     Clean,
     /// Every byte that was read is right, but operations failed; the report lists them.
@@ -45,9 +45,9 @@ pub enum Verdict {
 pub fn command(
     options: &BenchOptions,
     harness: &mut dyn Harness,
-    format: Format,
+    format: OutputFormat,
     out: &mut dyn Write,
-) -> Result<Verdict> {
+) -> Result<RunVerdict> {
     options.check_files().map_err(BenchError::Options)?;
     if options.trace.is_some() {
         return serve(options, harness, format, out);
@@ -58,19 +58,19 @@ pub fn command(
     };
     let report = &results.report;
     let printed = match format {
-        Format::Table => print(out, &table(report)),
-        Format::Json => print(out, &format!("{}\n", report.json()?)),
+        OutputFormat::Table => print(out, &table(report)),
+        OutputFormat::Json => print(out, &format!("{}\n", report.json()?)),
     };
     write_files(options, &results)?;
     printed?;
     Ok(verdict(report.verify_failures(), report.errors()))
 }
 
-fn verdict(wrong: u64, errors: u64) -> Verdict {
+fn verdict(wrong: u64, errors: u64) -> RunVerdict {
     match (wrong, errors) {
-        (0, 0) => Verdict::Clean,
-        (0, _) => Verdict::Failed,
-        _ => Verdict::WrongData,
+        (0, 0) => RunVerdict::Clean,
+        (0, _) => RunVerdict::Failed,
+        _ => RunVerdict::WrongData,
     }
 }
 
@@ -78,14 +78,14 @@ fn verdict(wrong: u64, errors: u64) -> Verdict {
 fn serve(
     options: &BenchOptions,
     harness: &mut dyn Harness,
-    format: Format,
+    format: OutputFormat,
     out: &mut dyn Write,
-) -> Result<Verdict> {
+) -> Result<RunVerdict> {
     let served = serving::play(options, harness)?;
     let json = serde_json::to_string_pretty(&served)?;
     let printed = match format {
-        Format::Table => print(out, &serving::table(&served)),
-        Format::Json => print(out, &format!("{json}\n")),
+        OutputFormat::Table => print(out, &serving::table(&served)),
+        OutputFormat::Json => print(out, &format!("{json}\n")),
     };
     if let Some(path) = &options.json {
         write_file(path, |out| Ok(writeln!(out, "{json}")?))?;
@@ -98,7 +98,7 @@ fn print(out: &mut dyn Write, text: &str) -> Result<(), BenchError> {
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
-fn write_files(options: &BenchOptions, results: &Results) -> Result<()> {
+fn write_files(options: &BenchOptions, results: &BenchmarkResults) -> Result<()> {
     if let Some(path) = &options.json {
         let json = results.report.json()?;
         write_file(path, |out| Ok(writeln!(out, "{json}")?))?;

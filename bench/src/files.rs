@@ -16,9 +16,9 @@ use rustix::io::{pread, pwrite, retry_on_intr};
 use tempfile::TempDir;
 
 use crate::port::{
-    Direction, Done, Fault, KeyedTarget, Operation, Port, Shape, Target, Wait, Work,
+    Direction, Done, Fault, KeyedTarget, Operation, Port, PortShape, Target, TurnWait, Work,
 };
-use crate::raw::Memory;
+use crate::raw::PortBuffers;
 
 /// Of lengths and memory, in bytes: what O_DIRECT takes everywhere.
 const ALIGNMENT: usize = 4096;
@@ -175,11 +175,11 @@ impl Target for Arc<FilesTarget> {
         unit_bytes
     }
 
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         let area = self.area();
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
         ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
-        let memory = Memory::new(shape)?;
+        let memory = PortBuffers::new(shape)?;
         work(&mut FilesPort { area, memory, ended: Vec::with_capacity(shape.slots as usize) })
     }
 }
@@ -188,7 +188,7 @@ impl Target for Arc<FilesTarget> {
 #[derive(Debug)]
 struct FilesPort {
     area: Arc<BlockArea>,
-    memory: Memory,
+    memory: PortBuffers,
     ended: Vec<Done>,
 }
 
@@ -207,7 +207,7 @@ impl Port for FilesPort {
         Ok(())
     }
 
-    fn turn(&mut self, _: Wait, done: &mut Vec<Done>) -> Result<()> {
+    fn turn(&mut self, _: TurnWait, done: &mut Vec<Done>) -> Result<()> {
         done.append(&mut self.ended);
         Ok(())
     }

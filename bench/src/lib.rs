@@ -38,10 +38,10 @@ pub mod statistics;
 pub mod stream;
 pub mod versions;
 
-pub use command::{Format, Verdict, command};
+pub use command::{OutputFormat, RunVerdict, command};
 pub use error::BenchError;
 pub use harness::{FileHarness, Ground, Harness, NullLane, STRIPE_BYTES, Sidecar};
 pub use options::{ArmName, BenchOptions, Progress};
 pub use report::LEGEND;
 pub use run::run;
-pub use runner::{Outcome, Results};
+pub use runner::{BenchmarkResults, Outcome};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use kvrail_device::{ModeName, UnknownMode};
 use kvrail_nvme::Selector;
-use kvrail_replay::{SEGMENTS_MAX, SEGMENTS_MIN, Shape};
+use kvrail_replay::{MemberShape, SEGMENTS_MAX, SEGMENTS_MIN};
 use kvrail_units::Size;
 use rustix::fs::{Access, access};
 use serde::Serialize;
@@ -295,10 +295,10 @@ impl BenchOptions {
     ///
     /// # Errors
     /// Names the option and the limit where no store can have this layout.
-    pub fn store_shape(&self, members: u64) -> Result<Shape> {
+    pub fn store_shape(&self, members: u64) -> Result<MemberShape> {
         let serving = self.serving()?;
         let blocks = self.volume_size / u64::from(serving.block_bytes) / members;
-        Shape::of(blocks, serving.block_bytes).with_context(|| {
+        MemberShape::of(blocks, serving.block_bytes).with_context(|| {
             format!(
                 "--volume-size {}: no store has {blocks} blocks of --block {} on each of {members} \
                  members: it has {SEGMENTS_MIN} to {SEGMENTS_MAX} segments of one or more; name \

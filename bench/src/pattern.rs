@@ -46,7 +46,7 @@ pub struct Pattern {
 
 /// The content of a wrong sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum WrongSector {
     /// A sector of this volume from another place.
     Misdirected {
         /// Where it belongs.
@@ -93,24 +93,24 @@ pub struct Mismatch {
     /// The version it should have.
     pub version: u64,
     /// The content that was found.
-    pub found: Found,
+    pub found: WrongSector,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "expected offset {} version {}, found ", self.offset, self.version)?;
         match self.found {
-            Found::Misdirected { offset, version } => {
+            WrongSector::Misdirected { offset, version } => {
                 write!(f, "offset {offset} version {version}: misdirected")
             }
-            Found::Stale { version } => write!(f, "version {version}: stale"),
-            Found::Newer { version } => write!(f, "version {version}: newer than expected"),
-            Found::Foreign { offset, version } => {
+            WrongSector::Stale { version } => write!(f, "version {version}: stale"),
+            WrongSector::Newer { version } => write!(f, "version {version}: newer than expected"),
+            WrongSector::Foreign { offset, version } => {
                 write!(f, "another volume's offset {offset} version {version}")
             }
-            Found::Torn { at } => write!(f, "a body that is wrong from byte {at} on: torn"),
-            Found::Zeroes => f.write_str("zeroes"),
-            Found::Garbage { first } => write!(f, "no pattern (first word {first:#018x})"),
+            WrongSector::Torn { at } => write!(f, "a body that is wrong from byte {at} on: torn"),
+            WrongSector::Zeroes => f.write_str("zeroes"),
+            WrongSector::Garbage { first } => write!(f, "no pattern (first word {first:#018x})"),
         }
     }
 }
@@ -176,8 +176,11 @@ impl Pattern {
         let (expected, version) = (&right[..tail.len()], version.into());
         if let Some(byte) = tail.iter().zip(expected).position(|(is, should)| is != should) {
             wrong += 1;
-            first =
-                first.or(Some(Mismatch { offset: at, version, found: Found::Torn { at: byte } }));
+            first = first.or(Some(Mismatch {
+                offset: at,
+                version,
+                found: WrongSector::Torn { at: byte },
+            }));
         }
         (wrong, first)
     }
@@ -210,21 +213,21 @@ impl Pattern {
         let (tag, at, is) = (word(0), word(1), word(2));
         let genuine = word(3) == key(tag, at, is);
         let found = if sector.iter().all(|byte| *byte == 0) {
-            Found::Zeroes
+            WrongSector::Zeroes
         } else if !genuine {
-            Found::Garbage { first: tag }
+            WrongSector::Garbage { first: tag }
         } else if tag != self.tag {
-            Found::Foreign { offset: at, version: is }
+            WrongSector::Foreign { offset: at, version: is }
         } else if at != offset {
-            Found::Misdirected { offset: at, version: is }
+            WrongSector::Misdirected { offset: at, version: is }
         } else if is < version {
-            Found::Stale { version: is }
+            WrongSector::Stale { version: is }
         } else if is > version {
-            Found::Newer { version: is }
+            WrongSector::Newer { version: is }
         } else {
             let body = |index: &usize| word(*index) != BODY[*index] ^ word(3);
             let wrong = (HEADER_WORDS..WORDS).find(body).unwrap_or(HEADER_WORDS);
-            Found::Torn { at: wrong * 8 }
+            WrongSector::Torn { at: wrong * 8 }
         };
         Mismatch { offset, version, found }
     }
@@ -242,7 +245,7 @@ fn key(tag: u64, offset: u64, version: u64) -> u64 {
 mod tests {
     use uuid::Uuid;
 
-    use super::{Found, Pattern, SECTOR_BYTES};
+    use super::{Pattern, SECTOR_BYTES, WrongSector};
 
     const AT: u64 = 3 << 20;
 
@@ -256,7 +259,7 @@ mod tests {
         bytes
     }
 
-    fn found(bytes: &[u8], version: u32) -> Found {
+    fn found(bytes: &[u8], version: u32) -> WrongSector {
         let (wrong, first) = pattern().verify(bytes, AT, version);
         assert!(wrong > 0, "the mismatch was not seen");
         first.unwrap().found
@@ -271,10 +274,13 @@ mod tests {
 
     #[test]
     fn a_stale_block_is_told_from_a_misdirected_one() {
-        assert_eq!(found(&block(AT, 6), 7), Found::Stale { version: 6 });
-        assert_eq!(found(&block(AT, 8), 7), Found::Newer { version: 8 });
+        assert_eq!(found(&block(AT, 6), 7), WrongSector::Stale { version: 6 });
+        assert_eq!(found(&block(AT, 8), 7), WrongSector::Newer { version: 8 });
         let elsewhere = block(AT + 8192, 7);
-        assert_eq!(found(&elsewhere, 7), Found::Misdirected { offset: AT + 8192, version: 7 });
+        assert_eq!(
+            found(&elsewhere, 7),
+            WrongSector::Misdirected { offset: AT + 8192, version: 7 }
+        );
         let (wrong, _) = pattern().verify(&elsewhere, AT, 7);
         assert_eq!(wrong, 8, "every sector is counted");
         assert!(pattern().sample(&elsewhere, AT, 7).is_some());
@@ -284,9 +290,9 @@ mod tests {
     fn another_volume_zeroes_and_garbage_are_named() {
         let mut foreign = vec![0; 4096];
         Pattern::new(Uuid::from_u128(1)).fill(&mut foreign, AT, 7);
-        assert_eq!(found(&foreign, 7), Found::Foreign { offset: AT, version: 7 });
-        assert_eq!(found(&[0; 4096], 7), Found::Zeroes);
-        assert!(matches!(found(&[0xa5; 4096], 7), Found::Garbage { .. }));
+        assert_eq!(found(&foreign, 7), WrongSector::Foreign { offset: AT, version: 7 });
+        assert_eq!(found(&[0; 4096], 7), WrongSector::Zeroes);
+        assert!(matches!(found(&[0xa5; 4096], 7), WrongSector::Garbage { .. }));
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
         }
         let mut torn = good;
         torn[100] ^= 1;
-        assert_eq!(found(&torn, 7), Found::Torn { at: 96 });
+        assert_eq!(found(&torn, 7), WrongSector::Torn { at: 96 });
     }
 
     #[test]
@@ -312,7 +318,7 @@ mod tests {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1;
             let (wrong, first) = pattern().verify(&bytes, AT, 7);
-            assert_eq!((wrong, first.unwrap().found), (1, Found::Torn { at: at - 1024 }));
+            assert_eq!((wrong, first.unwrap().found), (1, WrongSector::Torn { at: at - 1024 }));
         }
     }
 

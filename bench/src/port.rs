@@ -82,7 +82,7 @@ pub struct Done {
 
 /// How long a `turn` may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum TurnWait {
     /// Only look.
     No,
     /// Until at least one operation has ended.
@@ -91,7 +91,7 @@ pub enum Wait {
 
 /// The shape of a port.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct PortShape {
     /// Operations in flight at most, each with a buffer of its own.
     pub slots: u32,
     /// Bytes of each buffer.
@@ -120,7 +120,7 @@ pub trait Port {
     ///
     /// # Errors
     /// When the arm cannot go on at all.
-    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()>;
+    fn turn(&mut self, wait: TurnWait, done: &mut Vec<Done>) -> Result<()>;
 
     /// Asks which blocks are there: `LOOKUP_KEYS`, from the one at this place on, and waits for the
     /// answer.
@@ -162,7 +162,7 @@ pub trait Target: Sync + fmt::Debug {
     ///
     /// # Errors
     /// When the port cannot be opened, with the remedy, or the error of `work`.
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()>;
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()>;
 }
 
 /// A way to blocks that have keys: a place stands for one, which is put and got as a whole.

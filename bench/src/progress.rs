@@ -32,13 +32,13 @@ pub(crate) fn warn_when_busy(progress: Progress) -> Result<()> {
 
 /// Shows it.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownProgress {
     bar: ProgressBar,
     /// Since when, where lines are written.
     lines: Option<Instant>,
 }
 
-impl Shown {
+impl ShownProgress {
     pub(crate) fn new(progress: Progress) -> Self {
         let bar = match progress {
             // Hidden by the library when standard error is no terminal.

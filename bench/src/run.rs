@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_device::DirectIo;
 
-use crate::arms::{Arms, Driven, Kind, run_fio, scratch_bytes};
-use crate::blocks::{Blocks, Held};
+use crate::arms::{ArmKind, Arms, Driven, run_fio, scratch_bytes};
+use crate::blocks::{Blocks, KeyedBlocks};
 use crate::cpu::CpuMeter;
 use crate::drive::{Clients, Load, Sweep, Tally};
 use crate::environment::Environment;
@@ -21,7 +21,7 @@ use crate::plan::{
 use crate::port::KeyedTarget;
 use crate::progress::warn_when_busy;
 use crate::report::{Comparison, Ratio, aims};
-use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
+use crate::runner::{BenchmarkResults, Outcome, Rounds, Runner, Suite};
 use crate::sidecar;
 use crate::versions::VersionMap;
 
@@ -48,7 +48,7 @@ struct StorageRun<'a> {
     clients: Clients,
     map: VersionMap,
     /// The blocks of the arms with keys.
-    held: Held,
+    held: KeyedBlocks,
     cases: Vec<Case>,
     /// Of the case that runs.
     load: Load,
@@ -59,7 +59,7 @@ struct StorageRun<'a> {
 /// # Errors
 /// When the options contradict each other, the ground cannot be made, or an arm breaks down. Failed
 /// operations and wrong bytes are no error here: the report counts them.
-pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Results> {
+pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<BenchmarkResults> {
     let cases = options.cases().map_err(BenchError::Options)?;
     let unit_bytes = version_unit_bytes(&cases);
     let pattern_bytes = options.volume_size / u64::from(unit_bytes) * u64::from(unit_bytes);
@@ -78,7 +78,7 @@ fn on(
     cases: Vec<Case>,
     mut ground: Ground,
     (pattern_bytes, unit_bytes): (u64, u32),
-) -> Result<Results> {
+) -> Result<BenchmarkResults> {
     ensure!(
         ground.geometry.capacity() >= pattern_bytes,
         "the volume has {} bytes, {pattern_bytes} are wanted; give a smaller --volume-size",
@@ -91,12 +91,12 @@ fn on(
     let store = ground.sidecar.as_ref().and_then(|sidecar| sidecar.store.clone());
     let mut arms = Arms::build(options, &mut ground, pattern_bytes)?;
     let (volume, span_bytes) = (ground.uuid, options.volume_size / STORE_SHARE);
-    let store = store.map(|target| (Kind::Store, Box::new(target) as Box<dyn KeyedTarget>));
+    let store = store.map(|target| (ArmKind::Store, Box::new(target) as Box<dyn KeyedTarget>));
     let files =
-        arms.files.take().map(|target| (Kind::Files, Box::new(target) as Box<dyn KeyedTarget>));
+        arms.files.take().map(|target| (ArmKind::Files, Box::new(target) as Box<dyn KeyedTarget>));
     let keyed = store.into_iter().chain(files);
     let held = keyed.map(|(kind, target)| (kind, Blocks::new(target, volume, span_bytes)));
-    let held = Held(held.collect());
+    let held = KeyedBlocks(held.collect());
     let mut environment = environment(options, &ground, &arms, pattern_bytes);
     if let Some(client) = &served {
         environment.buffers += &sidecar::unregistered(client)?;
@@ -249,21 +249,25 @@ impl Suite for StorageRun<'_> {
 }
 
 /// Whether an arm takes part in a case.
-fn takes(arm: &Driven, case: &Case, held: &Held) -> bool {
+fn takes(arm: &Driven, case: &Case, held: &KeyedBlocks) -> bool {
     match arm.kind {
-        Kind::Volume => case.fits_volumes(),
+        ArmKind::Volume => case.fits_volumes(),
         kind => held.of(kind).is_some_and(|blocks| blocks.take(case)),
     }
 }
 
 /// The versions of what an arm moves.
-fn map_of<'a>(arm: &Driven, volume: &'a mut VersionMap, held: &'a mut Held) -> &'a mut VersionMap {
+fn map_of<'a>(
+    arm: &Driven,
+    volume: &'a mut VersionMap,
+    held: &'a mut KeyedBlocks,
+) -> &'a mut VersionMap {
     held.of_mut(arm.kind).map_or(volume, Blocks::map)
 }
 
 impl StorageRun<'_> {
     /// The data that the arms of a case move.
-    fn kinds(&self, case: &Case) -> Vec<Kind> {
+    fn kinds(&self, case: &Case) -> Vec<ArmKind> {
         let taking = self.arms.driven.iter().filter(|arm| takes(arm, case, &self.held));
         taking.map(|arm| arm.kind).collect()
     }

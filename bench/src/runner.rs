@@ -13,7 +13,7 @@ use crate::environment::Environment;
 use crate::options::Progress;
 use crate::plan::CaseInfo;
 use crate::port::Target;
-use crate::progress::Shown;
+use crate::progress::ShownProgress;
 use crate::report::{Comparison, LogEntry, Report, Run, SCHEMA, Verification};
 use crate::statistics::{Figures, Relation, median};
 use crate::versions::VersionMap;
@@ -112,7 +112,7 @@ impl Rounds {
 
 /// A report, and the histograms it was made from.
 #[derive(Clone, Debug)]
-pub struct Results {
+pub struct BenchmarkResults {
     /// The report.
     pub report: Report,
     /// The histograms.
@@ -123,7 +123,7 @@ pub struct Results {
 
 /// A benchmark while it runs.
 pub(crate) struct Runner {
-    shown: Shown,
+    shown: ShownProgress,
     load: LoadMeter,
     rounds: Rounds,
     /// Planned rates of the cases.
@@ -139,7 +139,7 @@ impl Runner {
     /// processes.
     pub(crate) fn new(method: &str, progress: Progress, ours: CpuMeter) -> Self {
         Self {
-            shown: Shown::new(progress),
+            shown: ShownProgress::new(progress),
             load: LoadMeter::begin(ours),
             rounds: Rounds::default(),
             planned: Vec::new(),
@@ -239,7 +239,7 @@ impl Runner {
         mut self,
         suite: &dyn Suite,
         environment: Environment,
-    ) -> Result<Results> {
+    ) -> Result<BenchmarkResults> {
         self.shown.end();
         let load = self.load.load()?;
         if load.is_busy() {
@@ -276,6 +276,6 @@ impl Runner {
             verification: self.verification,
             notes: Vec::new(),
         };
-        Ok(Results { report, log: self.log, begun: self.begun })
+        Ok(BenchmarkResults { report, log: self.log, begun: self.begun })
     }
 }

@@ -27,7 +27,7 @@ impl SlotStream {
     /// # Panics
     /// If the share has no block for the slot; the plan sees to it (`Case::span_bytes_min`).
     #[must_use]
-    pub fn new(case: &Case, origin: Origin, slot: u32) -> Self {
+    pub fn new(case: &Case, origin: StreamOrigin, slot: u32) -> Self {
         let block = u64::from(case.block_bytes);
         let blocks = origin.share_bytes / block / u64::from(case.depth);
         assert!(blocks > 0, "every slot owns at least one block");
@@ -58,7 +58,7 @@ impl SlotStream {
 
 /// Where a client's streams come from.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct StreamOrigin {
     /// The seed of the whole run.
     pub seed: u64,
     /// First byte of the client's share.
@@ -106,12 +106,12 @@ impl Schedule {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Origin, Schedule, SlotStream};
+    use super::{Schedule, SlotStream, StreamOrigin};
     use crate::plan::{Arrivals, Case, Op};
     use crate::port::Direction;
 
-    const ORIGIN: Origin =
-        Origin { seed: 1, base: 1 << 20, share_bytes: 101 * 4096, read_percent: 70 };
+    const ORIGIN: StreamOrigin =
+        StreamOrigin { seed: 1, base: 1 << 20, share_bytes: 101 * 4096, read_percent: 70 };
 
     #[test]
     fn slots_never_meet_and_stay_in_their_share() {
@@ -133,7 +133,7 @@ mod tests {
     fn the_same_seed_gives_the_same_operations() {
         let case = Case::closed(Op::Mixed, 4096, 4);
         let take = |seed, slot| {
-            let mut stream = SlotStream::new(&case, Origin { seed, ..ORIGIN }, slot);
+            let mut stream = SlotStream::new(&case, StreamOrigin { seed, ..ORIGIN }, slot);
             (0..100).map(|_| stream.next_operation()).collect::<Vec<_>>()
         };
         assert_eq!(take(1, 2), take(1, 2));

@@ -40,15 +40,15 @@ impl VersionMap {
     }
 
     /// The whole area as one share.
-    pub fn whole(&mut self) -> Share<'_> {
-        Share { base: 0, unit_bytes: self.unit_bytes, versions: &mut self.versions }
+    pub fn whole(&mut self) -> ClientShare<'_> {
+        ClientShare { base: 0, unit_bytes: self.unit_bytes, versions: &mut self.versions }
     }
 
     /// One disjoint share for each client of the case, of equally many whole blocks.
     ///
     /// # Panics
     /// If the case's blocks are no multiple of the unit: the plan computed the unit from them.
-    pub fn shares(&mut self, case: &Case) -> Vec<Share<'_>> {
+    pub fn shares(&mut self, case: &Case) -> Vec<ClientShare<'_>> {
         assert!(case.block_bytes.is_multiple_of(self.unit_bytes), "the unit divides every block");
         let blocks = self.span_bytes() / u64::from(case.block_bytes) / u64::from(case.clients);
         let bytes = blocks * u64::from(case.block_bytes);
@@ -58,20 +58,20 @@ impl VersionMap {
             .chunks_exact_mut(units)
             .take(case.clients as usize)
             .zip(0..)
-            .map(|(versions, client)| Share { base: client * bytes, unit_bytes, versions })
+            .map(|(versions, client)| ClientShare { base: client * bytes, unit_bytes, versions })
             .collect()
     }
 }
 
 /// A part of the area that only one client reads and writes.
 #[derive(Debug)]
-pub struct Share<'a> {
+pub struct ClientShare<'a> {
     base: u64,
     unit_bytes: u32,
     versions: &'a mut [u32],
 }
 
-impl Share<'_> {
+impl ClientShare<'_> {
     /// First byte of the share in the volume.
     #[must_use]
     pub fn base(&self) -> u64 {
@@ -156,7 +156,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::{UNKNOWN, VersionMap};
-    use crate::pattern::{Found, Pattern};
+    use crate::pattern::{Pattern, WrongSector};
     use crate::plan::{Case, Op};
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(share.sample(&pattern, &bytes, 8192), None);
         share.written(12_288, 4096, 6);
         let (wrong, first) = share.verify(&pattern, &bytes, 8192);
-        assert_eq!((wrong, first.unwrap().found), (8, Found::Stale { version: 5 }));
+        assert_eq!((wrong, first.unwrap().found), (8, WrongSector::Stale { version: 5 }));
         assert!(share.sample(&pattern, &bytes, 8192).is_some());
     }
 

@@ -10,7 +10,9 @@ use kvrail_bench::port::Target;
 use kvrail_bench::raw::RawTarget;
 use kvrail_bench::report::Report;
 use kvrail_bench::versions::VersionMap;
-use kvrail_bench::{BenchOptions, FileHarness, Format, Ground, Harness, Verdict, command, run};
+use kvrail_bench::{
+    BenchOptions, FileHarness, Ground, Harness, OutputFormat, RunVerdict, command, run,
+};
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_ring::Geometry;
 use uuid::Uuid;
@@ -95,8 +97,8 @@ fn json_and_log_are_written_and_read_back() {
     let log = dir.path().join("latency.hlog");
     let mut out = Vec::new();
     let options = here(&format!("--block 4KiB --depth 1 --hdr-log {}", log.display()));
-    let verdict = command(&options, &mut harness(), Format::Json, &mut out).unwrap();
-    assert_eq!(verdict, Verdict::Clean);
+    let verdict = command(&options, &mut harness(), OutputFormat::Json, &mut out).unwrap();
+    assert_eq!(verdict, RunVerdict::Clean);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["schema"], 2);
     let run = &json["runs"][0];

@@ -13,15 +13,15 @@ use anyhow::Result;
 use clap::Parser;
 use kvrail_bench::drive::{Sweep, sweep};
 use kvrail_bench::port::{
-    Direction, Done, Fault, KeyedTarget, Operation, Port, Shape, Target, Wait, Work,
+    Direction, Done, Fault, KeyedTarget, Operation, Port, PortShape, Target, TurnWait, Work,
 };
 use kvrail_bench::report::Ratio;
-use kvrail_bench::sidecar::{Serving, attach};
+use kvrail_bench::sidecar::{ServingSidecar, attach};
 use kvrail_bench::versions::VersionMap;
 use kvrail_bench::{BenchOptions, Ground, Harness, run};
 use kvrail_device::{DirectIo, Interrupt, NullDevice, NullOptions, Uring, UringOptions, open_path};
 use kvrail_poller::{
-    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
+    CpuBinding, DeviceBudget, InFlightBytes, Mailbox, PollerHandle, Route, Setup, StoreSetup, start,
 };
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{DeviceIndex, Doorbell, Geometry, PollerIndex};
@@ -85,7 +85,7 @@ fn setup(device: u16, routes: &[Route]) -> Setup {
     Setup {
         routes: routes.to_vec(),
         devices: vec![DeviceIndex(device)],
-        budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
+        budgets: vec![DeviceBudget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
         stores: Vec::new(),
         spin_ns: 20_000,
         beat_ns: 200_000_000,
@@ -160,7 +160,7 @@ impl Harness for InProcess {
         self.running = Some(Running { directory, handle, thread });
         let (store, null_volume) = (Some("store".to_owned()), Some("null".to_owned()));
         let volume = "bench".to_owned();
-        attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
+        attach(&ServingSidecar { socket, volume, store, null_volume, null_store: None }, options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -294,7 +294,7 @@ fn what_was_read_back_goes_when_its_turn_comes() {
         let mut done = Vec::new();
         port.stage(0, Operation { direction, offset: block << 20, bytes })?;
         while done.is_empty() {
-            port.turn(Wait::ForOne, &mut done)?;
+            port.turn(TurnWait::ForOne, &mut done)?;
         }
         Ok(done[0].outcome)
     };
@@ -312,7 +312,7 @@ fn what_was_read_back_goes_when_its_turn_comes() {
         }
         Ok(())
     };
-    store.with_port(Shape { slots: 1, buffer_bytes: bytes }, &mut work).unwrap();
+    store.with_port(PortShape { slots: 1, buffer_bytes: bytes }, &mut work).unwrap();
     assert_eq!(gone, first);
     drop((store, ground));
     harness.close().unwrap();
@@ -333,7 +333,7 @@ impl Target for Turned {
         self.0.sweep_bytes(unit_bytes)
     }
 
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         self.0.with_port(shape, &mut |port| work(&mut TurnedPort(port)))
     }
 }
@@ -347,7 +347,7 @@ impl Port for TurnedPort<'_> {
         self.0.stage(slot, operation)
     }
 
-    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
+    fn turn(&mut self, wait: TurnWait, done: &mut Vec<Done>) -> Result<()> {
         let before = done.len();
         self.0.turn(wait, done)?;
         for ended in &done[before..] {

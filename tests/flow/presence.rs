@@ -7,7 +7,7 @@ use kvrail_client::{
     Arena, BlockKey, BlockRequest, Identity, Lookup, LookupExtent, Namespace, Pages, Presence,
     Queue, Status,
 };
-use kvrail_memory::{Region, Sealing, View};
+use kvrail_memory::{Region, Sealing, WordView};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
     PacketBuffer, SidecarMessage, Version, unspill,
@@ -207,7 +207,7 @@ fn a_table_can_only_be_read() {
             }
             rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("sealed once more");
         }
-        View::open(copy(), *bytes).expect("mapped for reading");
+        WordView::open(copy(), *bytes).expect("mapped for reading");
     }
     assert!((0..500).all(|number| writer.probe(number) != Presence::Absent));
     writer.put(501);

@@ -76,8 +76,8 @@ impl Device {
             Self::Cuda(number) => {
                 let gpu = Cuda::open(number)?;
                 let export = match export {
-                    Export::Descriptor => kvrail_gpu::cuda::Export::Vmm,
-                    Export::Legacy => kvrail_gpu::cuda::Export::Legacy,
+                    Export::Descriptor => kvrail_gpu::cuda::ExportMethod::Vmm,
+                    Export::Legacy => kvrail_gpu::cuda::ExportMethod::Legacy,
                 };
                 let uuid = gpu.identity().uuid;
                 (uuid, Box::new(move |bytes| gpu.allocate_for(export, bytes)))

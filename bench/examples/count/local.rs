@@ -11,8 +11,8 @@ use kvrail_poller::{STORE_OWNERS, StoreSetup};
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent};
 use kvrail_ring::{DeviceIndex, Epoch, Geometry};
 use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard,
-    ServedStore, ServerConfig,
+    Access, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard, ServedStore,
+    ServerConfig, SidecarIdentity,
 };
 use kvrail_store::{Members, Start};
 use kvrail_volume::{StoreMember, StoreShape};
@@ -38,7 +38,7 @@ pub(crate) fn config(directory: &Path, spin_ns: u64) -> ServerConfig {
             pools: Vec::new(),
         },
         numa: NumaPolicy::Anywhere,
-        identity: Identity { epoch: Epoch(1), version: "local".into() },
+        identity: SidecarIdentity { epoch: Epoch(1), version: "local".into() },
         spin: SpinHints { spin_ns, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
@@ -55,7 +55,7 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
     let bytes = StoreSetup::pool_bytes(&config);
     let (pool, _) = Region::create_best("kvrail-store", bytes).expect("some memory");
     let members = Members::first(1);
-    let identity = kvrail_store::Identity {
+    let identity = kvrail_store::StoreIdentity {
         volume: 1,
         instance: 2,
         seed: 3,

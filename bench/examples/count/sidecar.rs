@@ -12,7 +12,8 @@ use kvrail_device::{
     UringOptions, open_path,
 };
 use kvrail_poller::{
-    Budget, InFlightBytes, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup, TickOutcome,
+    DeviceBudget, InFlightBytes, Mailbox, Poller, PollerHandle, PollerStats, Route, Setup,
+    TickOutcome,
 };
 use kvrail_protocol::VolumeInfo;
 use kvrail_ring::{DeviceIndex, Doorbell, Geometry, PollerIndex};
@@ -97,7 +98,7 @@ pub(crate) fn start<D: Device>(devices: Vec<D>, content: Content) -> Result<Serv
     let setup = Setup {
         routes: vec![Route { geometry, members: vec![DeviceIndex(0)] }],
         devices: vec![DeviceIndex(0)],
-        budgets: vec![Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
+        budgets: vec![DeviceBudget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) }],
         stores: store.into_iter().map(|store| (0, store)).collect(),
         spin_ns: 0,
         beat_ns: 200_000_000,

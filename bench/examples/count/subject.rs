@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use kvrail_bench::port::{self, Direction, Operation, Port, Shape, Target};
+use kvrail_bench::port::{self, Direction, Operation, Port, PortShape, Target};
 use kvrail_bench::raw::RawTarget;
 use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 use kvrail_device::{Device, DirectIo, Driver, ModeName};
@@ -152,7 +152,7 @@ fn counted_client_poll(reader: &mut CountReader) {
 fn raw(mode: ModeName, device: &Path) -> Result<()> {
     let geometry = sidecar::geometry(u64::from(BATCH * READ_BYTES));
     let target = RawTarget::open(&[device.to_owned()], geometry, DirectIo::Required, mode)?;
-    let shape = Shape { slots: BATCH, buffer_bytes: READ_BYTES };
+    let shape = PortShape { slots: BATCH, buffer_bytes: READ_BYTES };
     let mut done = Vec::with_capacity(BATCH as usize);
     target.with_port(shape, &mut |port| {
         for _ in 0..ROUNDS {
@@ -179,5 +179,5 @@ fn counted_client_raw_stage(port: &mut dyn Port) -> Result<()> {
 
 #[inline(never)]
 fn counted_client_raw_turn(port: &mut dyn Port, done: &mut Vec<port::Done>) -> Result<()> {
-    port.turn(port::Wait::No, done)
+    port.turn(port::TurnWait::No, done)
 }

@@ -31,7 +31,7 @@ enum Rank {
 
 /// A request as its line has it; other fields may stand beside these.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct TraceLine {
     timestamp: f64,
     hash_ids: Vec<i128>,
     #[serde(default)]
@@ -42,7 +42,7 @@ pub(crate) struct Line {
     until: Option<f64>,
 }
 
-impl Line {
+impl TraceLine {
     /// Reads a line.
     ///
     /// # Errors

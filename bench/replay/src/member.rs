@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kvrail_store::{Config, Memory, Pool, Task, Verb};
+use kvrail_store::{MemberTask, Pool, StoreConfig, TaskMemory, Verb};
 
 const PAGE: usize = kvrail_store::PAGE_BYTES;
 /// The buffer that the store reads pages into; the others are for blocks on the move.
@@ -10,7 +10,7 @@ const PAGES: u16 = 0;
 
 /// The pages of a member, by their numbers.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct SimulatedMember {
     pages: HashMap<u64, Box<[u8]>>,
     /// First page of what was read into the buffer for pages.
     read_at: u64,
@@ -19,8 +19,8 @@ pub(crate) struct Member {
     first_image: u16,
 }
 
-impl Member {
-    pub(crate) fn new(config: &Config) -> Self {
+impl SimulatedMember {
+    pub(crate) fn new(config: &StoreConfig) -> Self {
         Self {
             pages: HashMap::new(),
             read_at: 0,
@@ -30,8 +30,8 @@ impl Member {
     }
 
     /// Executes the store's tasks.
-    pub(crate) fn perform(&mut self, task: &Task) {
-        let Memory::Pool { buffer, .. } = task.memory else { return };
+    pub(crate) fn perform(&mut self, task: &MemberTask) {
+        let TaskMemory::Pool { buffer, .. } = task.memory else { return };
         let at = task.offset / PAGE as u64;
         match task.verb {
             Verb::Read if buffer == PAGES => self.read_at = at,
@@ -47,7 +47,7 @@ impl Member {
     }
 }
 
-impl Pool for Member {
+impl Pool for SimulatedMember {
     fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
         assert!(buffer == PAGES && bytes.len() == PAGE, "pages are read one by one");
         match self.pages.get(&(self.read_at + u64::from(at) / PAGE as u64)) {

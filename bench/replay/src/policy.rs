@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::peers::{Belady, Lru, Order, Peer, S3Fifo};
+use crate::peers::{Belady, Lru, Order, PeerCache, S3Fifo};
 use crate::trace::Trace;
 
 /// A policy: the store or a cache of single blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Policy {
+pub enum CachePolicy {
     /// The store, which takes everything.
     All,
     /// The store with a write budget: bytes written for each byte asked for, moves and records
@@ -24,9 +24,9 @@ pub enum Policy {
     Belady,
 }
 
-impl Policy {
+impl CachePolicy {
     /// The cache of single blocks, with the given capacity; none for the store.
-    pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn Peer>> {
+    pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn PeerCache>> {
         let distinct = trace.distinct();
         Some(match self {
             Self::All | Self::Budget(_) => return None,
@@ -41,7 +41,7 @@ impl Policy {
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for CachePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::All => "kvrail, all admitted",

@@ -35,7 +35,7 @@ impl Sizes {
 
 /// Facts about a block while a trace is read.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SeenBlock {
     /// The request that asked for it last.
     request: u32,
     /// The block before it in the first request that asked for it.
@@ -44,8 +44,8 @@ struct Seen {
 
 /// Collects the facts and notes.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    blocks: Vec<Seen>,
+pub(crate) struct TraceReading {
+    blocks: Vec<SeenBlock>,
     odd: Oddities,
     latest_ns: u64,
     /// Sizes if a prompt's last block may be cut short, and if only whole blocks count.
@@ -53,7 +53,7 @@ pub(crate) struct Reading {
     all_whole: Sizes,
 }
 
-impl Reading {
+impl TraceReading {
     pub(crate) fn new() -> Self {
         Self {
             blocks: Vec::new(),
@@ -80,7 +80,7 @@ impl Reading {
         for block in blocks {
             let at = *block as usize;
             if at == self.blocks.len() {
-                self.blocks.push(Seen { request: NONE, behind });
+                self.blocks.push(SeenBlock { request: NONE, behind });
             }
             let seen = &mut self.blocks[at];
             let repeated = std::mem::replace(&mut seen.request, request) == request;
@@ -111,11 +111,11 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use super::Reading;
+    use super::TraceReading;
     use crate::line::Hints;
 
     fn tokens_of(prompts: &[(u64, u32)]) -> Option<u64> {
-        let mut reading = Reading::new();
+        let mut reading = TraceReading::new();
         for (request, (tokens, blocks)) in (0..).zip(prompts) {
             let blocks: Vec<_> = (0..*blocks).collect();
             reading.take(request, (0, Hints::default()), &blocks, Some(*tokens));

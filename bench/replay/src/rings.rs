@@ -5,7 +5,7 @@ use kvrail_store::{Budget, Chain, Members};
 use crate::line::Hints;
 use crate::player::Keyed;
 use crate::report::StoreCounts;
-use crate::store::{Replayed, Shape, lower_half};
+use crate::store::{MemberShape, Replayed, lower_half};
 
 /// The uid of the namespace.
 const UID: u64 = 1;
@@ -42,7 +42,7 @@ impl Rings {
     /// Members of this shape, each with its share of the budget.
     pub(crate) fn new(
         (count, placement): (u16, Placement),
-        shape: Shape,
+        shape: MemberShape,
         (block_bytes, budget): (u32, Budget),
     ) -> Result<Self, String> {
         let share = match budget {

@@ -7,13 +7,13 @@ use kvrail_store::{Budget, SEGMENTS_MAX, SEGMENTS_MIN};
 use thiserror::Error;
 
 use crate::line::Hints;
-use crate::peers::Peer;
+use crate::peers::PeerCache;
 use crate::player::request;
-use crate::policy::Policy;
+use crate::policy::CachePolicy;
 use crate::report::{Report, Run, StoreCounts, StreamReport};
 use crate::rings::{Placement, Rings};
-use crate::share::Share;
-use crate::store::Shape;
+use crate::share::CacheSize;
+use crate::store::MemberShape;
 use crate::trace::Trace;
 
 const DAY_NS: f64 = 86_400e9;
@@ -25,9 +25,9 @@ const BLOCK_NS: u64 = 1_000_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Sizes of the cache.
-    pub sizes: Vec<Share>,
+    pub sizes: Vec<CacheSize>,
     /// The policies, in the order of the report.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<CachePolicy>,
     /// Bytes of a block, 1 to 128 MiB.
     pub block_bytes: u32,
     /// Members of the store, 1 to 64, each with its share of the size.
@@ -39,7 +39,7 @@ pub struct Plan {
 impl Plan {
     /// Blocks asked for in all runs: what progress counts up to.
     #[must_use]
-    pub fn work(&self, streams: &[Stream]) -> u64 {
+    pub fn work(&self, streams: &[RequestStream]) -> u64 {
         let asked: u64 = streams.iter().map(|stream| stream.trace.asked()).sum();
         asked * (self.sizes.len() * self.policies.len()) as u64
     }
@@ -47,19 +47,19 @@ impl Plan {
 
 /// Requests as a store sees them.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RequestStream {
     /// The trace's name in the report.
     pub name: String,
     /// The memory tier above.
-    pub below: Option<Share>,
+    pub below: Option<CacheSize>,
     /// The requests.
     pub trace: Trace,
 }
 
-impl Stream {
+impl RequestStream {
     /// A trace, and what is left of it below each of these tiers.
     #[must_use]
-    pub fn with_tiers(name: &str, trace: Trace, tiers: &[Share]) -> Vec<Self> {
+    pub fn with_tiers(name: &str, trace: Trace, tiers: &[CacheSize]) -> Vec<Self> {
         let stream = |below, trace| Self { name: name.to_owned(), below, trace };
         let below: Vec<_> =
             tiers.iter().map(|tier| stream(Some(*tier), trace.below(*tier))).collect();
@@ -79,7 +79,7 @@ pub struct ReplayError(String);
 /// # Errors
 /// `ReplayError` when the store breaks its contract.
 pub fn replay(
-    streams: &[Stream],
+    streams: &[RequestStream],
     plan: &Plan,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Report, ReplayError> {
@@ -113,7 +113,7 @@ pub fn replay(
 }
 
 /// A stream that has not been played yet.
-fn about(stream: &Stream) -> StreamReport {
+fn about(stream: &RequestStream) -> StreamReport {
     let facts = stream.trace.facts();
     StreamReport {
         trace: stream.name.clone(),
@@ -127,8 +127,8 @@ fn about(stream: &Stream) -> StreamReport {
 /// One run.
 struct Job<'a> {
     plan: &'a Plan,
-    size: Share,
-    policy: Policy,
+    size: CacheSize,
+    policy: CachePolicy,
 }
 
 impl Job<'_> {
@@ -144,7 +144,7 @@ impl Job<'_> {
             let (hits, written) = play(&mut *cache, trace, progress);
             return Ok(Ok(self.ran((hits, written * u64::from(block_bytes)), None, trace)));
         }
-        let Some(shape) = Shape::of(blocks / u64::from(members), block_bytes) else {
+        let Some(shape) = MemberShape::of(blocks / u64::from(members), block_bytes) else {
             return Ok(Err(format!(
                 "{} at {}: {blocks} blocks are too {} for a store, of which each member has {} to \
                  {} segments",
@@ -179,20 +179,20 @@ impl Job<'_> {
 
 /// A policy's write budget in bytes a day: its share of the trace's requested bytes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-fn budget(policy: Policy, trace: &Trace, block_bytes: u32) -> Budget {
-    let Policy::Budget(share) = policy else { return Budget::Unlimited };
+fn budget(policy: CachePolicy, trace: &Trace, block_bytes: u32) -> Budget {
+    let CachePolicy::Budget(share) = policy else { return Budget::Unlimited };
     let asked_bytes = trace.asked() as f64 * f64::from(block_bytes);
-    let days = Pace::of(trace).span_ns as f64 / DAY_NS;
+    let days = ReplayPace::of(trace).span_ns as f64 / DAY_NS;
     Budget::BytesPerDay((share * asked_bytes / days) as u64)
 }
 
 /// The times at which a store gets requests: their own, stretched where they leave too little time.
-struct Pace {
+struct ReplayPace {
     trace_ns: u64,
     span_ns: u64,
 }
 
-impl Pace {
+impl ReplayPace {
     fn of(trace: &Trace) -> Self {
         let trace_ns = trace.span_ns();
         Self { trace_ns, span_ns: trace_ns.max(trace.asked() * BLOCK_NS) }
@@ -219,7 +219,7 @@ impl Pace {
 }
 
 /// Hits inside unbroken prefixes, and blocks written.
-fn play(cache: &mut dyn Peer, trace: &Trace, progress: &(dyn Fn(u64) + Sync)) -> (u64, u64) {
+fn play(cache: &mut dyn PeerCache, trace: &Trace, progress: &(dyn Fn(u64) + Sync)) -> (u64, u64) {
     let (mut hits, mut written) = (0, 0);
     for (_, blocks) in trace.iter() {
         let found = cache.request(blocks);
@@ -239,7 +239,7 @@ fn play_store(
     if budget != Budget::Unlimited {
         store.fill()?;
     }
-    let (pace, mut hits, mut before) = (Pace::of(trace), 0, 0);
+    let (pace, mut hits, mut before) = (ReplayPace::of(trace), 0, 0);
     for (at_ns, hints, blocks) in trace.hinted() {
         let played_ns = pace.at(at_ns, before);
         store.pass(played_ns, pace.hints(hints, at_ns, played_ns));

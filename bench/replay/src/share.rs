@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 /// A share of the trace's different blocks, or a number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Share {
+pub enum CacheSize {
     /// Of the different blocks, in percent.
     Percent(f64),
     /// Blocks.
     Blocks(u64),
 }
 
-impl Share {
+impl CacheSize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100 %")]
     pub(crate) fn blocks(self, distinct: u32) -> u64 {
         match self {
@@ -22,7 +22,7 @@ impl Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for CacheSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Percent(percent) => write!(f, "{percent} %"),
@@ -31,7 +31,7 @@ impl fmt::Display for Share {
     }
 }
 
-impl FromStr for Share {
+impl FromStr for CacheSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -1,13 +1,13 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Chain, Config, DeclineReason, Discard, Durability, Extent, Get, Got, Hint,
-    Identity, Key, Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN,
-    SpaceId, Start, Stats, Status, Store, Times,
+    Begun, Budget, Chain, DeclineReason, Discard, Durability, Extent, Get, Got, Hint, Key, Members,
+    Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start, Stats,
+    Status, Store, StoreConfig, StoreIdentity, Times,
 };
 
 use crate::line::Hints;
-use crate::member::Member;
+use crate::member::SimulatedMember;
 use crate::report::StoreCounts;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -36,27 +36,27 @@ const SECONDS_1970: u32 = 1_700_000_000;
 #[derive(Debug)]
 pub(crate) struct Replayed {
     store: Store,
-    member: Member,
+    member: SimulatedMember,
     space: SpaceId,
     now: Now,
     /// Hints of the blocks that are put.
     hint: Hint,
     block_bytes: u32,
-    shape: Shape,
+    shape: MemberShape,
     /// The counters before the trace began.
     filled: Stats,
 }
 
 /// The layout of a member of a store for the given number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct MemberShape {
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Segments.
     pub segments: u64,
 }
 
-impl Shape {
+impl MemberShape {
     /// The largest segments of which there are enough, else the smallest that hold a block: enough
     /// are `SEGMENTS`, or `SEGMENTS_OF_FEW` where one takes a few blocks at most. There is no store
     /// for fewer blocks than its fewest segments hold, or for more than its most.
@@ -88,15 +88,19 @@ fn in_segment(segment_bytes: u64, block_bytes: u32) -> Option<u64> {
 
 impl Replayed {
     /// Makes a store, and its namespace.
-    pub(crate) fn new(shape: Shape, block_bytes: u32, budget: Budget) -> Result<Self, String> {
+    pub(crate) fn new(
+        shape: MemberShape,
+        block_bytes: u32,
+        budget: Budget,
+    ) -> Result<Self, String> {
         let config = config(shape, block_bytes, budget);
         let mut store = Store::new(&config).map_err(|why| why.to_string())?;
         let now = Now { ns: 1, unix: SECONDS_1970 };
         let members = Members::first(1);
         let identity =
-            Identity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
+            StoreIdentity { volume: 1, instance: 2, seed: 3, member: 0, members, generation: 1 };
         store.start(Start::Create(identity), now);
-        let member = Member::new(&config);
+        let member = SimulatedMember::new(&config);
         let (space, hint, filled) = (SpaceId::NONE, Hint::default(), Stats::default());
         let mut replay = Self { store, member, space, now, hint, block_bytes, shape, filled };
         replay.turn_until(|replay| replay.store.phase() == Phase::Serving)?;
@@ -241,9 +245,9 @@ fn unix(at_ns: u64) -> u32 {
     SECONDS_1970.saturating_add(seconds)
 }
 
-fn config(shape: Shape, block_bytes: u32, budget: Budget) -> Config {
+fn config(shape: MemberShape, block_bytes: u32, budget: Budget) -> StoreConfig {
     let padded = block_bytes.next_multiple_of(512);
-    Config {
+    StoreConfig {
         area_bytes: FRONT_BYTES.max(shape.segment_bytes.min(1 << 20))
             + shape.segments * shape.segment_bytes,
         logical_block: 512,
@@ -296,7 +300,7 @@ fn mix(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Shape;
+    use super::MemberShape;
 
     #[test]
     fn segments_are_many_and_take_more_than_a_block() {
@@ -310,9 +314,9 @@ mod tests {
             (9140, 16 * MIB, 609),
             (182_790, 256 * MIB, 716),
         ] {
-            let shape = Some(Shape { segment_bytes, segments });
-            assert_eq!(Shape::of(blocks, 1 << 20), shape, "{blocks}");
+            let shape = Some(MemberShape { segment_bytes, segments });
+            assert_eq!(MemberShape::of(blocks, 1 << 20), shape, "{blocks}");
         }
-        assert_eq!(Shape::of(5, 1 << 20), None, "fewer than a store has segments");
+        assert_eq!(MemberShape::of(5, 1 << 20), None, "fewer than a store has segments");
     }
 }

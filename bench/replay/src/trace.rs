@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::line::{EXPECTED, Hints, Line};
-use crate::peers::{Lru, Order, Peer};
-use crate::reading::Reading;
+use crate::line::{EXPECTED, Hints, TraceLine};
+use crate::peers::{Lru, Order, PeerCache};
+use crate::reading::TraceReading;
 use crate::report::{Oddities, TraceFacts};
-use crate::share::Share;
+use crate::share::CacheSize;
 
 /// Bytes of a line at most: millions of ids. A drive named by mistake may have no line at all.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -60,7 +60,7 @@ pub enum TraceError {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+struct TraceRequest {
     at_ns: u64,
     first: u32,
     end: u32,
@@ -70,7 +70,7 @@ struct Request {
 /// Requests in the order of their times, with the blocks of their prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    requests: Vec<Request>,
+    requests: Vec<TraceRequest>,
     /// Numbers of blocks: ids in the order in which they first appear.
     blocks: Vec<u32>,
     distinct: u32,
@@ -80,12 +80,12 @@ pub struct Trace {
 
 /// Numbers for ids. Nearly all traces have ids that half as many bytes hold.
 #[derive(Debug, Default)]
-struct Numbers {
+struct BlockNumbers {
     narrow: HashMap<u64, u32>,
     wide: HashMap<i128, u32>,
 }
 
-impl Numbers {
+impl BlockNumbers {
     fn of(&mut self, id: i128) -> u32 {
         let next = small(self.narrow.len() + self.wide.len());
         match u64::try_from(id) {
@@ -120,7 +120,7 @@ impl Trace {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, TraceError> {
         let mut trace = Self::default();
-        let (mut numbers, mut reading) = (Numbers::default(), Reading::new());
+        let (mut numbers, mut reading) = (BlockNumbers::default(), TraceReading::new());
         let (mut text, mut bytes) = (Vec::new(), 0);
         for line in 1.. {
             text.clear();
@@ -138,7 +138,7 @@ impl Trace {
             if read as u64 > LINE_BYTES_MAX {
                 return Err(wrong("the line is longer than 64 MiB".to_owned()));
             }
-            let request = Line::read(&text).map_err(wrong)?;
+            let request = TraceLine::read(&text).map_err(wrong)?;
             if u32::try_from(trace.blocks.len() + request.ids().len()).is_err() {
                 return Err(TraceError::TooLong { path: path.to_owned(), line });
             }
@@ -164,7 +164,7 @@ impl Trace {
         let first = small(self.blocks.len());
         self.blocks.extend(blocks);
         let end = small(self.blocks.len());
-        self.requests.push(Request { at_ns, first, end, hints });
+        self.requests.push(TraceRequest { at_ns, first, end, hints });
         &self.blocks[first as usize..]
     }
 
@@ -172,7 +172,7 @@ impl Trace {
     /// blocks. The tier takes all blocks of each request and evicts tails of prompts before their
     /// heads. A request that finds all of its blocks in the tier does not reach the store.
     #[must_use]
-    pub fn below(&self, tier: Share) -> Self {
+    pub fn below(&self, tier: CacheSize) -> Self {
         let mut below = Self { distinct: self.distinct, ..Self::default() };
         below.block_tokens = self.block_tokens;
         let mut cache = Lru::new(tier.blocks(self.distinct), self.distinct, Order::TailFirst);
@@ -250,7 +250,7 @@ impl Trace {
     /// The same, with the hints of each request, whose times begin as the trace's do.
     pub(crate) fn hinted(&self) -> impl Iterator<Item = (u64, Hints, &[u32])> {
         let begin = self.requests.first().map_or(0, |request| request.at_ns);
-        let blocks = |it: &Request| &self.blocks[it.first as usize..it.end as usize];
+        let blocks = |it: &TraceRequest| &self.blocks[it.first as usize..it.end as usize];
         let hints = move |Hints { priority, until_ns }| Hints {
             priority,
             until_ns: until_ns.map(|until| until - begin),

@@ -54,12 +54,12 @@ impl MachineLoad {
 pub struct LoadMeter {
     ours: CpuMeter,
     begin: MachineLoad,
-    before: Option<Mark>,
+    before: Option<CpuReading>,
 }
 
 /// CPU seconds since the machine started, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Mark {
+struct CpuReading {
     at_ns: u64,
     /// In programs and in system calls, of all processes and the kernel's threads.
     working: f64,
@@ -91,7 +91,7 @@ impl LoadMeter {
         let Some((before, now)) = self.before.zip(self.mark()?) else { return Ok(self.begin) };
         let all = (now.at_ns - before.at_ns) as f64 / 1e9 * f64::from(now.cores);
         let percent = |seconds: f64| (seconds / all * 100.0).clamp(0.0, 100.0);
-        let others = |of: &Mark| of.working - of.ours - of.kernel;
+        let others = |of: &CpuReading| of.working - of.ours - of.kernel;
         Ok(MachineLoad {
             others_percent: percent(others(&now) - others(&before)),
             steal_percent: percent(now.stolen - before.stolen),
@@ -99,14 +99,14 @@ impl LoadMeter {
         })
     }
 
-    fn mark(&self) -> Result<Option<Mark>> {
+    fn mark(&self) -> Result<Option<CpuReading>> {
         let at_ns = MonotonicClock.now_ns();
         let Some((working, stolen, cores)) = working_and_stolen(&read("/proc/stat")) else {
             return Ok(None);
         };
         let ours = self.ours.seconds()? + children_seconds(&read("/proc/self/stat"));
         let kernel = seconds_of_all(ProcessKind::KernelThread, &[]).values().sum();
-        Ok(Some(Mark { at_ns, working, stolen, cores, ours, kernel }))
+        Ok(Some(CpuReading { at_ns, working, stolen, cores, ours, kernel }))
     }
 }
 

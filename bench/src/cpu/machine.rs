@@ -14,7 +14,7 @@ pub(super) const STAT_STEP_NS: u64 = 10_000_000;
 
 /// Where the idle time of the cores is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum IdleSource {
     /// `/proc/timer_list`, for root: to the nanosecond.
     Timers,
     /// `/proc/stat`: in steps of 10 ms.
@@ -24,7 +24,7 @@ enum Source {
 /// Reads the idle time of all cores.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineMeter {
-    source: Source,
+    source: IdleSource,
     cores: u32,
 }
 
@@ -94,18 +94,18 @@ impl MachineMeter {
         let idles = full.trim().is_empty() || full.contains("null");
         let timers = fs::read_to_string("/proc/timer_list").ok().filter(|_| idles);
         if let Some(cores) = timers.and_then(|text| timers_idle_ns(&text, 0)).map(|idle| idle.1) {
-            return Some(Self { source: Source::Timers, cores });
+            return Some(Self { source: IdleSource::Timers, cores });
         }
         let (_, cores) = statistics_idle_ns(&fs::read_to_string("/proc/stat").ok()?)?;
-        Some(Self { source: Source::Statistics, cores })
+        Some(Self { source: IdleSource::Statistics, cores })
     }
 
     /// Its source, in words.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self.source {
-            Source::Timers => "idle time of all cores, to the nanosecond",
-            Source::Statistics => "idle time of all cores, in steps of 10 ms (more as root)",
+            IdleSource::Timers => "idle time of all cores, to the nanosecond",
+            IdleSource::Statistics => "idle time of all cores, in steps of 10 ms (more as root)",
         }
     }
 
@@ -113,13 +113,13 @@ impl MachineMeter {
     #[must_use]
     pub fn busy_seconds(&self) -> Option<f64> {
         let (path, now_ns) = match self.source {
-            Source::Timers => ("/proc/timer_list", MonotonicClock.now_ns()),
-            Source::Statistics => ("/proc/stat", MonotonicClock.now_ns()),
+            IdleSource::Timers => ("/proc/timer_list", MonotonicClock.now_ns()),
+            IdleSource::Statistics => ("/proc/stat", MonotonicClock.now_ns()),
         };
         let text = fs::read_to_string(path).ok()?;
         let (idle_ns, cores) = match self.source {
-            Source::Timers => timers_idle_ns(&text, now_ns)?,
-            Source::Statistics => statistics_idle_ns(&text)?,
+            IdleSource::Timers => timers_idle_ns(&text, now_ns)?,
+            IdleSource::Statistics => statistics_idle_ns(&text)?,
         };
         // A core that went on- or offline since would be a jump.
         (cores == self.cores)

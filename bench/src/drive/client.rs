@@ -7,11 +7,11 @@ use crate::drive::Window;
 use crate::drive::tally::Tally;
 use crate::pattern::Pattern;
 use crate::port::{Direction, Done, Fault, Operation, Port};
-use crate::versions::Share;
+use crate::versions::ClientShare;
 
 /// How a block that was read is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum BlockCheck {
     /// A few headers: for timed runs.
     Headers,
     /// Every byte: for passes that are not timed.
@@ -20,7 +20,7 @@ pub(super) enum Check {
 
 /// The operation a slot runs.
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct RunningOperation {
     operation: Operation,
     version: u32,
     from_ns: u64,
@@ -28,7 +28,7 @@ struct Running {
 
 /// An operation that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedOperation {
     pub(super) slot: u32,
     /// From its start, or its planned start.
     pub(super) from_ns: u64,
@@ -40,16 +40,16 @@ pub(super) struct Ended {
 pub(super) struct Client<'a, 'm> {
     pub(super) port: &'a mut dyn Port,
     pub(super) tally: Tally,
-    share: &'a mut Share<'m>,
+    share: &'a mut ClientShare<'m>,
     pattern: Pattern,
-    slots: Vec<Option<Running>>,
+    slots: Vec<Option<RunningOperation>>,
     in_flight: u32,
 }
 
 impl<'a, 'm> Client<'a, 'm> {
     pub(super) fn new(
         port: &'a mut dyn Port,
-        share: &'a mut Share<'m>,
+        share: &'a mut ClientShare<'m>,
         pattern: Pattern,
         slots: u32,
     ) -> Self {
@@ -77,7 +77,7 @@ impl<'a, 'm> Client<'a, 'm> {
     ) -> Result<()> {
         let version = self.fill(slot, operation, window);
         let from_ns = planned_ns.unwrap_or_else(|| MonotonicClock.now_ns());
-        self.slots[slot as usize] = Some(Running { operation, version, from_ns });
+        self.slots[slot as usize] = Some(RunningOperation { operation, version, from_ns });
         self.in_flight += 1;
         self.port.stage(slot, operation)
     }
@@ -98,10 +98,10 @@ impl<'a, 'm> Client<'a, 'm> {
     }
 
     /// Takes in an end: versions, comparison, errors. Counting is the driver's.
-    pub(super) fn finish(&mut self, done: Done, check: Check) -> Ended {
+    pub(super) fn finish(&mut self, done: Done, check: BlockCheck) -> EndedOperation {
         let running = self.slots[done.slot as usize].take().expect("a slot ends what it runs");
         self.in_flight -= 1;
-        let Running { operation, version, from_ns } = running;
+        let RunningOperation { operation, version, from_ns } = running;
         let Operation { direction, offset, bytes } = operation;
         match (direction, done.outcome) {
             (Direction::Read, Ok(())) => self.compare(done.slot, operation, check),
@@ -121,19 +121,19 @@ impl<'a, 'm> Client<'a, 'm> {
                 self.tally.failed("write", offset, fault);
             }
         }
-        Ended { slot: done.slot, from_ns, bytes, well: done.outcome.is_ok() }
+        EndedOperation { slot: done.slot, from_ns, bytes, well: done.outcome.is_ok() }
     }
 
-    fn compare(&mut self, slot: u32, operation: Operation, check: Check) {
+    fn compare(&mut self, slot: u32, operation: Operation, check: BlockCheck) {
         let Operation { offset, bytes, .. } = operation;
         let buffer = &self.port.buffer(slot)[..bytes as usize];
         let (wrong, first) = match check {
-            Check::Headers => {
+            BlockCheck::Headers => {
                 self.tally.sampled_blocks += 1;
                 let first = self.share.sample(&self.pattern, buffer, offset);
                 (u64::from(first.is_some()), first)
             }
-            Check::All => {
+            BlockCheck::All => {
                 self.tally.verified_bytes += u64::from(bytes);
                 self.share.verify(&self.pattern, buffer, offset)
             }

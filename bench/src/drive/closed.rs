@@ -4,8 +4,8 @@ use anyhow::Result;
 use kvrail_device::{Clock, MonotonicClock};
 
 use crate::drive::Window;
-use crate::drive::client::{Check, Client};
-use crate::port::{Direction, Operation, Wait};
+use crate::drive::client::{BlockCheck, Client};
+use crate::port::{Direction, Operation, TurnWait};
 use crate::stream::SlotStream;
 
 /// Keeps every slot busy until the window ends, and waits for the rest. Counts what ends within
@@ -20,10 +20,10 @@ pub(super) fn timed(
         client.start(slot, stream.next_operation(), None, window)?;
     }
     while client.in_flight() > 0 {
-        client.port.turn(Wait::ForOne, &mut done)?;
+        client.port.turn(TurnWait::ForOne, &mut done)?;
         let now_ns = MonotonicClock.now_ns();
         for done in done.drain(..) {
-            let ended = client.finish(done, Check::Headers);
+            let ended = client.finish(done, BlockCheck::Headers);
             if ended.well && window.holds(now_ns) {
                 client.tally.count(now_ns.saturating_sub(ended.from_ns), ended.bytes);
                 client.tally.last_ns = now_ns;
@@ -78,9 +78,9 @@ pub(super) fn read_back(
         client.start(slot, next(slot), None, untimed)?;
     }
     while client.in_flight() > 0 {
-        client.port.turn(Wait::ForOne, &mut done)?;
+        client.port.turn(TurnWait::ForOne, &mut done)?;
         for done in done.drain(..) {
-            let ended = client.finish(done, Check::All);
+            let ended = client.finish(done, BlockCheck::All);
             if MonotonicClock.now_ns() < until_ns {
                 client.start(ended.slot, next(ended.slot), None, untimed)?;
             }

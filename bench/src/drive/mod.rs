@@ -7,7 +7,7 @@ mod run;
 mod sweep;
 mod tally;
 
-pub use self::run::{Clients, Load, Sample, Way, measure};
+pub use self::run::{Clients, DrivenArm, Load, Sample, measure};
 pub use self::sweep::{Sweep, sweep};
 pub use self::tally::{Tally, latency_histogram};
 

@@ -9,8 +9,8 @@ use anyhow::Result;
 use kvrail_device::{Clock, MonotonicClock};
 
 use crate::drive::Window;
-use crate::drive::client::{Check, Client};
-use crate::port::Wait;
+use crate::drive::client::{BlockCheck, Client};
+use crate::port::TurnWait;
 use crate::stream::{Schedule, SlotStream};
 
 /// No arm gives up sooner: the machine may stand still for a moment, and short windows with it.
@@ -47,11 +47,11 @@ pub(super) fn timed(
             client.start(slot, operation, Some(planned_ns), window)?;
             planned_ns = begun_ns + schedule.next_ns();
         }
-        let wait = if free.is_empty() { Wait::ForOne } else { Wait::No };
+        let wait = if free.is_empty() { TurnWait::ForOne } else { TurnWait::No };
         client.port.turn(wait, &mut done)?;
         let now_ns = MonotonicClock.now_ns();
         for done in done.drain(..) {
-            let ended = client.finish(done, Check::Headers);
+            let ended = client.finish(done, BlockCheck::Headers);
             free.push_back(ended.slot);
             if ended.well && window.holds(ended.from_ns) {
                 client.tally.count(now_ns.saturating_sub(ended.from_ns), ended.bytes);

@@ -14,9 +14,9 @@ use crate::drive::tally::Tally;
 use crate::drive::{Window, closed, open};
 use crate::pattern::Pattern;
 use crate::plan::{Arrivals, Case, Op};
-use crate::port::{Port, Shape, Target};
-use crate::stream::{Origin, Schedule, SlotStream};
-use crate::versions::{Share, VersionMap};
+use crate::port::{Port, PortShape, Target};
+use crate::stream::{Schedule, SlotStream, StreamOrigin};
+use crate::versions::{ClientShare, VersionMap};
 
 /// Time between the opening of the gate and the first operation, so that all threads are awake.
 const GATE_NS: u64 = 1_000_000;
@@ -54,7 +54,7 @@ pub struct Clients {
 
 /// An arm as the drivers see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Way<'a> {
+pub struct DrivenArm<'a> {
     /// Where it goes.
     pub target: &'a dyn Target,
     /// Its cost.
@@ -102,7 +102,7 @@ impl Sample {
 /// # Errors
 /// When a port cannot be opened or the arm breaks down. Failed operations are counted instead.
 pub fn measure(
-    way: Way<'_>,
+    way: DrivenArm<'_>,
     case: &Case,
     load: Load,
     clients: &Clients,
@@ -160,7 +160,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// Messages of a client thread to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+enum ThreadMessage {
     Ready,
     Ended,
 }
@@ -168,19 +168,19 @@ enum Event {
 /// The own data of a client thread.
 struct Lot {
     index: usize,
-    events: Sender<Event>,
+    events: Sender<ThreadMessage>,
     gate: Receiver<Window>,
 }
 
 impl Drop for Lot {
     fn drop(&mut self) {
         // Also when the thread fails or panics before it was ready: the coordinator must not wait.
-        let _coordinator_gone = self.events.send(Event::Ended);
+        let _coordinator_gone = self.events.send(ThreadMessage::Ended);
     }
 }
 
-fn all_ready(events: &Receiver<Event>, clients: usize) -> bool {
-    (0..clients).all(|_| events.recv() == Ok(Event::Ready))
+fn all_ready(events: &Receiver<ThreadMessage>, clients: usize) -> bool {
+    (0..clients).all(|_| events.recv() == Ok(ThreadMessage::Ready))
 }
 
 fn first_error(threads: Vec<ScopedJoinHandle<'_, Result<Tally>>>) -> anyhow::Error {
@@ -211,23 +211,23 @@ fn sleep_until(ns: u64) {
 }
 
 fn client_thread(
-    way: Way<'_>,
+    way: DrivenArm<'_>,
     case: &Case,
     load: Load,
     clients: &Clients,
-    mut share: Share<'_>,
+    mut share: ClientShare<'_>,
     lot: Lot,
 ) -> Result<Tally> {
     if let Some(core) = way.cores.get(lot.index % way.cores.len().max(1)) {
         pin(*core)?;
     }
-    let shape = Shape { slots: case.requests(), buffer_bytes: case.block_bytes };
+    let shape = PortShape { slots: case.requests(), buffer_bytes: case.block_bytes };
     let mut tally = Tally::default();
     way.target
         .with_port(shape, &mut |port: &mut dyn Port| {
             let pattern = Pattern::new(clients.volume);
             let mut client = Client::new(port, &mut share, pattern, case.depth);
-            let _coordinator_gone = lot.events.send(Event::Ready);
+            let _coordinator_gone = lot.events.send(ThreadMessage::Ready);
             // A closed gate means that another client could not start.
             let Ok(window) = lot.gate.recv() else { return Ok(()) };
             timed(&mut client, case, load, clients, window)?;
@@ -247,7 +247,7 @@ fn timed(
 ) -> Result<()> {
     let (base, share_bytes) = client.extent();
     let Clients { seed, read_percent, .. } = *clients;
-    let origin = Origin { seed, base, share_bytes, read_percent };
+    let origin = StreamOrigin { seed, base, share_bytes, read_percent };
     let fresh: Vec<SlotStream> =
         (0..case.depth).map(|slot| SlotStream::new(case, origin, slot)).collect();
     let mut streams = fresh.clone();

@@ -4,10 +4,10 @@ use anyhow::{Result, ensure};
 use uuid::Uuid;
 
 use crate::drive::Window;
-use crate::drive::client::{Check, Client};
+use crate::drive::client::{BlockCheck, Client};
 use crate::drive::tally::Tally;
 use crate::pattern::Pattern;
-use crate::port::{Direction, Operation, Port, Shape, Target, Wait};
+use crate::port::{Direction, Operation, Port, PortShape, Target, TurnWait};
 use crate::versions::VersionMap;
 
 /// Bytes a sweep keeps in flight.
@@ -38,7 +38,7 @@ pub fn sweep(
     // The last operation of a sweep may be shorter.
     let piece = target.sweep_bytes(map.unit_bytes());
     let slots = (IN_FLIGHT_BYTES / piece).clamp(1, DEPTH_MAX);
-    let (shape, piece) = (Shape { slots, buffer_bytes: piece }, u64::from(piece));
+    let (shape, piece) = (PortShape { slots, buffer_bytes: piece }, u64::from(piece));
     let (mut share, mut tally) = (map.whole(), Tally::default());
     target.with_port(shape, &mut |port: &mut dyn Port| {
         let mut client = Client::new(port, &mut share, Pattern::new(volume), shape.slots);
@@ -72,9 +72,9 @@ fn go_over(
         client.start(slot, operation, None, Window::NONE)?;
     }
     while client.in_flight() > 0 {
-        client.port.turn(Wait::ForOne, &mut done)?;
+        client.port.turn(TurnWait::ForOne, &mut done)?;
         for done in done.drain(..) {
-            let ended = client.finish(done, Check::All);
+            let ended = client.finish(done, BlockCheck::All);
             swept += u64::from(ended.bytes);
             if let Some(operation) = left.next() {
                 client.start(ended.slot, operation, None, Window::NONE)?;

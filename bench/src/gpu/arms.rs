@@ -5,7 +5,7 @@ use kvrail_cufile::File;
 use kvrail_gpu::FileIndex;
 
 use super::case::{BlockShape, Field, GpuCase};
-use super::pollers::Pollers;
+use super::pollers::GpuPollers;
 
 /// One way to move blocks. In the order of the first round; names and words are the report's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,7 +93,7 @@ impl GpuArm {
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     /// The pollers of kvrail's arms, each pair for itself.
-    pub(super) pollers: Vec<(GpuArm, Pollers)>,
+    pub(super) pollers: Vec<(GpuArm, GpuPollers)>,
     /// The volume's files for batches of cuFile; none where it cannot be used.
     pub(super) batched: Vec<FileIndex>,
     /// The same for its blocking calls; none with the stand-in.
@@ -102,7 +102,7 @@ pub(super) struct Sets {
 
 impl Sets {
     /// The pollers of an arm.
-    pub(super) fn of(&mut self, arm: GpuArm) -> Option<&mut Pollers> {
+    pub(super) fn of(&mut self, arm: GpuArm) -> Option<&mut GpuPollers> {
         // The ceiling is the same way to other memory.
         let arm = if arm == GpuArm::Host { GpuArm::Staged } else { arm };
         self.pollers.iter_mut().find(|(known, _)| *known == arm).map(|(_, pollers)| pollers)

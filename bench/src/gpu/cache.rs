@@ -15,13 +15,13 @@ use crate::port::Direction;
 
 /// A cache of KV blocks.
 #[derive(Debug)]
-pub(super) struct GpuCache {
+pub(super) struct KvCache {
     memories: Vec<Box<dyn OwnMemory>>,
     pub(super) region: Arc<GpuRegion>,
     case: GpuCase,
 }
 
-impl GpuCache {
+impl KvCache {
     /// Each memory with bytes of its own, which no place of the volume has.
     pub(super) fn new(gpu: &dyn Gpu, case: GpuCase, pattern: &Pattern) -> Result<Self> {
         let mut memories = Vec::new();

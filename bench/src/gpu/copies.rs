@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use kvrail_gpu::cuda::Cuda;
-use kvrail_gpu::{Gpu, GpuRegion, Move, Progress, Staging, StagingOptions, Way as CopyWay};
+use kvrail_gpu::{Gpu, GpuRegion, LaunchProgress, Move, Staging, StagingOptions, Way as CopyWay};
 
 use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
@@ -68,7 +68,7 @@ pub(super) fn mover(
         let since = Instant::now();
         let it = Move { region, block, start: 0, length: case.block_bytes, staged: 0 };
         if let Some(launch) = mover.launch(way(case), &[it])? {
-            while mover.progress(launch)? == Progress::Running {
+            while mover.progress(launch)? == LaunchProgress::Running {
                 std::hint::spin_loop();
             }
             meter.moved(case.block_bytes, block, 0, since);

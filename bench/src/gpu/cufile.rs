@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use kvrail_cufile::{Buffer, CuFile, Direction as Way, File};
+use kvrail_cufile::{Buffer, CuFile, File, TransferDirection as Way};
 use kvrail_gpu::{Backing, BatchIo, DirectEntry, DirectGpu, DirectWay, FileIndex};
 
-use super::cache::GpuCache;
+use super::cache::KvCache;
 use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use super::volume::Volume;
@@ -92,7 +92,7 @@ impl<'a> Hand<'a> {
 
 /// The state that all handles share.
 struct Job<'a> {
-    cache: &'a GpuCache,
+    cache: &'a KvCache,
     case: GpuCase,
     way: DirectWay,
     volume: &'a Volume,
@@ -103,7 +103,7 @@ struct Job<'a> {
 pub(super) fn batches(
     gpu: &dyn DirectGpu,
     (volume, files): (&Volume, &[FileIndex]),
-    cache: &GpuCache,
+    cache: &KvCache,
     case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
@@ -142,11 +142,11 @@ pub(super) fn batches(
 pub(super) fn calls(
     library: &Arc<CuFile>,
     (volume, files): (&Volume, &[File]),
-    cache: &GpuCache,
+    cache: &KvCache,
     case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {
-    let registered = |memory: &kvrail_gpu::Memory| match &memory.backing {
+    let registered = |memory: &kvrail_gpu::RegionMemory| match &memory.backing {
         Backing::Gpu(Some(buffer)) => Some(Arc::clone(buffer)),
         _ => None,
     };

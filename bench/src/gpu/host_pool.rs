@@ -11,7 +11,7 @@ use kvrail_gpu::{Staging, StagingOptions, Way as CopyWay};
 use kvrail_memory::{Lease, LeasePool, Region};
 use rustix::io::{pread, pwrite};
 
-use super::cache::GpuCache;
+use super::cache::KvCache;
 use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
 use super::volume::Volume;
@@ -24,7 +24,7 @@ const THREADS: u32 = 16;
 pub(super) fn run(
     cuda: &Cuda,
     (volume, files): (&Volume, &[OwnedFd]),
-    cache: &GpuCache,
+    cache: &KvCache,
     case: GpuCase,
     mut meter: Meter<'_>,
 ) -> Result<Moved> {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, Ring, Status};
+use kvrail_ring::{AdaptiveSpin, Opcode, RegionId, Request, RingBell, Status};
 
 use super::case::{GpuCase, KV_BLOCKS};
 use super::meter::{Meter, Moved};
-use super::pollers::{GPU, HOST, Pollers};
+use super::pollers::{GPU, GpuPollers, HOST};
 use crate::port::Direction;
 
 /// As a sidecar's clients: longest spin for the next completion, in nanoseconds.
@@ -30,7 +30,7 @@ struct GpuFlight {
 
 /// Keeps `depth` requests in flight until the time is over.
 pub(super) fn run(
-    pollers: &mut Pollers,
+    pollers: &mut GpuPollers,
     case: GpuCase,
     memory: BlockMemory,
     mut meter: Meter<'_>,
@@ -58,7 +58,7 @@ pub(super) fn run(
             *flight = Some(it);
             open += 1;
         }
-        if pollers.lane.publish() == Ring::Now {
+        if pollers.lane.publish() == RingBell::Now {
             pollers.doorbell.ring();
         }
         if open == 0 {

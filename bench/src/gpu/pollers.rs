@@ -12,16 +12,16 @@ use kvrail_device::{
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice,
-    Member, Port, PortOptions, Staging, StagingOptions, choose,
+    MemberFile, Port, PortOptions, Staging, StagingOptions, choose,
 };
 use kvrail_memory::{AllowedCpu, HeapBlock, Pinned, Region, Topology};
 use kvrail_poller::{
-    Budget, Command, CpuBinding, InFlightBytes, LaneSeat, Mailbox, Notice, PollerHandle,
-    QueueDoorbell, Route, SessionSlot, Setup, TenantSlot,
+    CpuBinding, DeviceBudget, InFlightBytes, LaneSeat, Mailbox, Notice, PollerCommand,
+    PollerHandle, QueueDoorbell, Route, SessionSlot, Setup, TenantSlot,
 };
 use kvrail_ring::wake::settle;
 use kvrail_ring::{
-    ClientLane, ClientSleep, DeviceIndex, Doorbell, Geometry, PollerIndex, RegionId, Segment,
+    ClientLane, ClientSleep, DeviceIndex, Doorbell, Geometry, PollerIndex, QueueSegment, RegionId,
     ThreadWaker, drain_doorbell_set,
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -57,7 +57,7 @@ fn seats() -> Result<(Option<AllowedCpu>, Option<AllowedCpu>)> {
 
 /// Both pollers, running.
 #[derive(Debug)]
-pub(super) struct Pollers {
+pub(super) struct GpuPollers {
     device: PollerHandle,
     gpu: GpuPollerHandle,
     pub(super) lane: ClientLane,
@@ -108,7 +108,7 @@ fn gpu_side(gpu: &dyn Gpu, choices: &[Choice]) -> Result<GpuSide> {
     Ok(GpuSide { ports, setup, mailbox })
 }
 
-impl Pollers {
+impl GpuPollers {
     /// Between the files and the GPU, by the mechanism wanted.
     pub(super) fn on_files(
         gpu: &dyn Gpu,
@@ -120,7 +120,7 @@ impl Pollers {
         for (path, (file, again)) in volume.members.iter().zip(open()?.into_iter().zip(open()?)) {
             let name = path.display().to_string();
             options.push(UringOptions::new(&name, file));
-            choices.push(choose(gpu, Member { name, file: again }, wanted)?);
+            choices.push(choose(gpu, MemberFile { name, file: again }, wanted)?);
         }
         let mode = ModeChoice::Fixed(ModeName::Interrupt);
         let open =
@@ -131,7 +131,7 @@ impl Pollers {
     /// Without a device: what staging alone does.
     pub(super) fn on_nothing(gpu: &dyn Gpu, volume: &Volume) -> Result<Self> {
         let reason = "no device".to_owned();
-        let choice = Choice { route: kvrail_gpu::Route::Staged, path: None, reason };
+        let choice = Choice { route: kvrail_gpu::CopyRoute::Staged, path: None, reason };
         let bytes = volume.bytes();
         let options = NullOptions { capacity_bytes: bytes, ..NullOptions::default() };
         let open = move || Ok(vec![NullDevice::new(options)]);
@@ -164,7 +164,7 @@ impl Pollers {
             Self { device, gpu, lane, doorbell, sleep, hear, choices, host, volume_bytes };
         let memory = Arc::clone(&pollers.host) as Arc<dyn Pinned>;
         let (session, buffer) = (SESSION, BufferIndex(0));
-        pollers.tell(Command::Attach { session, region: HOST, buffer, memory })?;
+        pollers.tell(PollerCommand::Attach { session, region: HOST, buffer, memory })?;
         Ok(pollers)
     }
 
@@ -182,12 +182,12 @@ impl Pollers {
     /// Attaches the GPU memory of a case.
     pub(super) fn attach(&self, memory: Arc<dyn RemoteMemory>) -> Result<()> {
         let buffer = BufferIndex(BUFFERS_MAX);
-        self.tell(Command::AttachRemote { session: SESSION, region: GPU, buffer, memory })
+        self.tell(PollerCommand::AttachRemote { session: SESSION, region: GPU, buffer, memory })
     }
 
     /// Detaches it again; nothing holds it when this returns.
     pub(super) fn detach(&self) -> Result<()> {
-        self.tell(Command::Detach(SESSION, GPU))
+        self.tell(PollerCommand::Detach(SESSION, GPU))
     }
 
     /// Sleeps until there is a completion, as a client of a sidecar does.
@@ -202,7 +202,7 @@ impl Pollers {
         Ok(())
     }
 
-    fn tell(&self, command: Command) -> Result<()> {
+    fn tell(&self, command: PollerCommand) -> Result<()> {
         let mailbox = &self.device.mailbox;
         mailbox.send(command).map_err(|_| anyhow!("the poller's mailbox is full"))?;
         match answer(mailbox) {
@@ -213,7 +213,7 @@ impl Pollers {
 
     /// Ends both threads.
     pub(super) fn stop(self) -> Result<()> {
-        let sent = self.device.mailbox.send(Command::Stop);
+        let sent = self.device.mailbox.send(PollerCommand::Stop);
         ensure!(sent.is_ok(), "the poller's mailbox is full");
         ensure!(self.device.thread.join().is_ok(), "the poller panicked");
         self.gpu.stop();
@@ -225,7 +225,7 @@ fn poller_setup(geometry: Geometry) -> Setup {
     let members: Vec<_> = (0..geometry.members).map(DeviceIndex).collect();
     Setup {
         budgets: vec![
-            Budget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) };
+            DeviceBudget { operations: 128, bytes: InFlightBytes::Fixed(64 << 20) };
             members.len()
         ],
         devices: members.clone(),
@@ -255,17 +255,17 @@ struct LaneClient {
 }
 
 fn add_lane(mailbox: &Mailbox) -> Result<LaneClient> {
-    let bytes = Segment::bytes_needed(1, DEPTH)?;
+    let bytes = QueueSegment::bytes_needed(1, DEPTH)?;
     let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-    let lane = Segment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
-    let (mut lanes, sleep) = Segment::open(memory)?.into_client();
+    let lane = QueueSegment::format(Arc::clone(&memory), 1, DEPTH)?.into_server().remove(0);
+    let (mut lanes, sleep) = QueueSegment::open(memory)?.into_client();
     let (bell, hear) = Doorbell::heard()?;
     let bell = QueueDoorbell::trusted(bell);
     let doorbell = Doorbell::eventfd()?;
     let ours = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned()?);
     let (queue, tails, tenant) = (0, None, TenantSlot(SESSION.0));
     let seat = Box::new(LaneSeat { queue, lane, bell, doorbell, tails, tenant });
-    mailbox.send(Command::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
+    mailbox.send(PollerCommand::AddLane(SESSION, seat)).ok().context("the mailbox is full")?;
     ensure!(matches!(answer(mailbox), Notice::LaneAdded(..)), "the lane was not added");
     Ok(LaneClient { lane: lanes.remove(0), doorbell: ours, sleep, hear })
 }

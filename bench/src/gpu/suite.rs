@@ -9,16 +9,16 @@ use clap::ValueEnum as _;
 use kvrail_cufile::{Compat, CuFile};
 use kvrail_device::DirectIo;
 use kvrail_gpu::cuda::{self, Copies, Cuda};
-use kvrail_gpu::{Choice, Gpu, MechanismChoice, Route};
+use kvrail_gpu::{Choice, CopyRoute, Gpu, MechanismChoice};
 use kvrail_units::Size;
 
 use super::aims::aims;
 use super::arms::{GpuArm, Sets};
-use super::cache::GpuCache;
+use super::cache::KvCache;
 use super::case::{BlockShape, CASES, GpuCase, KV_BLOCKS};
 use super::kvrail::BlockMemory;
 use super::meter::{Meter, Moved};
-use super::pollers::Pollers;
+use super::pollers::GpuPollers;
 use super::volume::Volume;
 use super::{copies, cufile, host_pool, kvrail};
 use crate::cpu::{CpuMeter, MachineMeter, Meters};
@@ -29,7 +29,7 @@ use crate::options::BenchOptions;
 use crate::plan::CaseInfo;
 use crate::port::Direction;
 use crate::report::GpuFound;
-use crate::runner::{Outcome, Results, Rounds, Runner, Suite};
+use crate::runner::{BenchmarkResults, Outcome, Rounds, Runner, Suite};
 
 /// How blocks are verified, for the report.
 const METHOD: &str = "behind every run of an arm that moves blocks between the file and the GPU, \
@@ -54,7 +54,7 @@ const PAIRS: [(GpuArm, GpuArm); 12] = [
 ];
 
 /// The GPU.
-pub(super) struct Devices<'a> {
+pub(super) struct GpuUnderTest<'a> {
     pub(super) gpu: &'a dyn Gpu,
     /// The same where it is CUDA, and with kernels alone.
     pub(super) cuda: Option<(&'a Cuda, &'a Cuda)>,
@@ -64,13 +64,14 @@ pub(super) struct Devices<'a> {
 ///
 /// # Errors
 /// One sentence on what is missing where there is no GPU; anything that goes wrong on the way.
-pub(crate) fn run(options: &BenchOptions, index: u32) -> Result<Results> {
+pub(crate) fn run(options: &BenchOptions, index: u32) -> Result<BenchmarkResults> {
     let kernels = Cuda::open(index)?.with_copies(Copies::Kernels);
     let (cuda, missing) = match Cuda::open(index)?.with_direct(Compat::Allowed) {
         Ok(cuda) => (cuda, None),
         Err(error) => (Cuda::open(index)?, Some(format!("cuFile: {error}"))),
     };
-    let mut results = measure(options, &Devices { gpu: &cuda, cuda: Some((&cuda, &kernels)) })?;
+    let mut results =
+        measure(options, &GpuUnderTest { gpu: &cuda, cuda: Some((&cuda, &kernels)) })?;
     results.report.notes.splice(0..0, missing);
     Ok(results)
 }
@@ -79,7 +80,10 @@ pub(crate) fn run(options: &BenchOptions, index: u32) -> Result<Results> {
 ///
 /// # Errors
 /// Whatever breaks on the way. Wrong bytes are no error here: the report counts them.
-pub(super) fn measure(options: &BenchOptions, devices: &Devices<'_>) -> Result<Results> {
+pub(super) fn measure(
+    options: &BenchOptions,
+    devices: &GpuUnderTest<'_>,
+) -> Result<BenchmarkResults> {
     let cases = cases(options).map_err(BenchError::Options)?;
     let mut runner = Runner::new(METHOD, options.progress, CpuMeter::new(&[])?);
     let mut volume = Volume::new(options)?;
@@ -98,7 +102,7 @@ pub(super) fn measure(options: &BenchOptions, devices: &Devices<'_>) -> Result<R
     Ok(results)
 }
 
-impl Devices<'_> {
+impl GpuUnderTest<'_> {
     fn found(&self) -> GpuFound {
         let it = self.gpu.identity();
         let cufile = self.cuda.and_then(|(cuda, _)| cuda.cufile());
@@ -137,7 +141,7 @@ fn cases(options: &BenchOptions) -> Result<Vec<GpuCase>> {
 }
 
 /// Starts the pollers of every arm that this machine has.
-fn start(devices: &Devices<'_>, volume: &Volume) -> Result<(Sets, Vec<String>)> {
+fn start(devices: &GpuUnderTest<'_>, volume: &Volume) -> Result<(Sets, Vec<String>)> {
     let (gpu, mut sets, mut notes) = (devices.gpu, Sets::default(), Vec::new());
     if gpu.direct().is_some()
         && let Err(error) = open_direct(devices, volume, &mut sets)
@@ -145,30 +149,30 @@ fn start(devices: &Devices<'_>, volume: &Volume) -> Result<(Sets, Vec<String>)> 
         notes.push(format!("direct I/O: {error:#}"));
     }
     if let Some((_, kernels)) = devices.cuda {
-        let files = Pollers::on_files(kernels, volume, MechanismChoice::Staged)?;
+        let files = GpuPollers::on_files(kernels, volume, MechanismChoice::Staged)?;
         sets.pollers.push((GpuArm::Kernels, files));
-        sets.pollers.push((GpuArm::NullKernels, Pollers::on_nothing(kernels, volume)?));
+        sets.pollers.push((GpuArm::NullKernels, GpuPollers::on_nothing(kernels, volume)?));
     }
     for (arm, wanted) in
         [(GpuArm::Staged, MechanismChoice::Staged), (GpuArm::Auto, MechanismChoice::Auto)]
     {
-        sets.pollers.push((arm, Pollers::on_files(gpu, volume, wanted)?));
+        sets.pollers.push((arm, GpuPollers::on_files(gpu, volume, wanted)?));
     }
-    sets.pollers.push((GpuArm::Null, Pollers::on_nothing(gpu, volume)?));
+    sets.pollers.push((GpuArm::Null, GpuPollers::on_nothing(gpu, volume)?));
     Ok((sets, notes))
 }
 
-fn open_direct(devices: &Devices<'_>, volume: &Volume, sets: &mut Sets) -> Result<()> {
+fn open_direct(devices: &GpuUnderTest<'_>, volume: &Volume, sets: &mut Sets) -> Result<()> {
     let library = devices.cuda.and_then(|(cuda, _)| cuda.cufile());
     let register = |library: &Arc<CuFile>| {
         let files = volume.open(DirectIo::Required)?.into_iter();
         files.map(|file| Ok(library.register_file(file)?)).collect::<Result<_>>()
     };
     let called = library.map(register).transpose()?.unwrap_or_default();
-    let pollers = Pollers::on_files(devices.gpu, volume, MechanismChoice::AllowCompat)?;
+    let pollers = GpuPollers::on_files(devices.gpu, volume, MechanismChoice::AllowCompat)?;
     let registered = |choice: &Choice| match choice.route {
-        Route::Direct(file) => Ok(file),
-        Route::Staged => bail!("{}", choice.reason),
+        CopyRoute::Direct(file) => Ok(file),
+        CopyRoute::Staged => bail!("{}", choice.reason),
     };
     sets.batched = pollers.choices.iter().map(registered).collect::<Result<_>>()?;
     sets.called = called;
@@ -178,7 +182,7 @@ fn open_direct(devices: &Devices<'_>, volume: &Volume, sets: &mut Sets) -> Resul
 
 /// Everything while it runs.
 struct GpuSuite<'a> {
-    devices: &'a Devices<'a>,
+    devices: &'a GpuUnderTest<'a>,
     volume: Volume,
     sets: Sets,
     meters: Meters,
@@ -189,9 +193,9 @@ struct GpuSuite<'a> {
 }
 
 struct Caches {
-    cache: GpuCache,
+    cache: KvCache,
     /// With contiguous blocks, for plain copies, where those of the case are not.
-    contiguous: Option<GpuCache>,
+    contiguous: Option<KvCache>,
 }
 
 impl Suite for GpuSuite<'_> {
@@ -209,14 +213,12 @@ impl Suite for GpuSuite<'_> {
 
     fn prepare(&mut self, case: usize, _: &Rounds) -> Result<Option<f64>> {
         let (gpu, pattern, case) = (self.devices.gpu, &self.volume.pattern, self.cases[case]);
-        let cache = GpuCache::new(gpu, case, pattern)?;
+        let cache = KvCache::new(gpu, case, pattern)?;
         let contiguous = match case.shape {
             BlockShape::Contiguous => None,
-            _ => Some(GpuCache::new(
-                gpu,
-                GpuCase { shape: BlockShape::Contiguous, ..case },
-                pattern,
-            )?),
+            _ => {
+                Some(KvCache::new(gpu, GpuCase { shape: BlockShape::Contiguous, ..case }, pattern)?)
+            }
         };
         for (_, pollers) in &self.sets.pollers {
             pollers.attach(cache.region.clone())?;
@@ -310,7 +312,7 @@ mod tests {
 
     use kvrail_gpu::{DirectPath, EmulatedGpu};
 
-    use super::{Devices, Direction, GpuCache, GpuCase, Volume, measure};
+    use super::{Direction, GpuCase, GpuUnderTest, KvCache, Volume, measure};
     use crate::drive::Tally;
     use crate::gpu::case::SMALL;
     use crate::options::BenchOptions;
@@ -336,7 +338,7 @@ mod tests {
         let mut options = options.clone();
         options.dirs = vec![folder.path().to_owned(); files];
         options.volume_size = file_bytes;
-        let results = measure(&options, &Devices { gpu: &gpu, cuda: None })?;
+        let results = measure(&options, &GpuUnderTest { gpu: &gpu, cuda: None })?;
         assert!(!results.log.is_empty());
         Ok(results.report)
     }
@@ -381,7 +383,7 @@ mod tests {
         volume.restore().unwrap();
         for direction in [Direction::Read, Direction::Write] {
             let case = GpuCase { direction, ..SMALL };
-            let cache = GpuCache::new(&gpu, case, &volume.pattern).unwrap();
+            let cache = KvCache::new(&gpu, case, &volume.pattern).unwrap();
             let mut tally = Tally::default();
             cache.verify(&mut volume, &[None, Some(3)], &mut tally).unwrap();
             assert_eq!((tally.verified_bytes, tally.verify_failures > 0), (4096, true));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kvrail_device::{DirectIo, ModeName, open_path};
-use kvrail_ring::{Extent, Geometry};
+use kvrail_ring::{Geometry, MemberRange};
 use rustix::fs::{Advice, fadvise};
 use uuid::Uuid;
 
@@ -52,7 +52,7 @@ impl Volume {
     pub(super) fn locate(&self, case: GpuCase, number: u64) -> Result<(usize, u64)> {
         let bytes = u64::from(case.block_bytes);
         let extent = self.geometry.locate(number * bytes, bytes)?;
-        let Extent { member, device_offset } = extent;
+        let MemberRange { member, device_offset } = extent;
         Ok((usize::from(member), device_offset))
     }
 

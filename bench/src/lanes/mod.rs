@@ -39,14 +39,14 @@ pub trait LaneProbe: Send + fmt::Debug {
     ///
     /// # Errors
     /// When the lane breaks down, or an answer is wrong.
-    fn keyed(&mut self, _what: Keyed, _time: Duration) -> Result<Option<f64>> {
+    fn keyed(&mut self, _what: KeyedOperation, _time: Duration) -> Result<Option<f64>> {
         Ok(None)
     }
 }
 
 /// Operations of a store on a null device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keyed {
+pub enum KeyedOperation {
     /// Blocks that are there, each verified.
     Get,
     /// New blocks.
@@ -55,7 +55,7 @@ pub enum Keyed {
     Lookup,
 }
 
-impl Keyed {
+impl KeyedOperation {
     const ALL: [Self; 3] = [Self::Get, Self::Put, Self::Lookup];
 
     /// As the report names it.
@@ -164,7 +164,7 @@ pub fn measure(
             probe_round(cores[0], || {
                 trips.burst("kvrail_null", time_burst(|| probe.burst(Trip::Read, time))?);
                 trips.burst("kvrail_nop", time_burst(|| probe.burst(Trip::Nop, time))?);
-                for what in Keyed::ALL {
+                for what in KeyedOperation::ALL {
                     if let Some(per_second) = probe.keyed(what, time)? {
                         trips.burst(what.name(), per_second);
                     }

@@ -15,14 +15,14 @@ use super::timing::{BATCH, BURST_DEPTH, answered, time_trips};
 /// A slot of the request ring: one cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Request([u64; REQUEST_BYTES / 8]);
+struct RequestSlot([u64; REQUEST_BYTES / 8]);
 
 /// A slot of the completion ring.
 #[derive(Clone, Copy, Default)]
 #[repr(align(32))]
-struct Completion([u64; COMPLETION_BYTES / 8]);
+struct CompletionSlot([u64; COMPLETION_BYTES / 8]);
 
-impl Request {
+impl RequestSlot {
     fn of(number: u64) -> Self {
         Self([number; REQUEST_BYTES / 8])
     }
@@ -32,7 +32,7 @@ impl Request {
     }
 }
 
-impl Completion {
+impl CompletionSlot {
     fn of(number: u64) -> Self {
         Self([number; COMPLETION_BYTES / 8])
     }
@@ -44,8 +44,8 @@ impl Completion {
 
 /// The client's ends.
 struct ClientEnds {
-    requests: Producer<Request>,
-    completions: Consumer<Completion>,
+    requests: Producer<RequestSlot>,
+    completions: Consumer<CompletionSlot>,
 }
 
 pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u64>> {
@@ -53,7 +53,7 @@ pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u
         let mut number = 0;
         time_trips(time, || {
             number += 1;
-            let pushed = ends.requests.push(Request::of(number));
+            let pushed = ends.requests.push(RequestSlot::of(number));
             assert!(pushed.is_ok(), "one slot of many is in use");
             loop {
                 if let Ok(completion) = ends.completions.pop() {
@@ -70,15 +70,17 @@ pub(super) fn round_trips(cores: [u32; 2], time: Duration) -> Result<Histogram<u
 /// not have run before the time is over: it goes on until something has come back.
 pub(super) fn burst(cores: [u32; 2], time: Duration) -> Result<f64> {
     with_echo(cores, |ends, stop| {
-        let mut batch = [Request::default(); BATCH as usize];
-        let mut taken = [Completion::default(); BURST_DEPTH as usize];
+        let mut batch = [RequestSlot::default(); BATCH as usize];
+        let mut taken = [CompletionSlot::default(); BURST_DEPTH as usize];
         let (mut in_flight, mut completed) = (0, 0_u64);
         let begun = Instant::now();
         while (begun.elapsed() < time || completed == 0) && !stop.load(Ordering::Relaxed) {
             // The clock is looked at once for many batches.
             for _ in 0..64 {
                 while in_flight + batch.len() <= taken.len() {
-                    (completed..).zip(&mut batch).for_each(|(at, slot)| *slot = Request::of(at));
+                    (completed..)
+                        .zip(&mut batch)
+                        .for_each(|(at, slot)| *slot = RequestSlot::of(at));
                     if ends.requests.push_entire_slice(&batch).is_err() {
                         break;
                     }
@@ -107,13 +109,17 @@ fn with_echo<T: Send>(
     answered(cores, echo, |stop| work(&mut ClientEnds { requests, completions }, stop), || Ok(()))
 }
 
-fn echo(mut requests: Consumer<Request>, mut completions: Producer<Completion>, stop: &AtomicBool) {
-    let mut taken = [Request::default(); BURST_DEPTH as usize];
-    let mut posted = [Completion::default(); BURST_DEPTH as usize];
+fn echo(
+    mut requests: Consumer<RequestSlot>,
+    mut completions: Producer<CompletionSlot>,
+    stop: &AtomicBool,
+) {
+    let mut taken = [RequestSlot::default(); BURST_DEPTH as usize];
+    let mut posted = [CompletionSlot::default(); BURST_DEPTH as usize];
     while !stop.load(Ordering::Relaxed) {
         let count = requests.pop_partial_slice(&mut taken).0.len();
         for (completion, request) in posted.iter_mut().zip(&taken[..count]) {
-            *completion = Completion::of(request.sum());
+            *completion = CompletionSlot::of(request.sum());
         }
         if count > 0 {
             let pushed = completions.push_entire_slice(&posted[..count]);

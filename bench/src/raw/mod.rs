@@ -8,5 +8,5 @@ mod ring;
 mod target;
 mod wire;
 
-pub(crate) use self::ring::Memory;
+pub(crate) use self::ring::PortBuffers;
 pub use self::target::{RawTarget, memory_in_use};

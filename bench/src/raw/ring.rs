@@ -1,7 +1,7 @@
 //! The bare ring itself: buffers, submission, completion.
 #![expect(unsafe_code, reason = "hands buffer addresses to the kernel and reads what it wrote")]
 // UNSAFETY: a slot's bytes belong to the kernel from `stage` until its last completion, and to the
-// caller otherwise; `Slot::left` decides it, and every access checks it.
+// caller otherwise; `OperationState::left` decides it, and every access checks it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use kvrail_ring::Geometry;
 use rustix::io::Errno;
 
 use super::wire::{Wire, WireRequest};
-use crate::port::{Direction, Done, Fault, HAND_OVER_AT, Operation, Port, Shape, Wait};
+use crate::port::{Direction, Done, Fault, HAND_OVER_AT, Operation, Port, PortShape, TurnWait};
 
 /// Looks at a completion queue that a kernel thread fills, between two looks at whether that
 /// thread sleeps.
@@ -26,14 +26,14 @@ const ENTRY_BYTES_MAX: usize = 1 << 30;
 
 /// The buffers of a port: one region, one stretch of `stride` bytes for each slot.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PortBuffers {
     region: Region,
     stride: usize,
     slots_per_entry: usize,
 }
 
-impl Memory {
-    pub(crate) fn new(shape: Shape) -> Result<Self> {
+impl PortBuffers {
+    pub(crate) fn new(shape: PortShape) -> Result<Self> {
         let stride = shape.buffer_bytes.next_multiple_of(4096) as usize;
         let bytes = stride * shape.slots as usize;
         // The reason for ordinary pages stands in the report's environment.
@@ -44,7 +44,7 @@ impl Memory {
 
     /// Registers the region as the ring's fixed buffers, in entries that no slot crosses; as far as
     /// this process may pin memory, like the sidecar.
-    pub(super) fn register(&self, submitter: &Submitter<'_>) -> Result<Buffers> {
+    pub(super) fn register(&self, submitter: &Submitter<'_>) -> Result<BufferAddressing> {
         let entry_bytes = self.slots_per_entry * self.stride;
         let bytes = self.region.bytes();
         let vectors: Vec<libc::iovec> = (0..bytes)
@@ -59,9 +59,9 @@ impl Memory {
         let registered = unsafe { submitter.register_buffers(&vectors) };
         let limited = PinLimit::of_this_process() != PinLimit::Unlimited;
         match registered {
-            Ok(()) => Ok(Buffers::Registered),
+            Ok(()) => Ok(BufferAddressing::Registered),
             Err(error) if limited && error.raw_os_error() == Some(libc::ENOMEM) => {
-                Ok(Buffers::Addressed)
+                Ok(BufferAddressing::Addressed)
             }
             Err(error) => {
                 Err(error).with_context(|| format!("the raw arm cannot register {bytes} bytes"))
@@ -90,7 +90,7 @@ impl Memory {
 
 /// How requests name the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Buffers {
+pub(super) enum BufferAddressing {
     /// By an entry of the ring's table.
     Registered,
     /// By address: RLIMIT_MEMLOCK is too low to pin the memory.
@@ -99,7 +99,7 @@ pub(super) enum Buffers {
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct OperationState {
     /// Pieces in flight; 0 when the bytes are the caller's.
     left: u32,
     direction: Direction,
@@ -108,7 +108,7 @@ struct Slot {
 
 /// One piece of a slot's operation, on one member.
 #[derive(Clone, Copy, Debug, Default)]
-struct Piece {
+struct MemberPiece {
     member: u32,
     device_offset: u64,
     /// First byte within the slot's buffer.
@@ -117,7 +117,7 @@ struct Piece {
     moved: u32,
 }
 
-type Ends<'a, W> = (
+type RingParts<'a, W> = (
     Submitter<'a>,
     SubmissionQueue<'a, <W as Wire>::Entry>,
     CompletionQueue<'a, <W as Wire>::Answer>,
@@ -137,12 +137,12 @@ pub(super) struct RingPort<'a, W: Wire> {
     submitter: Submitter<'a>,
     sq: SubmissionQueue<'a, W::Entry>,
     cq: CompletionQueue<'a, W::Answer>,
-    memory: Arc<Memory>,
-    buffers: Buffers,
+    memory: Arc<PortBuffers>,
+    buffers: BufferAddressing,
     volume: Striped<'a, W::Member>,
     mode: ModeName,
-    slots: Vec<Slot>,
-    pieces: Vec<Piece>,
+    slots: Vec<OperationState>,
+    pieces: Vec<MemberPiece>,
     pieces_max: u32,
     /// Pieces handed to the ring and not come back.
     in_flight: u32,
@@ -160,8 +160,8 @@ impl<W: Wire> fmt::Debug for RingPort<'_, W> {
 
 impl<'a, W: Wire> RingPort<'a, W> {
     pub(super) fn new(
-        ends: Ends<'a, W>,
-        (memory, buffers): (Arc<Memory>, Buffers),
+        ends: RingParts<'a, W>,
+        (memory, buffers): (Arc<PortBuffers>, BufferAddressing),
         volume: Striped<'a, W::Member>,
         mode: ModeName,
     ) -> Self {
@@ -185,9 +185,9 @@ impl<'a, W: Wire> RingPort<'a, W> {
 
     /// Makes room for `slots` operations of at most `pieces_max` pieces.
     pub(super) fn reserve(&mut self, slots: u32, pieces_max: u32) {
-        let idle = Slot { left: 0, direction: Direction::Read, fault: None };
+        let idle = OperationState { left: 0, direction: Direction::Read, fault: None };
         self.slots = vec![idle; slots as usize];
-        self.pieces = vec![Piece::default(); (slots * pieces_max) as usize];
+        self.pieces = vec![MemberPiece::default(); (slots * pieces_max) as usize];
         self.pieces_max = pieces_max;
     }
 
@@ -195,7 +195,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
     pub(super) fn drain(&mut self) -> Result<()> {
         let mut done = Vec::new();
         while self.in_flight > 0 {
-            self.turn(Wait::ForOne, &mut done)?;
+            self.turn(TurnWait::ForOne, &mut done)?;
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ impl<'a, W: Wire> RingPort<'a, W> {
     /// Queues what is left of a piece.
     fn push(&mut self, index: u32) -> Result<()> {
         let slot = index / self.pieces_max;
-        let Piece { member, device_offset, at, bytes, moved } = self.pieces[index as usize];
+        let MemberPiece { member, device_offset, at, bytes, moved } = self.pieces[index as usize];
         let (base, entry) = self.memory.slot(slot);
         let request = WireRequest {
             direction: self.slots[slot as usize].direction,
@@ -212,8 +212,8 @@ impl<'a, W: Wire> RingPort<'a, W> {
             address: base.wrapping_add((at + moved) as usize),
             bytes: bytes - moved,
             entry: match self.buffers {
-                Buffers::Registered => Some(u16::try_from(entry)?),
-                Buffers::Addressed => None,
+                BufferAddressing::Registered => Some(u16::try_from(entry)?),
+                BufferAddressing::Addressed => None,
             },
         };
         let mut sqe = W::entry(&self.volume.members[member as usize], request);
@@ -230,17 +230,17 @@ impl<'a, W: Wire> RingPort<'a, W> {
     }
 
     /// Submits the queued operations; on request waits for a completion if none is there.
-    fn hand_over(&mut self, wait: Wait) -> Result<()> {
+    fn hand_over(&mut self, wait: TurnWait) -> Result<()> {
         self.sq.sync();
         if !self.mode.has_kernel_thread() {
             return self.enter(wait);
         }
         self.submitter.submit().context("waking the ring's kernel thread")?;
-        if wait == Wait::ForOne { self.spin() } else { Ok(()) }
+        if wait == TurnWait::ForOne { self.spin() } else { Ok(()) }
     }
 
-    fn enter(&mut self, wait: Wait) -> Result<()> {
-        let want = usize::from(wait == Wait::ForOne);
+    fn enter(&mut self, wait: TurnWait) -> Result<()> {
+        let want = usize::from(wait == TurnWait::ForOne);
         let polls = self.mode.polls_device();
         if want == 0 && !polls && self.sq.is_empty() && !self.sq.taskrun() {
             return Ok(());
@@ -334,7 +334,7 @@ impl<W: Wire> Port for RingPort<'_, W> {
                 if count == self.pieces_max {
                     bail!("an operation of {bytes} bytes falls into more than {count} pieces");
                 }
-                self.pieces[(first + count) as usize] = Piece {
+                self.pieces[(first + count) as usize] = MemberPiece {
                     member: extent.member.into(),
                     device_offset: extent.device_offset + u64::from(from),
                     at: u32::try_from(part.volume_offset - offset)? + from,
@@ -344,18 +344,18 @@ impl<W: Wire> Port for RingPort<'_, W> {
                 count += 1;
             }
         }
-        self.slots[slot as usize] = Slot { left: count, direction, fault: None };
+        self.slots[slot as usize] = OperationState { left: count, direction, fault: None };
         (first..first + count).try_for_each(|index| self.push(index))?;
-        if self.sq.len() >= HAND_OVER_AT as usize { self.hand_over(Wait::No) } else { Ok(()) }
+        if self.sq.len() >= HAND_OVER_AT as usize { self.hand_over(TurnWait::No) } else { Ok(()) }
     }
 
-    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
+    fn turn(&mut self, wait: TurnWait, done: &mut Vec<Done>) -> Result<()> {
         let before = done.len();
         loop {
-            let wait = if self.in_flight == 0 { Wait::No } else { wait };
+            let wait = if self.in_flight == 0 { TurnWait::No } else { wait };
             self.hand_over(wait)?;
             self.reap(done)?;
-            if wait == Wait::No || done.len() > before {
+            if wait == TurnWait::No || done.len() > before {
                 return Ok(());
             }
         }

@@ -10,25 +10,25 @@ use kvrail_memory::{PinLimit, Region, current_affinity};
 use kvrail_ring::Geometry;
 
 use super::mode;
-use super::ring::{Memory, RingPort, Striped};
-use super::wire::{Block, Nvme, Wire};
+use super::ring::{PortBuffers, RingPort, Striped};
+use super::wire::{BlockWire, NvmeWire, Wire};
 use crate::cpu::usable_cores;
-use crate::port::{Shape, Target, Work};
+use crate::port::{PortShape, Target, Work};
 
 /// Most pieces one operation may fall into at stripe borders.
 const PIECES_MAX: u32 = 64;
 
 /// The members, opened for the language of the mode.
 #[derive(Debug)]
-enum Members {
-    Block(Vec<<Block as Wire>::Member>),
-    Nvme(Vec<<Nvme as Wire>::Member>),
+enum RawMembers {
+    Block(Vec<<BlockWire as Wire>::Member>),
+    Nvme(Vec<<NvmeWire as Wire>::Member>),
 }
 
 /// A bare ring on the members of a volume.
 #[derive(Debug)]
 pub struct RawTarget {
-    members: Members,
+    members: RawMembers,
     geometry: Geometry,
     mode: ModeName,
 }
@@ -51,9 +51,9 @@ impl RawTarget {
             members.len()
         );
         let members = if mode.passes_through() {
-            Members::Nvme(opened::<Nvme>(members, io)?)
+            RawMembers::Nvme(opened::<NvmeWire>(members, io)?)
         } else {
-            Members::Block(opened::<Block>(members, io)?)
+            RawMembers::Block(opened::<BlockWire>(members, io)?)
         };
         let mode = if mode == ModeName::Hybrid { ModeName::Iopoll } else { mode };
         Ok(Self { members, geometry, mode })
@@ -84,12 +84,12 @@ impl RawTarget {
     fn with_ring<W: Wire>(
         &self,
         members: &[W::Member],
-        shape: Shape,
+        shape: PortShape,
         work: Work<'_>,
     ) -> Result<()> {
         let request_bytes_max = members.iter().map(W::request_bytes_max).min().unwrap_or(u32::MAX);
         let pieces_max = self.pieces_max(shape.buffer_bytes, request_bytes_max);
-        let memory = Arc::new(Memory::new(shape)?);
+        let memory = Arc::new(PortBuffers::new(shape)?);
         let entries = shape.slots * pieces_max;
         let mut ring = mode::ring::<W::Entry, W::Answer>(self.mode, entries, self.kernel_core()?)?;
         let (mut submitter, sq, cq) = ring.split();
@@ -116,10 +116,10 @@ impl Target for RawTarget {
         self.mode.name().to_owned()
     }
 
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         match &self.members {
-            Members::Block(members) => self.with_ring::<Block>(members, shape, work),
-            Members::Nvme(members) => self.with_ring::<Nvme>(members, shape, work),
+            RawMembers::Block(members) => self.with_ring::<BlockWire>(members, shape, work),
+            RawMembers::Nvme(members) => self.with_ring::<NvmeWire>(members, shape, work),
         }
     }
 }

@@ -47,9 +47,9 @@ pub(super) trait Wire: Sized {
 
 /// Block requests.
 #[derive(Debug)]
-pub(super) struct Block;
+pub(super) struct BlockWire;
 
-impl Wire for Block {
+impl Wire for BlockWire {
     type Entry = squeue::Entry;
     type Answer = cqueue::Entry;
     type Member = OwnedFd;
@@ -87,7 +87,7 @@ impl Wire for Block {
 
 /// NVMe commands.
 #[derive(Debug)]
-pub(super) struct Nvme;
+pub(super) struct NvmeWire;
 
 /// A namespace's character device.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl AsFd for Commanded {
     }
 }
 
-impl Wire for Nvme {
+impl Wire for NvmeWire {
     type Entry = squeue::Entry128;
     type Answer = cqueue::Entry32;
     type Member = Commanded;

@@ -1,6 +1,6 @@
 //! The speed that kvrail aims for, against what was measured.
 
-use crate::lanes::Keyed;
+use crate::lanes::KeyedOperation;
 use crate::plan::{
     CHECKED, Case, CaseInfo, DEPTH_MAX, FILES, KVRAIL, Op, Pace, RAW, Rate, STORE, keyed_case,
 };
@@ -110,7 +110,7 @@ fn lanes(report: &Report) -> Vec<Option<Aim>> {
     let of = |ratio: fn(&crate::lanes::LaneRatios) -> f64| ratios.map(ratio);
     let wake = lanes.round_trips.iter().find(|trip| trip.name == "kvrail_wake_up");
     let wake_us = wake.map(|trip| trip.latency_ns.p50 / 1000.0);
-    let millions = |what: Keyed| {
+    let millions = |what: KeyedOperation| {
         let burst = lanes.throughput.iter().find(|burst| burst.name == what.name());
         burst.map(|burst| burst.per_second / 1e6)
     };
@@ -123,9 +123,14 @@ fn lanes(report: &Report) -> Vec<Option<Aim>> {
             of(|r| r.round_trip_per_unix_socket),
         ),
         Aim::new("lane throughput / bare rings", AtLeast, 0.7, of(|r| r.throughput_per_spsc_pair)),
-        Aim::new("gets on a null device, M/s", AtLeast, 1.0, millions(Keyed::Get)),
-        Aim::new("puts on a null device, M/s", AtLeast, 0.5, millions(Keyed::Put)),
-        Aim::new("lookups on a null device, M keys/s", AtLeast, 10.0, millions(Keyed::Lookup)),
+        Aim::new("gets on a null device, M/s", AtLeast, 1.0, millions(KeyedOperation::Get)),
+        Aim::new("puts on a null device, M/s", AtLeast, 0.5, millions(KeyedOperation::Put)),
+        Aim::new(
+            "lookups on a null device, M keys/s",
+            AtLeast,
+            10.0,
+            millions(KeyedOperation::Lookup),
+        ),
         Aim::new("wake-up of a sleeping sidecar: p50, us", AtMost, 50.0, wake_us),
     ]
 }

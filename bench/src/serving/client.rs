@@ -52,7 +52,7 @@ enum BlockWay {
 
 /// A block in flight.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct BlockFlight {
     at: usize,
     begun_ns: u64,
 }
@@ -108,14 +108,14 @@ impl<'a> Player<'a> {
     /// Gets or puts the blocks of a chain from this depth on. How many from there on went well.
     fn travel(&mut self, way: BlockWay, numbers: &[u32], first: usize) -> Result<usize> {
         let depth = self.blocks.depth as usize;
-        let mut flights: Vec<Option<Flight>> = vec![None; depth];
+        let mut flights: Vec<Option<BlockFlight>> = vec![None; depth];
         let (mut next, mut open, mut well) = (first, 0, vec![false; numbers.len()]);
         let mut ended = Vec::with_capacity(depth);
         while next < numbers.len() || open > 0 {
             while next < numbers.len() && open < depth {
                 let slot = flights.iter().position(Option::is_none).expect("one is free");
                 let begun_ns = self.begin(way, (numbers[next], next), slot)?;
-                flights[slot] = Some(Flight { at: next, begun_ns });
+                flights[slot] = Some(BlockFlight { at: next, begun_ns });
                 (next, open) = (next + 1, open + 1);
             }
             self.queue.publish();

@@ -14,9 +14,9 @@ const WORDS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) found: RequestCounts,
-    pub(super) put: Put,
-    pub(super) failed: Failed,
-    pub(super) times: Times,
+    pub(super) put: PutCounts,
+    pub(super) failed: FailureCounts,
+    pub(super) times: ServingTimes,
     /// Spent on the bytes: no part of what the store costs.
     pub(super) pattern_ns: u64,
 }
@@ -35,7 +35,7 @@ pub(super) struct RequestCounts {
 
 /// Results of puts.
 #[derive(Debug, Default)]
-pub(super) struct Put {
+pub(super) struct PutCounts {
     pub(super) stored: u64,
     /// There already, or on their way.
     pub(super) present: u64,
@@ -45,7 +45,7 @@ pub(super) struct Put {
 
 /// Counters that must stay 0.
 #[derive(Debug, Default)]
-pub(super) struct Failed {
+pub(super) struct FailureCounts {
     /// Gets and puts that failed, by status.
     pub(super) errors: BTreeMap<String, u64>,
     /// Sectors that were not what was put.
@@ -55,7 +55,7 @@ pub(super) struct Failed {
 
 /// In nanoseconds.
 #[derive(Debug)]
-pub(super) struct Times {
+pub(super) struct ServingTimes {
     pub(super) lookup: Histogram<u64>,
     pub(super) get: Histogram<u64>,
     pub(super) put: Histogram<u64>,
@@ -63,7 +63,7 @@ pub(super) struct Times {
     pub(super) request: Histogram<u64>,
 }
 
-impl Default for Times {
+impl Default for ServingTimes {
     fn default() -> Self {
         let [lookup, get, put, request] = [0; 4].map(|_| latency_histogram());
         Self { lookup, get, put, request }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use indicatif::HumanDuration;
 use kvrail_client::Client;
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_replay::{Placement, Plan, Policy, Share, Stream, Trace, replay};
+use kvrail_replay::{CachePolicy, CacheSize, Placement, Plan, RequestStream, Trace, replay};
 use kvrail_units::Size;
 
 use super::client::{Player, TraceBlocks, fits};
@@ -21,7 +21,7 @@ use crate::harness::{Ground, Harness, Sidecar};
 use crate::options::{BenchOptions, TraceOptions};
 use crate::pattern::Pattern;
 use crate::port::KeyedTarget;
-use crate::progress::{Shown, warn_when_busy};
+use crate::progress::{ShownProgress, warn_when_busy};
 
 /// Bytes of the volume beside the store, which is not used.
 const VOLUME_BYTES: u64 = 16 << 20;
@@ -81,7 +81,7 @@ fn on(
     ground: Ground,
 ) -> Result<PlayedTrace> {
     let environment = Environment::probe(&ground.members);
-    let shown = Shown::new(options.progress);
+    let shown = ShownProgress::new(options.progress);
     let Sidecar { client, pids, store, .. } = ground.sidecar.context("there is no sidecar")?;
     let store = store.context("the sidecar has no store; name one with --store-volume")?;
     fits(serving.block_bytes, store.block_bytes_max())?;
@@ -193,15 +193,19 @@ fn replayed(
         None => options.volume_size,
         Some(_) => member_bytes * count,
     };
-    let sizes = vec![Share::Blocks(bytes / u64::from(block_bytes))];
-    let (policies, placement) = (vec![Policy::All], Placement::Hash);
+    let sizes = vec![CacheSize::Blocks(bytes / u64::from(block_bytes))];
+    let (policies, placement) = (vec![CachePolicy::All], Placement::Hash);
     let plan = Plan { sizes, policies, block_bytes, members, placement };
-    let report = replay(&Stream::with_tiers("trace", trace.clone(), &[]), &plan, &|_| {})?;
+    let report = replay(&RequestStream::with_tiers("trace", trace.clone(), &[]), &plan, &|_| {})?;
     Ok(report.streams[0].runs.first().map(|run| run.hit_ratio))
 }
 
 /// Plays with all clients, and adds up what they counted.
-fn all(players: Vec<Player<'_>>, schedule: &RequestSchedule<'_>, shown: &Shown) -> Result<Counts> {
+fn all(
+    players: Vec<Player<'_>>,
+    schedule: &RequestSchedule<'_>,
+    shown: &ShownProgress,
+) -> Result<Counts> {
     let one = |mut player: Player<'_>| {
         while let Some((planned_ns, numbers)) = schedule.take() {
             player.play(numbers, planned_ns)?;

@@ -15,7 +15,7 @@ use crate::sidecar::target::SidecarTarget;
 
 /// A sidecar that serves a volume for the benchmark to overwrite.
 #[derive(Clone, Debug)]
-pub struct Serving {
+pub struct ServingSidecar {
     /// Its socket.
     pub socket: PathBuf,
     /// The volume.
@@ -32,7 +32,7 @@ pub struct Serving {
 ///
 /// # Errors
 /// The obstacle to attaching, or an unknown volume.
-pub fn attach(serving: &Serving, options: &BenchOptions) -> Result<Ground> {
+pub fn attach(serving: &ServingSidecar, options: &BenchOptions) -> Result<Ground> {
     let client = Client::attach(&serving.socket)?;
     let volume = client.volume(&serving.volume)?;
     let status = client.status()?;
@@ -118,7 +118,7 @@ impl Harness for AttachHarness {
         let volume = options.volume.clone().or_else(|| store.clone());
         let volume = volume.context("--attach needs --volume or --store-volume")?;
         let null_volume = options.null_volume.clone();
-        attach(&Serving { socket, volume, store, null_volume, null_store: None }, options)
+        attach(&ServingSidecar { socket, volume, store, null_volume, null_store: None }, options)
     }
 
     fn close(&mut self) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{Arena, Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
 
 use super::null_store::NullStore;
-use crate::lanes::{BATCH, BURST_DEPTH, Keyed, LaneProbe, Trip};
+use crate::lanes::{BATCH, BURST_DEPTH, KeyedOperation, LaneProbe, Trip};
 
 /// Bytes of a read from the null device: the least that every volume takes.
 const READ_BYTES: usize = 4096;
@@ -113,7 +113,7 @@ impl LaneProbe for NullProbe {
         Ok(completed)
     }
 
-    fn keyed(&mut self, what: Keyed, time: Duration) -> Result<Option<f64>> {
+    fn keyed(&mut self, what: KeyedOperation, time: Duration) -> Result<Option<f64>> {
         self.store.as_mut().map(|store| store.rate(what, time)).transpose()
     }
 }

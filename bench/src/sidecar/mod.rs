@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use kvrail_client::Client;
 use kvrail_units::Size;
 
-pub use self::attach::{AttachHarness, Serving, attach};
+pub use self::attach::{AttachHarness, ServingSidecar, attach};
 pub use self::idle::cost;
 pub use self::lane::NullProbe;
 pub use self::queue::ClientWait;

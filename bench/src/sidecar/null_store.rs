@@ -11,7 +11,7 @@ use kvrail_client::{
     Namespace, Pages, Queue, Status,
 };
 
-use crate::lanes::{BATCH, BURST_DEPTH, Keyed};
+use crate::lanes::{BATCH, BURST_DEPTH, KeyedOperation};
 use crate::port::LOOKUP_KEYS;
 
 /// Bytes of a block.
@@ -72,17 +72,17 @@ impl NullStore {
     ///
     /// # Errors
     /// When the lane breaks down or an answer is wrong.
-    pub(super) fn rate(&mut self, what: Keyed, time: Duration) -> Result<f64> {
+    pub(super) fn rate(&mut self, what: KeyedOperation, time: Duration) -> Result<f64> {
         let (mut count, mut spent) = (0, Duration::ZERO);
         while spent < time || count == 0 {
             let begun = Instant::now();
             count += match what {
-                Keyed::Get => self.gets()?,
-                Keyed::Put => self.puts(time.saturating_sub(spent))?,
-                Keyed::Lookup => self.lookup()?,
+                KeyedOperation::Get => self.gets()?,
+                KeyedOperation::Put => self.puts(time.saturating_sub(spent))?,
+                KeyedOperation::Lookup => self.lookup()?,
             };
             spent += begun.elapsed();
-            if what == Keyed::Put {
+            if what == KeyedOperation::Put {
                 self.drop_new()?;
             }
         }

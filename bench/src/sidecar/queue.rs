@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use kvrail_client::{Arena, Class, Client, Completed as Ended, Lease, Pages, Queue};
 
-use crate::port::{Done, Fault, HAND_OVER_AT, Shape, Wait};
+use crate::port::{Done, Fault, HAND_OVER_AT, PortShape, TurnWait};
 
 /// Longest wait for a completion: a device that needs longer is taken for hung.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl SlotQueue {
     /// Slots of this shape, each at a multiple of `alignment`; a request falls into `pieces`.
     pub(super) fn open(
         client: &Client,
-        shape: Shape,
+        shape: PortShape,
         (alignment, pieces): (usize, usize),
         wait: ClientWait,
     ) -> Result<Self> {
@@ -64,7 +64,7 @@ impl SlotQueue {
     pub(super) fn close(mut self) -> Result<()> {
         let mut drained = Ok(());
         while drained.is_ok() && self.leases.iter().any(Option::is_none) {
-            drained = self.turn(Wait::ForOne, |_, _| Ok(()), &mut Vec::new());
+            drained = self.turn(TurnWait::ForOne, |_, _| Ok(()), &mut Vec::new());
         }
         let Self { queue, arena, leases, .. } = self;
         drop(leases);
@@ -106,7 +106,7 @@ impl SlotQueue {
     /// half of a tag is the slot.
     pub(super) fn turn(
         &mut self,
-        wait: Wait,
+        wait: TurnWait,
         mut outcome: impl FnMut(&Ended, u32) -> Result<(), Fault>,
         done: &mut Vec<Done>,
     ) -> Result<()> {
@@ -126,17 +126,17 @@ impl SlotQueue {
         Ok(())
     }
 
-    fn fetch(&mut self, wait: Wait) -> Result<()> {
+    fn fetch(&mut self, wait: TurnWait) -> Result<()> {
         self.publish();
         let found = match (wait, self.wait) {
-            (Wait::No, _) => {
+            (TurnWait::No, _) => {
                 self.queue.poll_some(&mut self.ended);
                 return Ok(());
             }
-            (Wait::ForOne, ClientWait::Adaptive) => {
+            (TurnWait::ForOne, ClientWait::Adaptive) => {
                 self.queue.wait_for(1, &mut self.ended, PATIENCE)? > 0
             }
-            (Wait::ForOne, ClientWait::Spin) => self.spin(),
+            (TurnWait::ForOne, ClientWait::Spin) => self.spin(),
         };
         if found {
             return Ok(());

@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use super::queue::{ClientWait, SlotQueue};
 use crate::port::{
-    Direction, Done, Fault, KeyedTarget, LOOKUP_KEYS, Operation, Port, Shape, Target, Wait, Work,
+    Direction, Done, Fault, KeyedTarget, LOOKUP_KEYS, Operation, Port, PortShape, Target, TurnWait,
+    Work,
 };
 
 /// Alignment of buffers, in bytes.
@@ -154,7 +155,7 @@ impl Target for Arc<StoreTarget> {
         unit_bytes
     }
 
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         let area = self.area();
         let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
         ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
@@ -265,7 +266,7 @@ impl Port for StorePort<'_> {
         self.slots.reads = Class::Background;
     }
 
-    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
+    fn turn(&mut self, wait: TurnWait, done: &mut Vec<Done>) -> Result<()> {
         let Self { target, area, slots, running, .. } = self;
         let read = |ended: &Ended, slot: u32| outcome(ended, running[slot as usize], area, target);
         slots.turn(wait, read, done)

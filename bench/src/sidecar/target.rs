@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use kvrail_client::{Class, Client, Completed as Ended, Request, Status, Volume};
 
 use super::queue::{ClientWait, SlotQueue};
-use crate::port::{Direction, Done, Fault, Operation, Port, Shape, Target, Wait, Work};
+use crate::port::{Direction, Done, Fault, Operation, Port, PortShape, Target, TurnWait, Work};
 
 /// A volume of an attached sidecar.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl Target for SidecarTarget {
         self.mode.clone()
     }
 
-    fn with_port(&self, shape: Shape, work: Work<'_>) -> Result<()> {
+    fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         let alignment = 4096.max(self.volume.geometry().memory_alignment as usize);
         let layout = (alignment, self.pieces_max(shape.buffer_bytes));
         let slots = SlotQueue::open(&self.client, shape, layout, self.wait)?;
@@ -100,7 +100,7 @@ impl Port for LanePort {
         self.slots.reads = Class::Background;
     }
 
-    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<()> {
+    fn turn(&mut self, wait: TurnWait, done: &mut Vec<Done>) -> Result<()> {
         self.slots.turn(wait, |ended, _| outcome(ended), done)
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kvrail_client::ClientError;
 use kvrail_memory::{descriptor_remedy, thread_remedy};
-use kvrail_nvme::IdentityError;
+use kvrail_nvme::SelectorError;
 use kvrail_target::TargetError;
 use kvrail_volume::{ErrorClass, VolumeError};
 use rustix::io::Errno;
@@ -215,8 +215,8 @@ impl From<TargetError> for Failure {
     }
 }
 
-impl From<IdentityError> for Failure {
-    fn from(error: IdentityError) -> Self {
+impl From<SelectorError> for Failure {
+    fn from(error: SelectorError) -> Self {
         let exit = match error.class() {
             kvrail_nvme::ErrorClass::Usage => Exit::Usage,
             kvrail_nvme::ErrorClass::Failed => Exit::Failed,

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvrail_volume::Progress;
+use kvrail_volume::FillProgress;
 
 use crate::context::{Context, Verbosity};
 use crate::failure::Failure;
@@ -32,13 +32,13 @@ pub fn bar_for(verbosity: Verbosity, template: &str, length: Option<u64>) -> Pro
 /// Shows how members are written, until it is done or a signal stops it.
 pub fn writing<T>(
     context: &Context,
-    write: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T,
+    write: impl FnOnce(&mut dyn FnMut(FillProgress) -> ControlFlow<()>) -> T,
 ) -> Result<T, Failure> {
     let stop = StopFlag::register()?;
     let template = "writing {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} \
                     {eta} left";
     let bar = bar(context, template, None);
-    let written = write(&mut |progress: Progress| {
+    let written = write(&mut |progress: FillProgress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
         if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -22,4 +22,4 @@ pub use poller::PollerCounters;
 pub use session::SessionCounters;
 pub use sidecar::SidecarCounters;
 pub use store::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
-pub use table::{Definition, Figure, Kind};
+pub use table::{Definition, Figure, MetricKind};

@@ -147,7 +147,7 @@ mod tests {
 
     use super::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use crate::{
-        Definition, DeviceCounters, GpuCounters, Kind, PollerCounters, SessionCounters,
+        Definition, DeviceCounters, GpuCounters, MetricKind, PollerCounters, SessionCounters,
         SidecarCounters,
     };
 
@@ -166,17 +166,17 @@ mod tests {
         for table in tables {
             let names: BTreeSet<_> = table.iter().map(|counter| counter.name).collect();
             assert_eq!(names.len(), table.len());
-            let is_part = |counter: &&Definition| matches!(counter.kind, Kind::Part(_));
+            let is_part = |counter: &&Definition| matches!(counter.kind, MetricKind::Part(_));
             let metrics =
                 table.iter().filter(|counter| !is_part(counter)).map(|counter| counter.metric);
             let metrics: BTreeSet<_> = metrics.collect();
             assert_eq!(metrics.len(), table.iter().filter(|counter| !is_part(counter)).count());
             for part in table.iter().filter(is_part) {
                 let of = |counter: &&Definition| {
-                    counter.kind == Kind::Sum && counter.metric == part.metric
+                    counter.kind == MetricKind::Sum && counter.metric == part.metric
                 };
                 let sum = table.iter().find(of).expect("a part has a sum");
-                let Kind::Part(reason) = part.kind else { unreachable!("parts only") };
+                let MetricKind::Part(reason) = part.kind else { unreachable!("parts only") };
                 assert_eq!(part.name, format!("{}_{reason}", sum.name));
             }
         }

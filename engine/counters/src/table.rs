@@ -2,7 +2,7 @@
 
 /// How a counter becomes a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A number that only grows, until a restart.
     Counter,
     /// A number that goes up and down.
@@ -23,7 +23,7 @@ pub struct Definition {
     /// its unit.
     pub metric: &'static str,
     /// How it becomes a metric.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Its meaning.
     pub help: &'static str,
 }
@@ -63,7 +63,7 @@ macro_rules! counters {
         impl $name<()> {
             /// All counters, in the order of the fields.
             pub const TABLE: [$crate::Definition; [$(stringify!($field)),*].len()] = {
-                use $crate::Kind::*;
+                use $crate::MetricKind::*;
                 [$($crate::Definition {
                     name: stringify!($field),
                     metric: $metric,

@@ -22,7 +22,7 @@ pub(crate) enum Leave {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum TableEntryState {
     #[default]
     Free,
     /// The second or a later entry of a larger region.
@@ -45,13 +45,13 @@ pub(crate) enum Access {
 
 /// Where a range of an attached region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferPlace {
     pub(crate) address: usize,
     pub(crate) access: Access,
 }
 
 #[derive(Default)]
-struct Entry {
+struct TableEntry {
     /// Address of the region's first byte.
     base: usize,
     /// Bytes that requests may name by entry: 0 unless the region is attached and registered.
@@ -60,14 +60,14 @@ struct Entry {
     uses: u32,
     /// Entries the region takes.
     span: u16,
-    state: State,
+    state: TableEntryState,
     access: Access,
     region: Option<Arc<dyn Pinned>>,
 }
 
 /// The buffer table of one device.
-pub(crate) struct Table {
-    entries: Box<[Entry]>,
+pub(crate) struct BufferTable {
+    entries: Box<[TableEntry]>,
     attached: AttachedBytes,
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn span_of(bytes: u64) -> u16 {
     u16::try_from(bytes.div_ceil(ENTRY_BYTES)).unwrap_or(u16::MAX).max(1)
 }
 
-impl Place {
+impl BufferPlace {
     /// Of an operation that moves no bytes.
     pub(crate) const NONE: Self = Self { address: 0, access: Access::Registered };
 }
 
-impl Table {
+impl BufferTable {
     pub(crate) fn new() -> Self {
-        let entries = (0..BUFFERS_MAX).map(|_| Entry::default()).collect();
+        let entries = (0..BUFFERS_MAX).map(|_| TableEntry::default()).collect();
         Self { entries, attached: AttachedBytes::default() }
     }
 
@@ -100,17 +100,17 @@ impl Table {
             let what = "the region does not fit behind it; attach at a lower entry";
             return Err(DeviceError::Table { at, what });
         };
-        if entries.iter().any(|entry| entry.state != State::Free) {
+        if entries.iter().any(|entry| entry.state != TableEntryState::Free) {
             let what = "it or one behind it is taken; detach that region first";
             return Err(DeviceError::Table { at, what });
         }
         for entry in &mut *entries {
-            entry.state = State::Covered;
+            entry.state = TableEntryState::Covered;
         }
         let base = region.base().as_ptr() as usize;
-        let (state, access, registered) = (State::Attached, Access::Registered, bytes);
+        let (state, access, registered) = (TableEntryState::Attached, Access::Registered, bytes);
         let region = Some(region);
-        entries[0] = Entry { base, registered, bytes, uses: 0, span, state, access, region };
+        entries[0] = TableEntry { base, registered, bytes, uses: 0, span, state, access, region };
         self.attached.registered += bytes;
         Ok(())
     }
@@ -137,14 +137,19 @@ impl Table {
     /// The place of a range of a registered region; `None` for any other range, which is for
     /// `place`.
     #[inline(always)]
-    pub(crate) fn registered(&self, at: BufferIndex, offset: u64, length: u32) -> Option<Place> {
+    pub(crate) fn registered(
+        &self,
+        at: BufferIndex,
+        offset: u64,
+        length: u32,
+    ) -> Option<BufferPlace> {
         let entry = self.entries.get(usize::from(at.0))?;
         let end = offset.checked_add(u64::from(length))?;
         if end > entry.registered {
             return None;
         }
         let address = entry.base + usize::try_from(offset).expect("below the region's length");
-        Some(Place { address, access: Access::Registered })
+        Some(BufferPlace { address, access: Access::Registered })
     }
 
     /// The place of a range of an attached region.
@@ -153,17 +158,17 @@ impl Table {
     /// If nothing is attached there or the range leaves the region: the caller checks operations
     /// before they come here (invariant 4).
     #[inline]
-    pub(crate) fn place(&self, at: BufferIndex, offset: u64, length: u32) -> Place {
+    pub(crate) fn place(&self, at: BufferIndex, offset: u64, length: u32) -> BufferPlace {
         let entry = &self.entries[usize::from(at.0)];
         let end = offset.checked_add(u64::from(length));
         assert!(
-            matches!(entry.state, State::Attached | State::Leaving)
+            matches!(entry.state, TableEntryState::Attached | TableEntryState::Leaving)
                 && end.is_some_and(|end| end <= entry.bytes),
             "invariant 4: buffer {} offset {offset} length {length} is not in an attached region",
             at.0
         );
         let address = entry.base + usize::try_from(offset).expect("below the region's length");
-        Place { address, access: entry.access }
+        BufferPlace { address, access: entry.access }
     }
 
     /// The region attached there.
@@ -183,7 +188,7 @@ impl Table {
     #[inline(always)]
     pub(crate) fn release_attached(&mut self, at: BufferIndex) -> bool {
         let entry = &mut self.entries[usize::from(at.0)];
-        if entry.state != State::Attached {
+        if entry.state != TableEntryState::Attached {
             return false;
         }
         entry.uses = entry.uses.checked_sub(1).expect("invariant 1: released once per operation");
@@ -196,8 +201,8 @@ impl Table {
     pub(crate) fn release(&mut self, at: BufferIndex) -> Leave {
         let entry = &mut self.entries[usize::from(at.0)];
         entry.uses = entry.uses.checked_sub(1).expect("invariant 1: released once per operation");
-        if entry.uses == 0 && entry.state == State::Leaving {
-            (entry.state, entry.registered) = (State::Left, 0);
+        if entry.uses == 0 && entry.state == TableEntryState::Leaving {
+            (entry.state, entry.registered) = (TableEntryState::Left, 0);
             return Leave::Now;
         }
         Leave::Later
@@ -206,38 +211,38 @@ impl Table {
     /// Starts to forget a region.
     pub(crate) fn leave(&mut self, at: BufferIndex) -> Result<Leave, DeviceError> {
         let entry = self.entries.get_mut(usize::from(at.0));
-        let Some(entry) = entry.filter(|entry| entry.state == State::Attached) else {
+        let Some(entry) = entry.filter(|entry| entry.state == TableEntryState::Attached) else {
             let what = "no region is attached there, or it is being detached already";
             return Err(DeviceError::Table { at, what });
         };
         if entry.uses > 0 {
-            entry.state = State::Leaving;
+            entry.state = TableEntryState::Leaving;
             return Ok(Leave::Later);
         }
-        (entry.state, entry.registered) = (State::Left, 0);
+        (entry.state, entry.registered) = (TableEntryState::Left, 0);
         Ok(Leave::Now)
     }
 
     /// Whether a region is there that nothing uses any more, and that is not free yet.
     pub(crate) fn has_left(&self, at: BufferIndex) -> bool {
-        self.entries[usize::from(at.0)].state == State::Left
+        self.entries[usize::from(at.0)].state == TableEntryState::Left
     }
 
     /// Nothing can touch the region any more: its entries are free, its `Arc` is dropped.
     pub(crate) fn free(&mut self, at: BufferIndex) {
         let first = usize::from(at.0);
         let span = usize::from(self.entries[first].span);
-        let Entry { uses, bytes, access, .. } = self.entries[first];
+        let TableEntry { uses, bytes, access, .. } = self.entries[first];
         assert_eq!(uses, 0, "invariant 2: freed while operations use it");
         *match access {
             Access::Registered => &mut self.attached.registered,
             Access::Addressed => &mut self.attached.addressed,
         } -= bytes;
-        self.entries[first..first + span].fill_with(Entry::default);
+        self.entries[first..first + span].fill_with(TableEntry::default);
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for BufferTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let taken = self.entries.iter().enumerate().filter(|(_, entry)| entry.span > 0);
         f.debug_map().entries(taken.map(|(at, entry)| (at, (entry.state, entry.uses)))).finish()
@@ -251,7 +256,7 @@ mod tests {
     use kvrail_memory::HeapBlock;
     use kvrail_ring::limits::ENTRY_BYTES;
 
-    use super::{Access, Leave, Place, Table, span_of};
+    use super::{Access, BufferPlace, BufferTable, Leave, span_of};
     use crate::contract::{AttachedBytes, BUFFERS_MAX, BufferIndex};
 
     fn block() -> Arc<HeapBlock> {
@@ -260,9 +265,9 @@ mod tests {
 
     #[test]
     fn a_region_leaves_only_after_its_last_operation() {
-        let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
+        let (mut table, at, region) = (BufferTable::new(), BufferIndex(3), block());
         table.attach(at, region.clone()).unwrap();
-        let place = Place { address: region_base(&region) + 4, access: Access::Registered };
+        let place = BufferPlace { address: region_base(&region) + 4, access: Access::Registered };
         assert_eq!(table.place(at, 4, 4092), place);
         assert_eq!(table.registered(at, 4, 4092), Some(place));
         table.acquire(at);
@@ -280,14 +285,14 @@ mod tests {
 
     #[test]
     fn a_region_that_is_not_registered_is_named_by_address_only() {
-        let (mut table, at, region) = (Table::new(), BufferIndex(3), block());
+        let (mut table, at, region) = (BufferTable::new(), BufferIndex(3), block());
         table.attach(at, region.clone()).unwrap();
         table.attach(BufferIndex(4), block()).unwrap();
         table.address_only(at);
         let attached = AttachedBytes { registered: 4096, addressed: 4096 };
         assert_eq!((table.attached(), table.is_addressed(at)), (attached, true));
         assert_eq!(table.registered(at, 0, 4096), None);
-        let place = Place { address: region_base(&region), access: Access::Addressed };
+        let place = BufferPlace { address: region_base(&region), access: Access::Addressed };
         assert_eq!(table.place(at, 0, 4096), place);
         table.acquire(at);
         assert_eq!((table.leave(at).unwrap(), table.has_left(at)), (Leave::Later, false));
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn no_range_outside_a_registered_region_is_named_by_entry() {
-        let (mut table, at) = (Table::new(), BufferIndex(0));
+        let (mut table, at) = (BufferTable::new(), BufferIndex(0));
         table.attach(at, block()).unwrap();
         for (at, offset, length) in [
             (at, 1, 4096),
@@ -321,7 +326,7 @@ mod tests {
 
     #[test]
     fn entries_that_do_not_exist_are_refused() {
-        let mut table = Table::new();
+        let mut table = BufferTable::new();
         assert!(table.attach(BufferIndex(BUFFERS_MAX), block()).is_err());
         assert!(table.leave(BufferIndex(BUFFERS_MAX)).is_err());
         assert!(table.leave(BufferIndex(0)).is_err());
@@ -338,7 +343,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "invariant 4: buffer 0 offset 1 length 4096")]
     fn a_range_outside_the_region_is_a_bug_of_the_caller() {
-        let mut table = Table::new();
+        let mut table = BufferTable::new();
         table.attach(BufferIndex(0), block()).unwrap();
         table.place(BufferIndex(0), 1, 4096);
     }

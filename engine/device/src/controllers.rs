@@ -52,12 +52,12 @@ pub(crate) struct Paths {
     /// The directory of the subsystem.
     subsystem: OwnedFd,
     /// How the disks of the paths are called, unless they are not called like that here.
-    names: Option<Names>,
+    names: Option<HeadNames>,
 }
 
 /// The disk of `nvme2n7` below the controller `nvme5` is `nvme2c5n7`.
 #[derive(Debug)]
-struct Names {
+struct HeadNames {
     /// `nvme2`.
     subsystem: String,
     /// `7`.
@@ -94,7 +94,7 @@ impl Controllers {
 impl Paths {
     fn of(disk: &Path, above: &Path) -> Option<Self> {
         let subsystem = File::open(above).ok()?.into();
-        let names = disk.file_name().and_then(|name| Names::of(name.to_str()?));
+        let names = disk.file_name().and_then(|name| HeadNames::of(name.to_str()?));
         let mut paths = Self { subsystem, names };
         // A head has a path when it is opened. Where none is seen, none would be missed.
         if paths.standing() == Standing::Leaving {
@@ -144,7 +144,7 @@ impl Paths {
     }
 }
 
-impl Names {
+impl HeadNames {
     fn of(disk: &str) -> Option<Self> {
         let (subsystem, head) = disk.rsplit_once('n')?;
         Some(Self { subsystem: subsystem.into(), head: head.into() })

@@ -28,7 +28,7 @@ mod target;
 mod uring;
 
 pub use any_device::{AnyDevice, ModeChoice};
-pub use auto::{Calibration, Found, Rate, Trial, TrialResult, calibrate};
+pub use auto::{Calibration, ChosenMode, Trial, TrialRate, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver,
@@ -40,7 +40,7 @@ pub use failure::{Cause, Failure};
 pub use namespace::Namespace;
 pub use null::{NullDevice, NullOptions};
 pub use nvme_status::NvmeStatus;
-pub use probe::{Probe, probe_memory};
+pub use probe::{ProbeResult, probe_memory};
 pub use replacement::Replacement;
 pub use sim::{Fault, FaultPlan, Rule, SimControl, SimDevice, SimOptions};
 pub use slots::{SlotId, Slots, StaleSlot};

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::{Cache, Part, Queue};
+use crate::queue::{Cache, DiskPart, QueueLimits};
 use crate::system::read_number;
-use crate::target::{Kind, Target, open_path};
+use crate::target::{FileKind, Target, open_path};
 
 /// The remedy where commands cannot be passed through: the block layer.
 const INSTEAD: &str = "use mode iopoll or interrupt";
@@ -38,7 +38,7 @@ pub struct Namespace {
 
 /// Facts from sysfs.
 #[derive(Debug, PartialEq, Eq)]
-struct Facts {
+struct SysfsFacts {
     id: u32,
     /// Kernel name of the character device, e.g. `ng0n1`.
     generic: String,
@@ -61,12 +61,12 @@ impl Namespace {
     pub(crate) fn behind(target: &Target) -> Result<Self, DeviceError> {
         let refuse =
             |(what, remedy): (String, String)| DeviceError::unfit(&target.path, &what, &remedy);
-        let queue = target.queue.as_ref().filter(|_| target.kind == Kind::Block);
+        let queue = target.queue.as_ref().filter(|_| target.kind == FileKind::Block);
         let Some(queue) = queue else {
             let what = "is a file, and only NVMe namespaces can be passed through";
             return Err(DeviceError::unfit(&target.path, what, "use mode interrupt"));
         };
-        let Facts { id, generic } = facts(Path::new("/sys"), queue).map_err(refuse)?;
+        let SysfsFacts { id, generic } = facts(Path::new("/sys"), queue).map_err(refuse)?;
         let (file, path) = open_generic(&generic).map_err(refuse)?;
         let limits = queue.logical_block.zip(queue.hardware_bytes_max);
         let Some((block_bytes, request_bytes_max)) = limits else {
@@ -79,14 +79,14 @@ impl Namespace {
 }
 
 /// Checks that it is a whole namespace of plain blocks, and finds its sibling.
-fn facts(sys: &Path, queue: &Queue) -> Result<Facts, (String, String)> {
+fn facts(sys: &Path, queue: &QueueLimits) -> Result<SysfsFacts, (String, String)> {
     let disk = &queue.disk;
     let home = sys.join("block").join(disk);
     let no = |what: String| Err((what, INSTEAD.to_owned()));
     let Some(numbers) = disk.strip_prefix("nvme").filter(|rest| rest.contains('n')) else {
         return no(format!("is no NVMe namespace ({disk}), and only those can be passed through"));
     };
-    if queue.part == Part::Partition {
+    if queue.part == DiskPart::Partition {
         return no(format!("is a partition of {disk}: commands would reach all of the namespace"));
     }
     // The command set (kernel 6.8); zoned namespaces also show in the queue.
@@ -113,7 +113,7 @@ fn facts(sys: &Path, queue: &Queue) -> Result<Facts, (String, String)> {
     let generic = format!("ng{numbers}");
     let sibling = sys.join("class/nvme-generic").join(&generic);
     match (canonicalize(sibling.join("device")), canonicalize(home.join("device"))) {
-        (Ok(of_generic), Ok(of_disk)) if of_generic == of_disk => Ok(Facts { id, generic }),
+        (Ok(of_generic), Ok(of_disk)) if of_generic == of_disk => Ok(SysfsFacts { id, generic }),
         (Err(_), _) => no(format!("the kernel has no character device {generic} for {disk}")),
         _ => no(format!("the character device {generic} belongs to another controller")),
     }
@@ -169,11 +169,11 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::{Facts, facts};
-    use crate::queue::{Part, Queue};
+    use super::{SysfsFacts, facts};
+    use crate::queue::{DiskPart, QueueLimits};
 
     /// A made-up sysfs with one namespace, `nvme3n2`.
-    fn sysfs() -> (TempDir, Queue) {
+    fn sysfs() -> (TempDir, QueueLimits) {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         for directory in ["block/nvme3n2/queue", "class/nvme-generic/ng3n2", "controller"] {
@@ -185,11 +185,11 @@ mod tests {
             fs::write(at("block/nvme3n2").join(file), text).unwrap();
         }
         fs::write(at("block/nvme3n2/queue/zoned"), "none\n").unwrap();
-        let queue = Queue::read(&at("block/nvme3n2")).unwrap();
+        let queue = QueueLimits::read(&at("block/nvme3n2")).unwrap();
         (root, queue)
     }
 
-    fn refusal(root: &Path, queue: &Queue) -> String {
+    fn refusal(root: &Path, queue: &QueueLimits) -> String {
         let (what, remedy) = facts(root, queue).unwrap_err();
         format!("{what}; {remedy}")
     }
@@ -198,16 +198,16 @@ mod tests {
     fn a_plain_namespace_has_a_number_and_a_sibling() {
         let (root, queue) = sysfs();
         let found = facts(root.path(), &queue).unwrap();
-        assert_eq!(found, Facts { id: 2, generic: "ng3n2".into() });
+        assert_eq!(found, SysfsFacts { id: 2, generic: "ng3n2".into() });
     }
 
     #[test]
     fn each_thing_that_cannot_be_passed_through_is_named() {
         let (root, queue) = sysfs();
         let (sys, home) = (root.path(), root.path().join("block/nvme3n2"));
-        let other = Queue { disk: "nullb0".into(), ..queue.clone() };
+        let other = QueueLimits { disk: "nullb0".into(), ..queue.clone() };
         assert!(refusal(sys, &other).contains("no NVMe namespace (nullb0)"));
-        let part = Queue { part: Part::Partition, ..queue.clone() };
+        let part = QueueLimits { part: DiskPart::Partition, ..queue.clone() };
         assert!(refusal(sys, &part).contains("partition of nvme3n2"));
         for (file, text, expected) in [
             ("queue/zoned", "host-managed\n", "zoned: host-managed"),

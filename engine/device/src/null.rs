@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
 
-use crate::buffer_table::{Leave, Table};
+use crate::buffer_table::{BufferTable, Leave};
 use crate::contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
     Finished, Operation, Wait,
@@ -39,7 +39,7 @@ pub struct NullDevice {
     depth: usize,
     /// How many at the front of the queue were submitted.
     submitted: usize,
-    table: Table,
+    table: BufferTable,
     /// Regions to be given back once the queue is empty.
     leaving: Vec<BufferIndex>,
 }
@@ -64,7 +64,7 @@ impl NullDevice {
         };
         let depth = options.depth as usize;
         let queue = Vec::with_capacity(depth);
-        let (table, leaving) = (Table::new(), Vec::with_capacity(usize::from(BUFFERS_MAX)));
+        let (table, leaving) = (BufferTable::new(), Vec::with_capacity(usize::from(BUFFERS_MAX)));
         Self { description, queue, depth, submitted: 0, table, leaving }
     }
 

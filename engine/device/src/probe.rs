@@ -24,7 +24,7 @@ const NAME: &str = "memory probe";
 
 /// The result of the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbeResult {
     /// Pages that regions of this host get.
     pub page: PageSize,
     /// One line for the start-up report.
@@ -38,7 +38,7 @@ pub struct Probe {
 ///
 /// # Errors
 /// `DeviceError` with the step that failed and the remedy.
-pub fn probe_memory(pages: Option<PageSize>, depth: u32) -> Result<Probe, DeviceError> {
+pub fn probe_memory(pages: Option<PageSize>, depth: u32) -> Result<ProbeResult, DeviceError> {
     let (name, bytes) = ("kvrail-probe", BYTES as usize);
     let (region, no_hugepages) = match pages {
         None => Region::create_best(name, bytes).map_err(|error| unfit(error.to_string()))?,
@@ -46,7 +46,7 @@ pub fn probe_memory(pages: Option<PageSize>, depth: u32) -> Result<Probe, Device
     };
     let page = region.page();
     let attached = try_region(Arc::new(region), depth)?;
-    Ok(Probe { page, text: describe(page, attached, no_hugepages.as_ref()) })
+    Ok(ProbeResult { page, text: describe(page, attached, no_hugepages.as_ref()) })
 }
 
 fn describe(page: PageSize, bytes: AttachedBytes, no_hugepages: Option<&MemoryError>) -> String {

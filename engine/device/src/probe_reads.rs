@@ -14,7 +14,7 @@ pub(crate) const AT: BufferIndex = BufferIndex(0);
 
 /// One kind of load to time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct ProbeLoad {
     /// Bytes of each read.
     pub(crate) length: u32,
     /// Reads in flight.
@@ -64,12 +64,12 @@ fn wait_for<T>(device: &mut impl Device, pick: impl Fn(Event) -> Option<T>) -> O
 /// `None` when a read failed or the device hung.
 pub(crate) fn reads_per_second(
     device: &mut impl Device,
-    load: Load,
+    load: ProbeLoad,
     span: Duration,
 ) -> Option<f64> {
     let places = device.description().capacity_bytes / u64::from(load.length);
     let depth = load.depth.min(device.description().depth);
-    let mut place = Places { state: 0x2545_f491_4f6c_dd1d, places: places.max(1) };
+    let mut place = RandomPlaces { state: 0x2545_f491_4f6c_dd1d, places: places.max(1) };
     let mut events = Events::new();
     let (mut issued, mut ended) = (0_u32, 0_u32);
     let start = Instant::now();
@@ -103,12 +103,12 @@ pub(crate) fn reads_per_second(
 }
 
 /// A fixed pseudo-random walk over the device (xorshift64).
-struct Places {
+struct RandomPlaces {
     state: u64,
     places: u64,
 }
 
-impl Places {
+impl RandomPlaces {
     fn next(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -125,7 +125,7 @@ mod tests {
     use kvrail_memory::HeapBlock;
     use kvrail_ring::{Opcode, Status};
 
-    use super::{AT, Load, detach_and_wait, read_once, reads_per_second};
+    use super::{AT, ProbeLoad, detach_and_wait, read_once, reads_per_second};
     use crate::clock::MonotonicClock;
     use crate::contract::Device;
     use crate::sim::{Fault, FaultPlan, Rule, SimDevice, SimOptions};
@@ -142,7 +142,7 @@ mod tests {
             .with(Rule::always(Fault::Gone).on(Opcode::Write))
             .with(Rule::always(Fault::Gone).on(Opcode::Discard));
         let mut device = sim(plan);
-        let load = Load { length: 4096, depth: 8 };
+        let load = ProbeLoad { length: 4096, depth: 8 };
         for span in [Duration::ZERO, Duration::from_millis(5)] {
             assert!(reads_per_second(&mut device, load, span).unwrap() > 0.0, "{span:?}");
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_device_that_fails_or_hangs_has_no_rate() {
-        let load = Load { length: 4096, depth: 8 };
+        let load = ProbeLoad { length: 4096, depth: 8 };
         for fault in [Fault::Error(Status::IoError), Fault::Hang] {
             let mut device = sim(FaultPlan::none().with(Rule::once(fault).after(5)));
             assert_eq!(reads_per_second(&mut device, load, Duration::ZERO), None);

@@ -10,7 +10,7 @@ const SYSFS: &str = "/sys/dev/block";
 
 /// Limits of a block device's queue. Fields are `None` where the kernel does not report them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct QueueLimits {
     /// Kernel name of the whole disk, e.g. `nvme0n1`.
     pub(crate) disk: String,
     pub(crate) logical_block: Option<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Queue {
     /// Streams that writes can be placed by (kernel 6.16 and a drive with data placement).
     pub(crate) write_streams: u8,
     /// Whether the number named the whole disk.
-    pub(crate) part: Part,
+    pub(crate) part: DiskPart,
 }
 
 /// Whether the device keeps written bytes where the end of power loses them.
@@ -50,7 +50,7 @@ pub(crate) enum Fua {
 
 /// A disk or a piece of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum DiskPart {
     Whole,
     Partition,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Polling {
     No,
 }
 
-impl Queue {
+impl QueueLimits {
     /// Of the device with this number; for a partition, of its disk. `None` for numbers without
     /// a block device (tmpfs, btrfs, network file systems).
     pub(crate) fn of(major: u32, minor: u32) -> Option<Self> {
@@ -72,9 +72,9 @@ impl Queue {
     pub(crate) fn read(link: &Path) -> Option<Self> {
         let own = fs::canonicalize(link).ok()?;
         let (disk, part) = if own.join("queue").is_dir() {
-            (own, Part::Whole)
+            (own, DiskPart::Whole)
         } else {
-            (own.parent()?.to_path_buf(), Part::Partition)
+            (own.parent()?.to_path_buf(), DiskPart::Partition)
         };
         let queue: PathBuf = disk.join("queue");
         if !queue.is_dir() {
@@ -124,7 +124,7 @@ impl Cache {
 mod tests {
     use std::fs;
 
-    use super::{Cache, Fua, Part, Polling, Queue};
+    use super::{Cache, DiskPart, Fua, Polling, QueueLimits};
 
     #[test]
     fn a_partition_has_the_queue_of_its_disk() {
@@ -146,8 +146,8 @@ mod tests {
         ] {
             fs::write(disk.join("queue").join(file), value).unwrap();
         }
-        let queue = Queue::read(&disk.join("nvme7n1p2")).unwrap();
-        let expected = Queue {
+        let queue = QueueLimits::read(&disk.join("nvme7n1p2")).unwrap();
+        let expected = QueueLimits {
             disk: "nvme7n1".into(),
             logical_block: Some(4096),
             memory_alignment: Some(4),
@@ -158,17 +158,20 @@ mod tests {
             cache: Cache::Volatile { fua: Fua::Yes },
             discard_bytes_max: 2_199_023_255_040,
             write_streams: 4,
-            part: Part::Partition,
+            part: DiskPart::Partition,
         };
         assert_eq!(queue, expected);
-        assert_eq!(Queue::read(&disk), Some(Queue { part: Part::Whole, ..expected }));
+        assert_eq!(
+            QueueLimits::read(&disk),
+            Some(QueueLimits { part: DiskPart::Whole, ..expected })
+        );
         fs::write(disk.join("queue/write_cache"), "write through\n").unwrap();
-        assert_eq!(Queue::read(&disk).unwrap().cache, Cache::None);
+        assert_eq!(QueueLimits::read(&disk).unwrap().cache, Cache::None);
     }
 
     #[test]
     fn what_has_no_queue_says_nothing() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Queue::read(&root.path().join("0:42")), None);
+        assert_eq!(QueueLimits::read(&root.path().join("0:42")), None);
     }
 }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::controllers::{Controllers, Standing};
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Discard, Kind, Target};
+use crate::target::{DiscardMethod, FileKind, Target};
 
 /// Time for which a failure may be in doubt before it is taken at face value. A kernel drops a
 /// namespace within milliseconds of its drive's notice, but its workers wait for processors like
@@ -60,12 +60,12 @@ enum Gone {
 impl Removal {
     /// Begins to watch a device that is there.
     pub(crate) fn watch(target: &Target) -> Self {
-        let disk = target.queue.as_ref().filter(|_| target.kind == Kind::Block);
+        let disk = target.queue.as_ref().filter(|_| target.kind == FileKind::Block);
         let controllers =
             disk.and_then(|queue| Controllers::of(&Path::new("/sys/block").join(&queue.disk)));
         let commands = match target.discard() {
-            Discard::Deallocate => READ_WRITE_DISCARD,
-            Discard::PunchHole => READ_AND_WRITE,
+            DiscardMethod::Deallocate => READ_WRITE_DISCARD,
+            DiscardMethod::PunchHole => READ_AND_WRITE,
         };
         Self { gone: Gone::No, controllers, commands, doubted: None }
     }
@@ -123,10 +123,10 @@ impl Removal {
     /// before they are reported: if not, all of them are about whole bytes.
     #[inline]
     pub(crate) fn is_truncated(&mut self, target: &Target) -> bool {
-        if target.kind == Kind::File && self.gone == Gone::No && has_shrunk(target) {
+        if target.kind == FileKind::File && self.gone == Gone::No && has_shrunk(target) {
             self.gone = Gone::Yes;
         }
-        target.kind == Kind::File && self.gone == Gone::Yes
+        target.kind == FileKind::File && self.gone == Gone::Yes
     }
 
     /// Whether a doubtful answer now belongs to a series that began a moment ago.
@@ -142,8 +142,8 @@ impl Removal {
 /// file only the size cached by the kernel is read, so that no server can delay the call.
 fn has_shrunk(target: &Target) -> bool {
     let bytes = match target.kind {
-        Kind::Block => seek(&target.fd, SeekFrom::End(0)),
-        Kind::File => {
+        FileKind::Block => seek(&target.fd, SeekFrom::End(0)),
+        FileKind::File => {
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             statx(&target.fd, c"", flags, StatxFlags::SIZE).map(|found| found.stx_size)
         }

@@ -29,7 +29,7 @@ const TRANSIENT_MAX: u8 = 5;
 
 /// Limits of one device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct DeviceLimits {
     /// Largest piece in bytes, a multiple of `granule`.
     pub(crate) transfer_bytes_max: u32,
     /// Bytes of as many pages as a piece may touch, a multiple of `granule`: where each page of a
@@ -79,7 +79,7 @@ pub(crate) enum Taken {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct OperationPiece {
     /// The rest of the operation; begins further on after each short transfer.
     rest: Operation,
     done: u32,
@@ -93,7 +93,7 @@ struct Piece {
 
 /// An operation of several pieces.
 #[derive(Clone, Copy, Debug)]
-struct Join {
+struct SplitOperation {
     operation: Operation,
     /// First byte not yet cut into a piece.
     next: u32,
@@ -110,14 +110,14 @@ struct Join {
 /// Everything prepared and not yet ended.
 #[derive(Debug)]
 pub(crate) struct Flights {
-    limits: Limits,
+    limits: DeviceLimits,
     /// An operation of no more bytes is one piece wherever its buffer begins, unless it crosses a
     /// table entry's border.
     surely_whole: u32,
     /// One more piece goes into an operation's window while no more bytes are in it.
     refill_below: u32,
-    pieces: Slots<Piece>,
-    joins: Slots<Join>,
+    pieces: Slots<OperationPiece>,
+    joins: Slots<SplitOperation>,
     /// Operations that may have more pieces in flight. Nothing new is taken before they have, so
     /// order and space stay simple.
     cutting: VecDeque<SlotId>,
@@ -125,7 +125,7 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: DeviceLimits) -> Self {
         assert!(limits.depth <= limits.pieces && limits.granule > 0, "{limits:?}");
         assert!(limits.transfer_bytes_max.is_multiple_of(limits.granule), "{limits:?}");
         assert!(u64::from(limits.paged_bytes_max) >= PAGE, "{limits:?}");
@@ -164,7 +164,8 @@ impl Flights {
             return None;
         }
         let rest = operation.anew();
-        let piece = Piece { rest, done: 0, retries: 0, failures: 0, whole: true, join: None };
+        let piece =
+            OperationPiece { rest, done: 0, retries: 0, failures: 0, whole: true, join: None };
         let id = self.pieces.claim(piece).ok()?;
         self.in_flight += 1;
         Some(id)
@@ -179,7 +180,8 @@ impl Flights {
             return self.take_parts(operation);
         }
         let whole = moves_bytes(operation.opcode);
-        let piece = Piece { rest: operation, done: 0, retries: 0, failures: 0, whole, join: None };
+        let piece =
+            OperationPiece { rest: operation, done: 0, retries: 0, failures: 0, whole, join: None };
         let id = self.pieces.claim(piece).map_err(|piece| piece.rest)?;
         self.in_flight += 1;
         Ok(Taken::Whole(id))
@@ -189,7 +191,14 @@ impl Flights {
         if self.pieces.is_full() {
             return Err(operation);
         }
-        let join = Join { operation, next: 0, open: 0, open_bytes: 0, queued: true, failed: None };
+        let join = SplitOperation {
+            operation,
+            next: 0,
+            open: 0,
+            open_bytes: 0,
+            queued: true,
+            failed: None,
+        };
         let id = self.joins.claim(join).map_err(|join| join.operation)?;
         self.cutting.push_back(id);
         self.in_flight += 1;
@@ -221,7 +230,8 @@ impl Flights {
         let mut rest = advance(&join.operation, join.next);
         rest.length = self.first_cut(&rest).min(PIECE_BYTES);
         let length = rest.length;
-        let piece = Piece { rest, done: 0, retries: 0, failures: 0, whole: false, join: Some(id) };
+        let piece =
+            OperationPiece { rest, done: 0, retries: 0, failures: 0, whole: false, join: Some(id) };
         let piece = self.pieces.claim(piece).expect("there was room");
         let join = self.joins.get_mut(id).expect("looked up above");
         join.next += length;
@@ -249,7 +259,7 @@ impl Flights {
     /// The status with which the answer would end the piece, if it would fail it.
     #[cold]
     pub(crate) fn failing(&self, id: SlotId, outcome: Outcome) -> Option<Status> {
-        let &Piece { retries, failures, .. } = self.pieces.get(id).ok()?;
+        let &OperationPiece { retries, failures, .. } = self.pieces.get(id).ok()?;
         match outcome {
             Outcome::Failed(status) => Some(status),
             Outcome::Transient(status) => (failures >= TRANSIENT_MAX).then_some(status),
@@ -269,7 +279,7 @@ impl Flights {
         id: SlotId,
         moved_all: impl FnOnce(&Operation) -> bool,
     ) -> Option<Finished> {
-        let ended = self.pieces.release_if(id, |Piece { rest, done, whole, .. }| {
+        let ended = self.pieces.release_if(id, |OperationPiece { rest, done, whole, .. }| {
             let whole = *whole && moved_all(rest);
             let bytes = done + rest.length;
             whole.then_some(Finished { tag: rest.tag, status: Status::Ok, bytes })
@@ -294,9 +304,9 @@ impl Flights {
             Err(stale) => panic!("invariant 1: a completion for nothing in flight: {stale}"),
         };
         let status = match progress(piece, outcome, self.limits.granule) {
-            Progress::Done => Status::Ok,
-            Progress::More => return Settled::Reissue,
-            Progress::Failed(status) => status,
+            PieceProgress::Done => Status::Ok,
+            PieceProgress::More => return Settled::Reissue,
+            PieceProgress::Failed(status) => status,
         };
         let piece = self.pieces.release(id).expect("looked up above");
         match piece.join {
@@ -308,7 +318,7 @@ impl Flights {
         }
     }
 
-    fn settle_part(&mut self, id: SlotId, piece: &Piece, status: Status) -> Settled {
+    fn settle_part(&mut self, id: SlotId, piece: &OperationPiece, status: Status) -> Settled {
         let join = self.joins.get_mut(id).expect("invariant 1: a piece of nothing in flight");
         join.open -= 1;
         join.open_bytes -= piece.done + piece.rest.length * u32::from(status != Status::Ok);
@@ -350,46 +360,46 @@ pub(crate) fn buffer_of(operation: &Operation) -> Option<BufferIndex> {
     moves_bytes(operation.opcode).then_some(operation.buffer)
 }
 
-enum Progress {
+enum PieceProgress {
     Done,
     More,
     Failed(Status),
 }
 
 #[inline]
-fn progress(piece: &mut Piece, outcome: Outcome, granule: u32) -> Progress {
+fn progress(piece: &mut OperationPiece, outcome: Outcome, granule: u32) -> PieceProgress {
     match outcome {
-        Outcome::Moved(_) if !moves_bytes(piece.rest.opcode) => Progress::Done,
+        Outcome::Moved(_) if !moves_bytes(piece.rest.opcode) => PieceProgress::Done,
         Outcome::Moved(bytes) if bytes == piece.rest.length => {
             piece.done += bytes;
-            Progress::Done
+            PieceProgress::Done
         }
         Outcome::Moved(bytes) => continue_short(piece, bytes, granule),
-        Outcome::Failed(status) => Progress::Failed(status),
+        Outcome::Failed(status) => PieceProgress::Failed(status),
         Outcome::Transient(_) if piece.failures < TRANSIENT_MAX => {
             piece.failures += 1;
-            Progress::More
+            PieceProgress::More
         }
-        Outcome::Transient(status) => Progress::Failed(status),
+        Outcome::Transient(status) => PieceProgress::Failed(status),
         Outcome::Again | Outcome::Later if piece.retries < RETRIES_MAX => {
             piece.retries += 1;
-            Progress::More
+            PieceProgress::More
         }
-        Outcome::Again | Outcome::Later => Progress::Failed(Status::IoError),
+        Outcome::Again | Outcome::Later => PieceProgress::Failed(Status::IoError),
     }
 }
 
 #[cold]
-fn continue_short(piece: &mut Piece, bytes: u32, granule: u32) -> Progress {
+fn continue_short(piece: &mut OperationPiece, bytes: u32, granule: u32) -> PieceProgress {
     assert!(bytes <= piece.rest.length, "the device moved more than requested: {piece:?}");
     // A part of a logical block cannot be continued behind; it is moved again.
     let whole_blocks = bytes - bytes % granule;
     if whole_blocks == 0 {
-        return Progress::Failed(Status::IoError); // invariant 3: no progress is no success
+        return PieceProgress::Failed(Status::IoError); // invariant 3: no progress is no success
     }
     piece.rest = advance(&piece.rest, whole_blocks);
     piece.done += whole_blocks;
-    Progress::More
+    PieceProgress::More
 }
 
 /// The operation without its first `bytes` bytes.
@@ -402,7 +412,7 @@ fn advance(operation: &Operation, bytes: u32) -> Operation {
 }
 
 #[inline]
-fn finished(piece: &Piece, status: Status) -> Finished {
+fn finished(piece: &OperationPiece, status: Status) -> Finished {
     let whole = !moves_bytes(piece.rest.opcode) && status == Status::Ok;
     let bytes = if whole { piece.rest.length } else { piece.done };
     Finished { tag: piece.rest.tag, status, bytes }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::contract::DirectIo;
 use crate::error::DeviceError;
-use crate::queue::{Cache, Fua, Part, Queue};
+use crate::queue::{Cache, DiskPart, Fua, QueueLimits};
 use crate::system::kernel_version;
 
 /// Unit of buffered I/O as we do it, and the smallest block there is.
@@ -29,7 +29,7 @@ const TRANSFER_BYTES_CEILING: u32 = 1 << 30;
 
 /// The kind of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     File,
     Block,
 }
@@ -46,7 +46,7 @@ const DISCARD_KERNEL: (u32, u32) = (6, 12);
 
 /// How a range is given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Discard {
+pub(crate) enum DiscardMethod {
     /// The kernel's discard command; for NVMe it becomes Dataset Management, deallocate.
     Deallocate,
     /// A hole, which files have, and old kernels make of zeroes on block devices.
@@ -57,7 +57,7 @@ pub(crate) enum Discard {
 /// A write stream: the drive keeps what is written under one number apart from other data, so that
 /// deleting it together costs the drive no copying. Counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream(pub(crate) NonZeroU8);
+pub struct DriveStream(pub(crate) NonZeroU8);
 
 /// Which stream all writes of a device go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub enum WriteStream {
 pub struct Target {
     pub(crate) path: String,
     pub(crate) fd: OwnedFd,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     pub(crate) io: Io,
     pub(crate) capacity_bytes: u64,
     /// Unit of offsets and lengths.
@@ -85,7 +85,7 @@ pub struct Target {
     /// Unit of buffer addresses. Not below `logical_block`, so that a piece that ends at a table
     /// entry's border is whole blocks.
     pub(crate) memory_alignment: u32,
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<QueueLimits>,
 }
 
 /// Opens a path for a ring: read, write, and O_DIRECT by `direct`. For embedded files and tools;
@@ -139,12 +139,12 @@ impl Target {
         }
         let kind = kind_of(path, &stat)?;
         let queue = match kind {
-            Kind::Block => Queue::of(stat.stx_rdev_major, stat.stx_rdev_minor),
-            Kind::File => Queue::of(stat.stx_dev_major, stat.stx_dev_minor),
+            FileKind::Block => QueueLimits::of(stat.stx_rdev_major, stat.stx_rdev_minor),
+            FileKind::File => QueueLimits::of(stat.stx_dev_major, stat.stx_dev_minor),
         };
         let io = choose_io(path, &fd, &stat, direct)?;
         let (promised, memory_alignment) = alignment(&stat, queue.as_ref(), io);
-        let tried = tried.filter(|_| kind == Kind::File);
+        let tried = tried.filter(|_| kind == FileKind::File);
         let logical_block = tried.map_or(promised, |tried| promised.min(tried.max(SECTOR)));
         let capacity_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
         if capacity_bytes < u64::from(logical_block) {
@@ -176,18 +176,18 @@ impl Target {
     }
 
     /// How a range is given back to the device.
-    pub(crate) fn discard(&self) -> Discard {
+    pub(crate) fn discard(&self) -> DiscardMethod {
         let able = self.queue.as_ref().is_some_and(|queue| queue.discard_bytes_max > 0);
-        if self.kind == Kind::Block && able && kernel_version() >= Some(DISCARD_KERNEL) {
-            Discard::Deallocate
+        if self.kind == FileKind::Block && able && kernel_version() >= Some(DISCARD_KERNEL) {
+            DiscardMethod::Deallocate
         } else {
-            Discard::PunchHole
+            DiscardMethod::PunchHole
         }
     }
 
     /// Streams that there are. A partition has none: the kernel refuses them there.
     pub(crate) fn streams(&self) -> u8 {
-        let whole = self.queue.as_ref().filter(|queue| queue.part == Part::Whole);
+        let whole = self.queue.as_ref().filter(|queue| queue.part == DiskPart::Whole);
         whole.map_or(0, |queue| queue.write_streams)
     }
 
@@ -195,14 +195,14 @@ impl Target {
     ///
     /// # Errors
     /// `Unfit` with the number of streams there are.
-    pub(crate) fn stream(&self, wanted: WriteStream) -> Result<Option<Stream>, DeviceError> {
+    pub(crate) fn stream(&self, wanted: WriteStream) -> Result<Option<DriveStream>, DeviceError> {
         let there = self.streams();
         match wanted {
             WriteStream::Unnamed => Ok(None),
             WriteStream::Apart => {
-                Ok(NonZeroU8::new(there).filter(|number| number.get() > 1).map(Stream))
+                Ok(NonZeroU8::new(there).filter(|number| number.get() > 1).map(DriveStream))
             }
-            WriteStream::Number(number) if number.get() <= there => Ok(Some(Stream(number))),
+            WriteStream::Number(number) if number.get() <= there => Ok(Some(DriveStream(number))),
             WriteStream::Number(number) => {
                 let what = format!("has {there} write streams and write_stream is {number}");
                 let remedy = "set write_stream = \"auto\" or 0, or use a drive with data placement \
@@ -219,10 +219,10 @@ impl Target {
     }
 }
 
-fn kind_of(path: &str, stat: &Statx) -> Result<Kind, DeviceError> {
+fn kind_of(path: &str, stat: &Statx) -> Result<FileKind, DeviceError> {
     match FileType::from_raw_mode(RawMode::from(stat.stx_mode)) {
-        FileType::RegularFile => Ok(Kind::File),
-        FileType::BlockDevice => Ok(Kind::Block),
+        FileType::RegularFile => Ok(FileKind::File),
+        FileType::BlockDevice => Ok(FileKind::Block),
         FileType::CharacterDevice if is_generic_nvme(stat) => {
             let what = "is the character device of an NVMe namespace";
             let remedy = "name its block device (/dev/nvme0n1 for /dev/ng0n1), which holds the \
@@ -274,7 +274,7 @@ fn has_alignment(stat: &Statx) -> bool {
 
 /// Units of offsets and of buffer addresses: from statx where it has them (kernel 6.1 and later,
 /// most file systems), else from the queue, else a page.
-fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
+fn alignment(stat: &Statx, queue: Option<&QueueLimits>, io: Io) -> (u32, u32) {
     if io == Io::Buffered {
         return (SECTOR, SECTOR);
     }
@@ -293,9 +293,9 @@ fn alignment(stat: &Statx, queue: Option<&Queue>, io: Io) -> (u32, u32) {
 mod tests {
     use std::num::NonZeroU8;
 
-    use super::{Io, Kind, Stream, Target, WriteStream, open_path};
+    use super::{DriveStream, FileKind, Io, Target, WriteStream, open_path};
     use crate::contract::DirectIo;
-    use crate::queue::{Cache, Part, Polling, Queue};
+    use crate::queue::{Cache, DiskPart, Polling, QueueLimits};
 
     fn memfd(bytes: u64) -> std::os::fd::OwnedFd {
         let fd = rustix::fs::memfd_create("target", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_buffered_file_has_sector_units_and_its_size() {
         let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
-        assert_eq!((target.kind, target.io), (Kind::File, Io::Buffered));
+        assert_eq!((target.kind, target.io), (FileKind::File, Io::Buffered));
         assert_eq!((target.logical_block, target.memory_alignment), (512, 512));
         assert_eq!(target.capacity_bytes, 1 << 20);
     }
@@ -314,7 +314,7 @@ mod tests {
     /// A target whose drive has `write_streams` streams.
     fn with_streams(write_streams: u8) -> Target {
         let target = Target::examine("memory", memfd(1 << 20), DirectIo::Off).unwrap();
-        let queue = Queue {
+        let queue = QueueLimits {
             disk: "nvme0n1".into(),
             logical_block: None,
             memory_alignment: None,
@@ -325,14 +325,14 @@ mod tests {
             cache: Cache::None,
             discard_bytes_max: 0,
             write_streams,
-            part: Part::Whole,
+            part: DiskPart::Whole,
         };
         Target { queue: Some(queue), ..target }
     }
 
     #[test]
     fn a_stream_apart_is_never_that_of_writes_which_name_none() {
-        let stream = |number| NonZeroU8::new(number).map(Stream);
+        let stream = |number| NonZeroU8::new(number).map(DriveStream);
         for (there, apart) in [(0, 0), (1, 0), (2, 2), (8, 8)] {
             let target = with_streams(there);
             assert_eq!(target.stream(WriteStream::Apart).unwrap(), stream(apart), "{there}");

@@ -67,7 +67,7 @@ pub struct LaunchId(pub u16);
 
 /// How a launch stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum LaunchProgress {
     /// In flight.
     Running,
     /// Done, every byte of it.
@@ -132,7 +132,7 @@ pub trait Mover: Debug + Send {
     ///
     /// # Errors
     /// `Fault` when the GPU failed; no launch touches staging memory any more.
-    fn progress(&mut self, launch: LaunchId) -> Result<Progress, Fault>;
+    fn progress(&mut self, launch: LaunchId) -> Result<LaunchProgress, Fault>;
 }
 
 /// Memory this process owns on a GPU.

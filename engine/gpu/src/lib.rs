@@ -25,18 +25,18 @@ mod udev;
 pub use bridge::Bridge;
 pub use contract::{
     BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectGpu, DirectPath, DirectWay, Fault,
-    FileIndex, Gpu, GpuIdentity, LaunchId, MOVES_MAX, Move, Mover, OwnMemory, Progress, Registered,
-    Way,
+    FileIndex, Gpu, GpuIdentity, LaunchId, LaunchProgress, MOVES_MAX, Move, Mover, OwnMemory,
+    Registered, Way,
 };
 pub use error::{CudaError, GpuError};
 pub use handle::{BadUuid, GpuHandle, GpuUuid};
 pub use health::Health;
 pub use kvrail_layout::{self as layout, Fragment, Layout, LayoutError};
-pub use mechanism::{Choice, MechanismChoice, Member, choose};
+pub use mechanism::{Choice, MechanismChoice, MemberFile, choose};
 pub use poller::{
     BatchPool, GpuPoller, GpuPollerHandle, GpuSeat, GpuSetup, GpuStartError, GpuTurn, start,
 };
-pub use port::{JOBS_MAX, Port, PortOptions, Route};
-pub use region::{Backing, GpuRegion, Keep, Memory};
+pub use port::{CopyRoute, JOBS_MAX, Port, PortOptions};
+pub use region::{Backing, GpuRegion, MemoryGuard, RegionMemory};
 pub use staging::{STAGING_ENTRIES, SlotIndex, Staging, StagingOptions};
 pub use standin::{EmulatedGpu, GpuControl, GpuFault};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{DirectPath, Gpu, Registered};
 use crate::error::GpuError;
-use crate::port::Route;
+use crate::port::CopyRoute;
 
 /// Which mechanism is to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl FromStr for MechanismChoice {
 
 /// A member device of a volume.
 #[derive(Debug)]
-pub struct Member {
+pub struct MemberFile {
     /// Its path.
     pub name: String,
     /// Opened for this purpose; the device's own descriptor stays what it is.
@@ -79,7 +79,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The way.
-    pub route: Route,
+    pub route: CopyRoute,
     /// How direct I/O travels, where it is used.
     pub path: Option<DirectPath>,
     /// Why, for people.
@@ -88,11 +88,11 @@ pub struct Choice {
 
 impl Choice {
     fn staged(reason: String) -> Self {
-        Self { route: Route::Staged, path: None, reason }
+        Self { route: CopyRoute::Staged, path: None, reason }
     }
 
     fn direct(Registered { file, path, reason }: Registered) -> Self {
-        Self { route: Route::Direct(file), path: Some(path), reason }
+        Self { route: CopyRoute::Direct(file), path: Some(path), reason }
     }
 }
 
@@ -101,8 +101,12 @@ impl Choice {
 /// # Errors
 /// `GpuError::NotDirect` when direct I/O is required and not to be had; the error of registering
 /// the file when compatibility mode was requested.
-pub fn choose(gpu: &dyn Gpu, member: Member, wanted: MechanismChoice) -> Result<Choice, GpuError> {
-    let Member { name, file } = member;
+pub fn choose(
+    gpu: &dyn Gpu,
+    member: MemberFile,
+    wanted: MechanismChoice,
+) -> Result<Choice, GpuError> {
+    let MemberFile { name, file } = member;
     let uuid = gpu.identity().uuid;
     let not_direct =
         |reason: String| GpuError::NotDirect { device: name.clone(), gpu: uuid, reason };

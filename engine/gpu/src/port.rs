@@ -19,7 +19,7 @@ pub const JOBS_MAX: u32 = 1024;
 
 /// How bytes get between a device and a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum CopyRoute {
     /// Through slots of the GPU's staging pool.
     Staged,
     /// By the GPU's direct I/O on this file.
@@ -75,7 +75,7 @@ pub struct Port {
     pub(crate) gpu: GpuUuid,
     pub(crate) health: Arc<Health>,
     pub(crate) staging: Arc<Staging>,
-    pub(crate) route: Route,
+    pub(crate) route: CopyRoute,
     /// Why this route, for people.
     pub(crate) reason: String,
 }
@@ -94,7 +94,7 @@ pub struct PortOptions {
     /// Wakes the poller of the device.
     pub to_device: Arc<ThreadWaker>,
     /// How bytes travel.
-    pub route: Route,
+    pub route: CopyRoute,
     /// Why, for people.
     pub reason: String,
 }
@@ -136,8 +136,8 @@ impl Port {
     #[must_use]
     pub fn description(&self) -> String {
         let route = match self.route {
-            Route::Staged => "staged",
-            Route::Direct(_) => "direct",
+            CopyRoute::Staged => "staged",
+            CopyRoute::Direct(_) => "direct",
         };
         format!("{}: {route} ({})", self.gpu, self.reason)
     }

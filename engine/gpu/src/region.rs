@@ -13,7 +13,7 @@ use crate::handle::GpuUuid;
 
 /// One memory of a region.
 #[derive(Debug)]
-pub struct Memory {
+pub struct RegionMemory {
     /// Its address on the GPU, or in the stand-in's numbering.
     pub address: u64,
     /// Its bytes.
@@ -32,7 +32,7 @@ pub enum Backing {
 }
 
 /// Keeps a region's memory open; dropped on the control thread.
-pub type Keep = Box<dyn Any + Send + Sync>;
+pub type MemoryGuard = Box<dyn Any + Send + Sync>;
 
 /// A region: memories, layout, and the table kernels read.
 ///
@@ -41,9 +41,9 @@ pub type Keep = Box<dyn Any + Send + Sync>;
 pub struct GpuRegion {
     gpu: GpuUuid,
     layout: Layout,
-    memories: Vec<Memory>,
+    memories: Vec<RegionMemory>,
     table: u64,
-    _keep: Keep,
+    _keep: MemoryGuard,
 }
 
 impl GpuRegion {
@@ -53,9 +53,9 @@ impl GpuRegion {
     pub fn new(
         gpu: GpuUuid,
         layout: Layout,
-        memories: Vec<Memory>,
+        memories: Vec<RegionMemory>,
         table: u64,
-        keep: Keep,
+        keep: MemoryGuard,
     ) -> Self {
         Self { gpu, layout, memories, table, _keep: keep }
     }
@@ -74,7 +74,7 @@ impl GpuRegion {
 
     /// Its memories, as the layout's fragments number them.
     #[must_use]
-    pub fn memories(&self) -> &[Memory] {
+    pub fn memories(&self) -> &[RegionMemory] {
         &self.memories
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kvrail_bench::plan::CLIENTS_MAX;
-use kvrail_bench::sidecar::{Serving, attach};
+use kvrail_bench::sidecar::{ServingSidecar, attach};
 use kvrail_bench::{BenchError, BenchOptions, Ground, Harness, STRIPE_BYTES};
 use kvrail_client::Client;
 use kvrail_metrics::Listen;
@@ -23,15 +23,15 @@ use kvrail_nvme::Selector;
 use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Reason, StoreMember, StoreShape,
-    VolumeName, create,
+    DirectIo, Fill, FillProgress, NewVolume, Overwrite, Reason, StoreMember, StoreShape,
+    VolumeLayout, VolumeName, create,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::members::paths;
-use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, Volume, WriteBudget};
+use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, VolumeConfig, WriteBudget};
 use kvrail_cli::context::Verbosity;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::say;
@@ -90,7 +90,7 @@ impl Embedded {
     fn make_volume(&self, new: &NewVolume) -> Result<()> {
         let template = "writing the volume {bar:40} {binary_bytes}/{binary_total_bytes}";
         let bar = bar_for(self.verbosity, template, None);
-        let made = create(new, &mut |progress: Progress| {
+        let made = create(new, &mut |progress: FillProgress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
             ControlFlow::Continue(())
@@ -126,7 +126,12 @@ impl Embedded {
         Ok(self.make_dir(Path::new("/tmp"))?.join("kvrail.sock"))
     }
 
-    fn start(&mut self, dir: &Path, members: Members<'_>, mode: Option<&str>) -> Result<PathBuf> {
+    fn start(
+        &mut self,
+        dir: &Path,
+        members: MemberPaths<'_>,
+        mode: Option<&str>,
+    ) -> Result<PathBuf> {
         let socket = self.socket_for(dir)?;
         let (config, log) = (dir.join("kvrail.toml"), dir.join("kvrail.log"));
         let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
@@ -223,7 +228,7 @@ impl Harness for Embedded {
             say(&intention(options, &paths, (volume_bytes, store_bytes)));
         }
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
-        let raw = Layout::Raw { stripe_bytes: STRIPE_BYTES };
+        let raw = VolumeLayout::Raw { stripe_bytes: STRIPE_BYTES };
         self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
         let files: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
         if let Some(new) = store {
@@ -236,7 +241,7 @@ impl Harness for Embedded {
         let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
         let [null_store, store] = [NULL_STORE, STORE].map(|name| store.map(|_| name.to_owned()));
         let (volume, null_volume) = ("bench".to_owned(), Some("null".to_owned()));
-        attach(&Serving { socket, volume, store, null_volume, null_store }, options)
+        attach(&ServingSidecar { socket, volume, store, null_volume, null_store }, options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -261,10 +266,11 @@ impl Drop for Embedded {
 
 /// The store to make: its bytes on all members, and how they are cut. A trace has the store that
 /// `kvrail store replay` has.
-fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout)>> {
+fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, VolumeLayout)>> {
     let Some(bytes) = options.store_bytes() else { return Ok(None) };
     if options.trace.is_none() {
-        let layout = Layout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
+        let layout =
+            VolumeLayout::Store { segment_bytes: None, block_mean: Some(STORE_BLOCK_MEAN) };
         return Ok(Some((bytes, layout)));
     }
     let shape = options.store_shape(members).map_err(BenchError::Options)?;
@@ -278,7 +284,7 @@ fn own_store(options: &BenchOptions, members: u64) -> Result<Option<(u64, Layout
     let mut areas = (0..=FRONT_BYTES_MAX >> 16).map(|step| data + (step << 16));
     let area = areas.find(enough).context("no area has enough segments")?;
     let segment_bytes = Some(shape.segment_bytes);
-    let layout = Layout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
+    let layout = VolumeLayout::Store { segment_bytes, block_mean: Some(block_bytes.into()) };
     Ok(Some((area * members, layout)))
 }
 
@@ -309,7 +315,7 @@ fn intention(
 }
 
 /// Members of the volume, and of the store if there is one.
-type Members<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
+type MemberPaths<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
 
 /// The name in the label.
 fn name() -> VolumeName {
@@ -324,7 +330,7 @@ fn store_name() -> VolumeName {
 fn new_volume(
     name: VolumeName,
     members: &[PathBuf],
-    (bytes, layout): (u64, Layout),
+    (bytes, layout): (u64, VolumeLayout),
     overwrite: Overwrite,
 ) -> NewVolume {
     NewVolume {
@@ -342,7 +348,7 @@ fn new_volume(
 fn own_config(
     base: &Config,
     socket: &Path,
-    (members, store): Members<'_>,
+    (members, store): MemberPaths<'_>,
     mode: Option<&str>,
 ) -> Result<Config> {
     let none = Config::default();
@@ -368,7 +374,7 @@ fn own_config(
         let write_budget =
             if name == STORE { WriteBudget::Unlimited } else { WriteBudget::default() };
         let name = name.parse().map_err(anyhow::Error::msg)?;
-        config.volume.push(Volume {
+        config.volume.push(VolumeConfig {
             name,
             members,
             content,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kvrail_memory::Root;
-use kvrail_nvme::{Controller, Drive, IdentityError, Namespace, Selector, describe, resolve};
+use kvrail_nvme::{Controller, Drive, Namespace, Selector, SelectorError, describe, resolve};
 use kvrail_protocol::DriveReport;
 use kvrail_volume::VolumeName;
 
@@ -50,7 +50,7 @@ pub(crate) fn drive_of(path: &Path) -> Option<Drive> {
 fn namespace_of(path: &Path) -> Option<Namespace> {
     let (named, root) = (Selector::Path(path.to_owned()), Root::default());
     let namespace = match resolve(&named, &root) {
-        Err(IdentityError::Partition { disk, .. }) => {
+        Err(SelectorError::Partition { disk, .. }) => {
             resolve(&Selector::Path(Path::new("/dev").join(disk)), &root)
         }
         found => found,

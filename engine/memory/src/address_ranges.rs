@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static CLAIMS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 /// The right to give out a range of addresses, until dropped.
-pub(crate) struct Claim {
+pub(crate) struct AddressClaim {
     first: usize,
 }
 
-impl Claim {
+impl AddressClaim {
     /// Claims `bytes` addresses from `first` on, unless a part of them is claimed.
     pub(crate) fn take(first: usize, bytes: usize) -> Option<Self> {
         let mut claims = claims();
@@ -24,7 +24,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for AddressClaim {
     fn drop(&mut self) {
         claims().remove(&self.first);
     }
@@ -37,20 +37,20 @@ fn claims() -> MutexGuard<'static, BTreeMap<usize, usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Claim;
+    use super::AddressClaim;
 
     /// Addresses that no mapping of this process can have, apart for every test.
     const HERE: usize = usize::MAX / 2;
 
     #[test]
     fn neighbours_fit_and_overlaps_do_not() {
-        let held = Claim::take(HERE, 100).expect("free");
+        let held = AddressClaim::take(HERE, 100).expect("free");
         for (first, bytes) in [(HERE, 100), (HERE - 1, 2), (HERE + 99, 1), (HERE - 9, 200)] {
-            assert!(Claim::take(first, bytes).is_none(), "{first} {bytes}");
+            assert!(AddressClaim::take(first, bytes).is_none(), "{first} {bytes}");
         }
-        let _below = Claim::take(HERE - 10, 10).expect("ends where the other begins");
-        let _above = Claim::take(HERE + 100, 10).expect("begins where the other ends");
+        let _below = AddressClaim::take(HERE - 10, 10).expect("ends where the other begins");
+        let _above = AddressClaim::take(HERE + 100, 10).expect("begins where the other ends");
         drop(held);
-        assert!(Claim::take(HERE, 100).is_some());
+        assert!(AddressClaim::take(HERE, 100).is_some());
     }
 }

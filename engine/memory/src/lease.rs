@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use range_alloc::RangeAllocator;
 
-use crate::address_ranges::Claim;
+use crate::address_ranges::AddressClaim;
 use crate::error::MemoryError;
 use crate::pinned::Pinned;
 
@@ -29,14 +29,14 @@ use crate::pinned::Pinned;
 /// Allocating takes a lock: for clients and control threads, never for a poller.
 #[derive(Clone)]
 pub struct LeasePool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolMemory>,
 }
 
 /// The state that the pool and its leases keep alive together.
-struct Shared {
+struct PoolMemory {
     /// Keeps a second pool from giving out the same bytes. First, so that it ends before the
     /// memory: once that is unmapped, another thread's memory may come to lie at its addresses.
-    _claim: Claim,
+    _claim: AddressClaim,
     memory: Arc<dyn Pinned>,
     alignment: usize,
     free: Mutex<RangeAllocator<usize>>,
@@ -53,12 +53,12 @@ impl LeasePool {
     #[must_use]
     pub fn new(memory: Arc<dyn Pinned>, alignment: usize) -> Self {
         assert!(alignment > 0, "a lease pool needs an alignment of at least 1 byte");
-        let claim = Claim::take(memory.base().as_ptr().addr(), memory.bytes());
+        let claim = AddressClaim::take(memory.base().as_ptr().addr(), memory.bytes());
         let claim = claim.expect("invariant 2: another lease pool owns a part of this memory");
         let usable = memory.bytes() / alignment * alignment;
         let free = Mutex::new(RangeAllocator::new(0..usable));
         let outstanding = AtomicUsize::new(0);
-        let shared = Shared { _claim: claim, memory, alignment, free, outstanding };
+        let shared = PoolMemory { _claim: claim, memory, alignment, free, outstanding };
         Self { shared: Arc::new(shared) }
     }
 
@@ -143,7 +143,7 @@ impl fmt::Debug for LeasePool {
     }
 }
 
-impl Shared {
+impl PoolMemory {
     /// The free list. A panic of another thread cannot leave it half changed: the allocator
     /// checks before it writes.
     fn free(&self) -> MutexGuard<'_, RangeAllocator<usize>> {
@@ -155,7 +155,7 @@ impl Shared {
 /// operation is what allows hardware to write them. Dropping it gives the bytes back to the pool;
 /// leaking it leaks them, nothing worse. It keeps the memory alive.
 pub struct Lease {
-    shared: Arc<Shared>,
+    shared: Arc<PoolMemory>,
     offset: usize,
     bytes: usize,
     /// Bytes to give back from `offset` on; 0 for an assumed lease.
@@ -163,7 +163,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    fn new(shared: &Arc<Shared>, offset: usize, bytes: usize, reserved: usize) -> Self {
+    fn new(shared: &Arc<PoolMemory>, offset: usize, bytes: usize, reserved: usize) -> Self {
         // A count only; the free list's lock orders the ranges.
         shared.outstanding.fetch_add(1, Ordering::Relaxed);
         Self { shared: Arc::clone(shared), offset, bytes, reserved }

@@ -32,7 +32,7 @@ pub use error::MemoryError;
 pub use exhausted::{descriptor_remedy, thread_remedy};
 pub use heap::HeapBlock;
 pub use lease::{Lease, LeasePool};
-pub use numa::{Placement, place};
+pub use numa::{NumaPlacement, place};
 pub use page::PageSize;
 pub use pin_limit::{PinLimit, pin_remedy};
 pub use pinned::Pinned;
@@ -41,4 +41,4 @@ pub use slice::shorten_slices;
 pub use topology::{
     CpuList, CpuQuota, HugePages, Mount, Near, Root, Topology, TopologyError, state_of, unescape,
 };
-pub use view::View;
+pub use view::WordView;

@@ -22,7 +22,7 @@ const MPOL_MF_MOVE: libc::c_long = 2;
 
 /// The result of placing a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum NumaPlacement {
     /// The machine has one node, or the kernel reports none; there is nothing to choose.
     OneNode,
     /// The pages are on this node, and pages faulted in later prefer it.
@@ -34,16 +34,20 @@ pub enum Placement {
 ///
 /// # Errors
 /// `Place` names the node and the kernel's error, for instance that some pages could not move.
-pub fn place(region: &Region, node: u32, topology: &Topology) -> Result<Placement, MemoryError> {
+pub fn place(
+    region: &Region,
+    node: u32,
+    topology: &Topology,
+) -> Result<NumaPlacement, MemoryError> {
     if topology.nodes().len() <= 1 {
-        return Ok(Placement::OneNode);
+        return Ok(NumaPlacement::OneNode);
     }
     if !topology.nodes().contains_key(&node) {
         let nodes = topology.nodes().keys().map(u32::to_string).collect::<Vec<_>>().join(", ");
         return Err(MemoryError::NoNode { node, nodes });
     }
     bind(region, node).map_err(|errno| MemoryError::Place { node, errno })?;
-    Ok(Placement::OnNode(node))
+    Ok(NumaPlacement::OnNode(node))
 }
 
 /// `mbind(2)`; neither rustix nor libc has a function for it.

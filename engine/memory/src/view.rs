@@ -18,12 +18,12 @@ const SEALS: SealFlags =
 
 /// A mapping of words for reading.
 #[derive(Debug)]
-pub struct View {
+pub struct WordView {
     base: NonNull<AtomicU32>,
     bytes: usize,
 }
 
-impl View {
+impl WordView {
     /// Maps what a peer made with `Region::create_open` and has closed.
     ///
     /// # Errors
@@ -72,11 +72,11 @@ impl View {
     }
 }
 
-fn raw_of(view: &View) -> *mut std::ffi::c_void {
+fn raw_of(view: &WordView) -> *mut std::ffi::c_void {
     view.base.as_ptr().cast()
 }
 
-impl Drop for View {
+impl Drop for WordView {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and no reference outlives a call.
         let unmapped = unsafe { munmap(raw_of(self), self.bytes) };
@@ -85,6 +85,6 @@ impl Drop for View {
 }
 
 // SAFETY: it only loads, atomically.
-unsafe impl Send for View {}
+unsafe impl Send for WordView {}
 // SAFETY: as for Send.
-unsafe impl Sync for View {}
+unsafe impl Sync for WordView {}

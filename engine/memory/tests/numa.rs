@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use kvrail_memory::{MemoryError, PageSize, Placement, Region, Topology, place};
+use kvrail_memory::{MemoryError, NumaPlacement, PageSize, Region, Topology, place};
 
 /// Pages of a mapping by node, as `/proc/self/numa_maps` counts them.
 fn pages_on(region: &Region, node: u32) -> usize {
@@ -28,7 +28,7 @@ fn a_region_moves_to_each_node_with_all_its_pages() {
     for node in nodes.iter().chain(&nodes) {
         match place(&region, *node, &topology) {
             Ok(placement) => {
-                assert_eq!(placement, Placement::OnNode(*node));
+                assert_eq!(placement, NumaPlacement::OnNode(*node));
                 assert_eq!(pages_on(&region, *node), 64);
             }
             // A node outside of the cpuset's mems, or without memory: printed, not hidden.
@@ -41,8 +41,8 @@ fn a_region_moves_to_each_node_with_all_its_pages() {
 fn one_node_is_no_choice() {
     let topology = machine(&["node0"]);
     let region = Region::create("placed", 4096, PageSize::Base).unwrap();
-    assert_eq!(place(&region, 0, &topology), Ok(Placement::OneNode));
-    assert_eq!(place(&region, 7, &topology), Ok(Placement::OneNode));
+    assert_eq!(place(&region, 0, &topology), Ok(NumaPlacement::OneNode));
+    assert_eq!(place(&region, 7, &topology), Ok(NumaPlacement::OneNode));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use tokio::task::AbortHandle;
 
 use crate::hosts::Hosts;
 use crate::listen::Listen;
-use crate::place::{Name, Place, Socket};
+use crate::place::{ListenPlace, Socket, SocketName};
 use crate::routes::Site;
-use crate::snapshot::{Life, Snapshots};
+use crate::snapshot::{SidecarLife, Snapshots};
 
 /// Connections at once. One more closes the oldest: a reader needs milliseconds, so the oldest one
 /// is no active reader.
@@ -60,7 +60,7 @@ pub enum EndpointError {
 
 /// Gets where the endpoint listens now, or why it does not yet; once for each change, on the
 /// endpoint's thread but for the first time.
-pub type Listening = Box<dyn Fn(Result<&Listen, &str>) + Send>;
+pub type OnListening = Box<dyn Fn(Result<&Listen, &str>) + Send>;
 
 /// An endpoint; it ends when this is dropped.
 #[derive(Debug)]
@@ -71,10 +71,10 @@ pub struct Endpoint {
 
 /// An address to listen at as soon as it is free, and the receiver of the result.
 struct Entrance {
-    place: Place,
+    place: ListenPlace,
     listen: Listen,
-    listening: Listening,
-    /// The last value of `Listening`.
+    listening: OnListening,
+    /// The last value of `OnListening`.
     last: Option<String>,
 }
 
@@ -84,7 +84,7 @@ enum Door {
     /// With its name, which goes with it.
     Unix {
         socket: tokio::net::UnixListener,
-        _name: Name,
+        _name: SocketName,
     },
 }
 
@@ -98,10 +98,10 @@ impl Endpoint {
         listen: &Listen,
         mode: u32,
         hosts: Hosts,
-        life: Life,
-        listening: Listening,
+        life: SidecarLife,
+        listening: OnListening,
     ) -> Result<Option<Self>, EndpointError> {
-        let place = Place::new(listen, mode).map_err(|cause| cannot(listen, cause))?;
+        let place = ListenPlace::new(listen, mode).map_err(|cause| cannot(listen, cause))?;
         let Some(place) = place else { return Ok(None) };
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (stop, stopped) = oneshot::channel();

@@ -39,7 +39,7 @@ impl Dialect {
 
 /// The behaviour of a family's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FamilyKind {
     /// Only grow, until a restart.
     Counter,
     /// Go up and down.
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl FamilyKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -96,7 +96,7 @@ pub(crate) type SamplesOf = fn(&StatusReport, &mut Samples<'_>);
 pub(crate) struct Family {
     /// Without the `_total` of counters.
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FamilyKind,
     pub(crate) unit: Unit,
     pub(crate) labels: &'static [&'static str],
     pub(crate) help: &'static str,
@@ -106,7 +106,7 @@ pub(crate) struct Family {
 impl Family {
     /// The name of its samples, where that is one name.
     pub(crate) fn sample_name(&self) -> String {
-        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        let total = if self.kind == FamilyKind::Counter { "_total" } else { "" };
         format!("{}{total}", self.name)
     }
 
@@ -143,7 +143,7 @@ pub(crate) struct Samples<'a> {
 impl Samples<'_> {
     /// A sample with these values of the family's labels.
     pub(crate) fn add(&mut self, labels: &[&str], value: impl Display) {
-        let total = if self.family.kind == Kind::Counter { "_total" } else { "" };
+        let total = if self.family.kind == FamilyKind::Counter { "_total" } else { "" };
         self.take(labels);
         self.line(total, "", value);
     }
@@ -157,8 +157,8 @@ impl Samples<'_> {
     ) {
         for (it, value) in counters.filter(|(it, _)| it.metric == self.family.name) {
             match (it.kind, value.get()) {
-                (kvrail_counters::Kind::Sum, _) | (_, None) => {}
-                (kvrail_counters::Kind::Part(reason), Some(value)) => {
+                (kvrail_counters::MetricKind::Sum, _) | (_, None) => {}
+                (kvrail_counters::MetricKind::Part(reason), Some(value)) => {
                     self.add(&[labels, &[reason]].concat(), value);
                 }
                 (_, Some(value)) => self.add(labels, value),
@@ -234,7 +234,7 @@ fn escape(value: &str, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dialect, Family, Kind, Unit, seconds};
+    use super::{Dialect, Family, FamilyKind, Unit, seconds};
     use kvrail_protocol::HistogramReport;
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
     fn finer_buckets_are_added_up_to_the_bounds() {
         let family = Family {
             name: "a_seconds",
-            kind: Kind::Histogram,
+            kind: FamilyKind::Histogram,
             unit: Unit::Seconds,
             labels: &["what"],
             help: "It.",

@@ -18,10 +18,10 @@ mod routes;
 mod snapshot;
 mod table;
 
-pub use endpoint::{Endpoint, EndpointError, Listening};
+pub use endpoint::{Endpoint, EndpointError, OnListening};
 pub use exposition::Dialect;
 pub use families::expose;
 pub use hosts::Hosts;
 pub use listen::Listen;
-pub use snapshot::{Life, ReportSource, Tell};
+pub use snapshot::{ReportSource, SidecarLife, Tell};
 pub use table::table;

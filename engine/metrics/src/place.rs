@@ -18,7 +18,7 @@ const BACKLOG: i32 = 128;
 
 /// A place that is to be listened at.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListenPlace {
     /// The socket is made in advance: once all is open, the sidecar's sandbox makes none of TCP.
     Tcp(OwnedFd, SocketAddr),
     /// A path, and the mode of the socket.
@@ -29,14 +29,14 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, Name),
+    Unix(UnixListener, SocketName),
 }
 
 /// The name of a Unix socket, which goes with it.
 #[derive(Debug)]
-pub(crate) struct Name(PathBuf);
+pub(crate) struct SocketName(PathBuf);
 
-impl Place {
+impl ListenPlace {
     /// Nothing where nothing is listened at.
     pub(crate) fn new(listen: &Listen, mode: u32) -> io::Result<Option<Self>> {
         let address = match listen {
@@ -70,13 +70,13 @@ impl Place {
             }
             Self::Unix(path, mode) => {
                 let socket = bind_path(path, *mode)?;
-                Ok((Socket::Unix(socket, Name(path.clone())), Listen::Unix(path.clone())))
+                Ok((Socket::Unix(socket, SocketName(path.clone())), Listen::Unix(path.clone())))
             }
         }
     }
 }
 
-impl Drop for Name {
+impl Drop for SocketName {
     fn drop(&mut self) {
         let _gone = fs::remove_file(&self.0); // another program may have been quicker
     }

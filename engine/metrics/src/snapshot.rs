@@ -25,31 +25,31 @@ pub type ReportSource = Box<dyn Fn(Tell) + Send + Sync>;
 
 /// The stage of a sidecar's life, for the endpoint. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Life(Arc<Mutex<Stage>>);
+pub struct SidecarLife(Arc<Mutex<LifeStage>>);
 
 #[derive(Clone, Default)]
-enum Stage {
+enum LifeStage {
     #[default]
     Opening,
     Serving(Arc<ReportSource>),
 }
 
-impl Life {
+impl SidecarLife {
     /// It is open from now on, and answers.
     pub fn serve(&self, ask: ReportSource) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Stage::Serving(Arc::new(ask));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = LifeStage::Serving(Arc::new(ask));
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> LifeStage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl fmt::Debug for Life {
+impl fmt::Debug for SidecarLife {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.stage() {
-            Stage::Opening => "Opening",
-            Stage::Serving(_) => "Serving",
+            LifeStage::Opening => "Opening",
+            LifeStage::Serving(_) => "Serving",
         })
     }
 }
@@ -74,13 +74,13 @@ impl NoReport {
 
 /// A report, and its text; written once for all readers.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct RenderedReport {
     pub(crate) report: StatusReport,
     exposed: [OnceLock<Bytes>; 2],
     json: OnceLock<Bytes>,
 }
 
-impl Snapshot {
+impl RenderedReport {
     fn new(report: StatusReport) -> Self {
         Self { report, exposed: Default::default(), json: OnceLock::new() }
     }
@@ -96,22 +96,22 @@ impl Snapshot {
     }
 }
 
-type Outcome = Result<Arc<Snapshot>, NoReport>;
+type ReportOutcome = Result<Arc<RenderedReport>, NoReport>;
 
 /// The newest snapshot.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    life: Life,
-    newest: tokio::sync::Mutex<Option<(Instant, Outcome)>>,
+    life: SidecarLife,
+    newest: tokio::sync::Mutex<Option<(Instant, ReportOutcome)>>,
 }
 
 impl Snapshots {
-    pub(crate) fn new(life: Life) -> Self {
+    pub(crate) fn new(life: SidecarLife) -> Self {
         Self { life, newest: tokio::sync::Mutex::default() }
     }
 
     /// A current report. One request at a time; callers that waited meanwhile get the same answer.
-    pub(crate) async fn take(&self) -> Outcome {
+    pub(crate) async fn take(&self) -> ReportOutcome {
         let mut newest = self.newest.lock().await;
         if let Some((at, outcome)) = &*newest
             && at.elapsed() < FRESH
@@ -123,15 +123,15 @@ impl Snapshots {
         outcome
     }
 
-    async fn ask(&self) -> Outcome {
-        let Stage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
+    async fn ask(&self) -> ReportOutcome {
+        let LifeStage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
         let (told, answer) = oneshot::channel();
         ask(Box::new(move |report| {
             // A caller that gave up needs no answer.
             let _told = told.send(report);
         }));
         match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(Ok(report)) => Ok(Arc::new(Snapshot::new(report))),
+            Ok(Ok(report)) => Ok(Arc::new(RenderedReport::new(report))),
             Ok(Err(_)) | Err(_) => Err(NoReport::Silent),
         }
     }

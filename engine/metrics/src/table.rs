@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::exposition::{Family, Kind};
+use crate::exposition::{Family, FamilyKind};
 use crate::families::ALL;
 
 /// Every metric, a row each, as Markdown.
@@ -28,7 +28,7 @@ pub fn table() -> String {
 /// Its name in queries.
 fn shown(family: &Family) -> String {
     match family.kind {
-        Kind::Histogram => format!("{}_bucket", family.name),
-        Kind::Counter | Kind::Gauge => family.sample_name(),
+        FamilyKind::Histogram => format!("{}_bucket", family.name),
+        FamilyKind::Counter | FamilyKind::Gauge => family.sample_name(),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
+use kvrail_metrics::{Endpoint, Hosts, Listen, SidecarLife};
 use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
 use support::{busy, with_troubles};
@@ -19,7 +19,7 @@ use support::{busy, with_troubles};
 /// Results of an endpoint so far: the address where it listens, or why it does not.
 type Told = Arc<Mutex<Vec<Result<Listen, String>>>>;
 
-fn start(listen: &Listen, mode: u32, life: Life) -> (Option<Endpoint>, Told) {
+fn start(listen: &Listen, mode: u32, life: SidecarLife) -> (Option<Endpoint>, Told) {
     let told = Told::default();
     let tell = Arc::clone(&told);
     let listening = move |outcome: Result<&Listen, &str>| {
@@ -50,14 +50,14 @@ struct Served {
     _endpoint: Endpoint,
 }
 
-fn listen(life: Life) -> (SocketAddr, Endpoint) {
+fn listen(life: SidecarLife) -> (SocketAddr, Endpoint) {
     let (endpoint, told) = start(&"127.0.0.1:0".parse().unwrap(), 0o600, life);
     let Ok(Listen::Tcp(address)) = last(&told) else { panic!("{told:?}") };
     (address, endpoint.unwrap())
 }
 
 fn serve(report: StatusReport) -> Served {
-    let (life, asked) = (Life::default(), Arc::new(AtomicU32::new(0)));
+    let (life, asked) = (SidecarLife::default(), Arc::new(AtomicU32::new(0)));
     let (address, endpoint) = listen(life.clone());
     let counter = Arc::clone(&asked);
     let report = with_troubles(report);
@@ -150,7 +150,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn a_sidecar_that_opens_is_well_and_not_ready() {
-    let life = Life::default();
+    let life = SidecarLife::default();
     let (address, _endpoint) = listen(life.clone());
     assert_eq!(get(address, "/healthz").0, 200);
     let (status, _, why) = get(address, "/readyz");
@@ -167,7 +167,7 @@ fn a_sidecar_that_opens_is_well_and_not_ready() {
 /// Its control thread hangs: simultaneous requests are answered at once, and together.
 #[test]
 fn a_silent_sidecar_is_not_healthy() {
-    let life = Life::default();
+    let life = SidecarLife::default();
     let (address, _endpoint) = listen(life.clone());
     let kept = std::sync::Mutex::new(Vec::new());
     life.serve(Box::new(move |tell| kept.lock().unwrap().push(tell)));
@@ -238,7 +238,7 @@ fn a_port_in_use_is_said_once_and_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
     let listen = Listen::Tcp(address);
-    let life = Life::default();
+    let life = SidecarLife::default();
     life.serve(Box::new(|tell| tell(busy())));
     let (_endpoint, told) = start(&listen, 0o600, life);
     let why = format!("metrics.listen = \"{listen}\": Address already in use (os error 98)");
@@ -247,7 +247,7 @@ fn a_port_in_use_is_said_once_and_tried_again() {
     assert_eq!(eventually_listens(&told), listen);
     assert_eq!(*told.lock().unwrap(), [Err(why), Ok(listen)]);
     assert_eq!(get(address, "/healthz").0, 200);
-    assert!(start(&Listen::Off, 0o600, Life::default()).0.is_none());
+    assert!(start(&Listen::Off, 0o600, SidecarLife::default()).0.is_none());
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
     let path = folder.path().join("metrics.sock");
     let listen = Listen::Unix(path.clone());
     drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
-    let life = Life::default();
+    let life = SidecarLife::default();
     life.serve(Box::new(|tell| tell(busy())));
     let (endpoint, _told) = start(&listen, 0o640, life.clone());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);

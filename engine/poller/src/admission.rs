@@ -21,7 +21,7 @@ use kvrail_store::Hold;
 
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::StoreRequest;
-use crate::back_ends::suspects::Report;
+use crate::back_ends::suspects::SuspectReport;
 use crate::front_end::LaneContext;
 use crate::limits::SessionSlot;
 use crate::regions::{Pass, Regions};
@@ -30,7 +30,7 @@ use crate::task::{BufferRef, DeviceExtent};
 use blocks::check_change;
 pub(crate) use blocks::{GetAsk, check_get, key_of};
 pub(crate) use keys::{KeyPlace, PlacedKeys};
-pub(crate) use memory::{Entered, Masks, enter_tail, leave};
+pub(crate) use memory::{EnteredMemory, Masks, enter_tail, leave};
 
 /// A sound request that is no get. Its memory is entered.
 #[derive(Clone, Debug)]
@@ -38,19 +38,19 @@ pub(crate) enum Admitted {
     /// Done: it asked for an answer.
     Nop,
     /// One for a device.
-    Range(Range),
+    Range(DeviceRange),
     /// A put or drop, and its body and tail.
-    Change(StoreRequest, [Option<Entered>; 2]),
+    Change(StoreRequest, [Option<EnteredMemory>; 2]),
     /// A lookup.
     Lookup(PlacedKeys, Hold),
     /// A release.
     Release(PlacedKeys),
     /// The report to a shard that a block is wrong.
-    Suspect(usize, Report, Permit),
+    Suspect(usize, SuspectReport, Permit),
 }
 
 /// A range of a device, and its memory. Small, so that it stays in registers on the fast path.
-pub(crate) type Range = (DeviceExtent, BufferRef);
+pub(crate) type DeviceRange = (DeviceExtent, BufferRef);
 
 /// The checks.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl Admission {
         back_ends: &BackEnds,
         regions: &mut Regions,
         pass: Pass,
-    ) -> Result<Option<Range>, Status> {
+    ) -> Result<Option<DeviceRange>, Status> {
         request.class().ok_or(Status::Invalid)?;
         if pass == Pass::Common && !(request.is_simple() && request.transfer().is_some()) {
             return Err(Status::Invalid);
@@ -169,7 +169,7 @@ fn check_other(
     flags: u8,
     (volume, offset, length): (VolumeId, u64, u32),
     back_ends: &BackEnds,
-) -> Result<Option<Range>, Status> {
+) -> Result<Option<DeviceRange>, Status> {
     let extent = match opcode {
         Some(Opcode::Nop) if length <= REQUEST_LENGTH_MAX => return Ok(None),
         _ if flags != 0 => return Err(Status::Invalid), // they make sense where bytes move

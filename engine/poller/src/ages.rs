@@ -21,13 +21,13 @@ const STEP_MAX: u32 = 4096;
 
 /// What a walk found of one device.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct OverdueRequests {
     overdue: u64,
     /// When its oldest request was accepted; `u64::MAX` where it has none.
     oldest_ns: u64,
 }
 
-const NOTHING: Found = Found { overdue: 0, oldest_ns: u64::MAX };
+const NOTHING: OverdueRequests = OverdueRequests { overdue: 0, oldest_ns: u64::MAX };
 
 /// A walk that has begun.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Ages {
     last_ns: u64,
     at: u32,
     seen: u32,
-    found: Vec<Found>,
+    found: Vec<OverdueRequests>,
 }
 
 impl Ages {
@@ -83,7 +83,7 @@ impl Ages {
         self.at = to;
         if self.seen >= tasks.claimed() || to == tasks.capacity() {
             for (found, stats) in self.found.iter_mut().zip(stats) {
-                let Found { overdue, oldest_ns } = std::mem::replace(found, NOTHING);
+                let OverdueRequests { overdue, oldest_ns } = std::mem::replace(found, NOTHING);
                 stats.counters.overdue.set(overdue);
                 stats.oldest_ns.set(if oldest_ns == u64::MAX { 0 } else { oldest_ns });
             }

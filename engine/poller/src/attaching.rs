@@ -16,7 +16,7 @@ use crate::teardown::deregister;
 
 /// A region that some devices have and others do not have yet.
 #[derive(Clone, Copy, Debug)]
-struct Attaching {
+struct AttachingRegion {
     id: RegionId,
     session: SessionSlot,
     /// The device whose turn it is; those before it have the whole region.
@@ -27,7 +27,7 @@ struct Attaching {
 
 /// All of them. They take turns, so that a small one does not wait for a large one.
 #[derive(Debug)]
-pub(crate) struct AttachQueue(VecDeque<Attaching>);
+pub(crate) struct AttachQueue(VecDeque<AttachingRegion>);
 
 impl AttachQueue {
     pub(crate) fn new() -> Self {
@@ -36,7 +36,7 @@ impl AttachQueue {
 
     /// Attaches a region that is in the table.
     pub(crate) fn push(&mut self, session: SessionSlot, id: RegionId) {
-        self.0.push_back(Attaching { id, session, device: 0, begun: false });
+        self.0.push_back(AttachingRegion { id, session, device: 0, begun: false });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,17 +53,17 @@ impl AttachQueue {
         (mailbox, stats): (&Mailbox, &PollerStats),
     ) -> u64 {
         let Some(step) = self.0.pop_front() else { return 0 };
-        let Attaching { id, session, device, begun } = step;
+        let AttachingRegion { id, session, device, begun } = step;
         let Some(queue) = queues.get_mut(device) else {
             front_end.regions().open(id);
             mailbox.post(Notice::Attached(session, id, Ok(())));
             return 1;
         };
         match queue.attach_step(front_end.regions().memory(id), begun) {
-            Ok(Attached::Partly) => self.0.push_back(Attaching { begun: true, ..step }),
+            Ok(Attached::Partly) => self.0.push_back(AttachingRegion { begun: true, ..step }),
             Ok(Attached::Whole) => {
                 queue.count_attached(&stats.devices[device]);
-                self.0.push_back(Attaching { device: device + 1, begun: false, ..step });
+                self.0.push_back(AttachingRegion { device: device + 1, begun: false, ..step });
             }
             Err(error) => {
                 deregister(front_end, &mut queues[..device], id, DetachOutcome::Failed(error));
@@ -79,7 +79,7 @@ impl AttachQueue {
         front_end: &mut FrontEnd,
         queues: &mut [DeviceQueue<D>],
     ) {
-        self.0.retain(|&Attaching { id, session: owner, device, begun }| {
+        self.0.retain(|&AttachingRegion { id, session: owner, device, begun }| {
             if owner == session {
                 let begun = &mut queues[..device + usize::from(begun)];
                 deregister(front_end, begun, id, DetachOutcome::Detached);

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use kvrail_device::Description;
 use kvrail_ring::{DeviceIndex, Status, VolumeId};
-use kvrail_store::{ConfigError, Now, SpaceId};
+use kvrail_store::{Now, SpaceId, StoreConfigError};
 
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::stats::PollerStats;
@@ -34,19 +34,19 @@ use crate::store_call::StoreSetup;
 use calendar::Calendar;
 use grants::Grant;
 pub(crate) use handle_table::Destination;
-use handle_table::{Group, HandleTable};
+use handle_table::{HandleTable, LocalMembers};
 use parked::WaitingRoom;
 use shard::Shard;
+use volume::LocalVolume;
 pub use volume::Route;
-use volume::Volume;
 
 /// All volumes and stores, as one poller has them.
 #[derive(Debug)]
 pub(crate) struct BackEnds {
     /// By id. A store's volume has no ranges.
-    volumes: Vec<Option<Volume>>,
+    volumes: Vec<Option<LocalVolume>>,
     /// All volumes, once requests are answered DRAINING: the common pass then finds none.
-    drained: Vec<Option<Volume>>,
+    drained: Vec<Option<LocalVolume>>,
     shards: Vec<Shard>,
     handles: HandleTable,
     /// The shard on each device.
@@ -67,7 +67,7 @@ impl BackEnds {
         descriptions: &[Description],
         stats: &Arc<PollerStats>,
         now_ns: u64,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, StoreConfigError> {
         let calendar = Calendar::new(now_ns);
         let mut of_device = vec![None; devices.len()];
         let (mut volumes, mut shards, mut groups) = (Vec::new(), Vec::new(), Vec::new());
@@ -85,8 +85,8 @@ impl BackEnds {
                 of_device[*device] = Some(number);
                 shards.push(shard);
             }
-            volumes.push(members.is_none().then(|| Volume::new(route, devices)));
-            groups.extend(members.map(|members| Group::new(members, local)));
+            volumes.push(members.is_none().then(|| LocalVolume::new(route, devices)));
+            groups.extend(members.map(|members| LocalMembers::new(members, local)));
         }
         assert_eq!(shards.len(), setups.len(), "each shard's device is a member of one volume");
         Ok(Self {
@@ -125,7 +125,7 @@ impl BackEnds {
     /// # Errors
     /// INVALID.
     #[inline(always)]
-    pub(crate) fn volume(&self, id: VolumeId) -> Result<&Volume, Status> {
+    pub(crate) fn volume(&self, id: VolumeId) -> Result<&LocalVolume, Status> {
         self.volumes.get(usize::from(id.0)).and_then(Option::as_ref).ok_or(Status::Invalid)
     }
 

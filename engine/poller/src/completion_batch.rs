@@ -4,7 +4,7 @@
 use kvrail_device::WINDOW_BYTES;
 use kvrail_ring::{Completion, Opcode, Status};
 
-use crate::task::{ClientRequest, Ended, Owner, RequestHeader, Task};
+use crate::task::{ClientRequest, EndedRequests, RequestHeader, Task, TaskOwner};
 
 /// How many tasks ended, and what they have in common.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct CompletionBatch {
     accepted_ns: u64,
     submitted_ns: u64,
     pub(crate) header: RequestHeader,
-    pub(crate) owner: Owner,
+    pub(crate) owner: TaskOwner,
     pub(crate) status: Status,
     /// From submission to completion, and from acceptance to submission.
     pub(crate) device_ns: u64,
@@ -117,9 +117,9 @@ impl CompletionBatch {
 
     /// How its tasks are counted out at their client.
     #[inline(always)]
-    pub(crate) fn ended(&self, client: ClientRequest) -> Ended {
+    pub(crate) fn ended(&self, client: ClientRequest) -> EndedRequests {
         debug_assert!(self.moved <= self.length, "a batch moves its bytes at most");
         let (status, count, bytes) = (self.status, self.count, self.bytes());
-        Ended { client, status, count, bytes, regions: [self.header.region(), None] }
+        EndedRequests { client, status, count, bytes, regions: [self.header.region(), None] }
     }
 }

@@ -17,7 +17,7 @@ use kvrail_ring::Opcode;
 use crate::epoll::EpollSet;
 use crate::regions::Memory;
 use crate::scheduler::Scheduler;
-use crate::scheduler::budget::Budget;
+use crate::scheduler::budget::DeviceBudget;
 use crate::stats::DeviceStats;
 use crate::task::{MemoryKind, Task};
 
@@ -52,7 +52,7 @@ pub(crate) struct DeviceQueue<D> {
 }
 
 impl<D: Device> DeviceQueue<D> {
-    pub(crate) fn new(device: D, budget: Budget) -> Self {
+    pub(crate) fn new(device: D, budget: DeviceBudget) -> Self {
         let scheduler = Scheduler::new(device.description(), budget);
         Self {
             device,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kvrail_device::{Device, Durability, Events, Operation, SlotId, Slots};
 use kvrail_ring::{Class, Completion, Opcode, RequestSnapshot, Status};
 
-use crate::back_ends::keys::Part;
+use crate::back_ends::keys::DeviceBlocks;
 use crate::block_reads::{BlockReads, ReadEnds};
 use crate::completion_batch::CompletionBatch;
 use crate::device_queue::DeviceQueue;
@@ -18,8 +18,8 @@ use crate::front_end::{FrontEnd, LaneContext};
 use crate::inflight::Inflight;
 use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::Mailbox;
-use crate::scheduler::budget::Budget;
-use crate::scheduler::fair::Nodes;
+use crate::scheduler::budget::DeviceBudget;
+use crate::scheduler::fair::WaitingRequests;
 use crate::scheduler::{SERIAL, is_serial};
 use crate::stats::PollerStats;
 use crate::task::{BufferRef, DeviceExtent, MemoryKind, StoreTask, Task};
@@ -38,7 +38,7 @@ pub(crate) struct StoreEnd {
 #[derive(Debug)]
 pub(crate) struct Executor<D> {
     inflight: Inflight,
-    nodes: Nodes,
+    nodes: WaitingRequests,
     queues: Vec<DeviceQueue<D>>,
     /// Tasks of stores that have ended, until their stores take them: room for all.
     ended: Vec<StoreEnd>,
@@ -54,7 +54,7 @@ impl<D: Device> Executor<D> {
     /// One budget for each device. Stores have `store_tasks` tasks at once.
     pub(crate) fn new(
         devices: Vec<D>,
-        budgets: &[Budget],
+        budgets: &[DeviceBudget],
         store_tasks: u32,
         mailbox: Arc<Mailbox>,
         stats: Arc<PollerStats>,
@@ -70,7 +70,7 @@ impl<D: Device> Executor<D> {
         }
         Self {
             queues,
-            nodes: Nodes::new(tasks_max),
+            nodes: WaitingRequests::new(tasks_max),
             inflight: Inflight::new(tasks_max, store_tasks > 0),
             ended: Vec::with_capacity(store_tasks as usize),
             blocks: BlockReads::new(tasks_max, store_tasks > 0),
@@ -100,9 +100,9 @@ impl<D: Device> Executor<D> {
 
     /// Nanoseconds that reads of these blocks would take if they began now, and of what is before
     /// them, as completions have them: saturating. Devices of one store read side by side.
-    pub(crate) fn time_of(&mut self, parts: &[Part], members: u64) -> [u32; 2] {
+    pub(crate) fn time_of(&mut self, parts: &[DeviceBlocks], members: u64) -> [u32; 2] {
         let (mut reads_ns, mut ahead_ns, now_ns) = (0_u64, 0, self.now_ns);
-        for Part { device, count, bytes } in parts {
+        for DeviceBlocks { device, count, bytes } in parts {
             let time =
                 self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes, now_ns);
             reads_ns = reads_ns.saturating_add(time.reads_ns);

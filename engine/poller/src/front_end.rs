@@ -11,9 +11,9 @@ use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::probes;
 use crate::regions::Regions;
-use crate::sessions::{Held, Sessions};
+use crate::sessions::{HeldBack, SessionSlots};
 use crate::stats::{Counter, PollerStats};
-use crate::task::{ClientRequest, Ended};
+use crate::task::{ClientRequest, EndedRequests};
 use crate::trace::Tracer;
 
 /// Requests taken from one lane before the next lane has its turn: 2 to 4 us of work. A tick costs
@@ -32,7 +32,7 @@ pub(crate) struct LaneContext {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum BegunRequest {
     /// It is completed later.
     Task,
     /// It is answered so.
@@ -47,7 +47,7 @@ pub(crate) enum Begun {
 #[derive(Debug)]
 pub(crate) struct FrontEnd {
     lanes: Lanes,
-    sessions: Sessions,
+    sessions: SessionSlots,
     regions: Regions,
     stats: Arc<PollerStats>,
     /// Something that is leaving may have had its last request completed.
@@ -67,7 +67,7 @@ pub(crate) struct Fetched {
 
 impl FrontEnd {
     pub(crate) fn new(stats: Arc<PollerStats>) -> Self {
-        let (lanes, sessions, regions) = (Lanes::new(), Sessions::new(), Regions::new());
+        let (lanes, sessions, regions) = (Lanes::new(), SessionSlots::new(), Regions::new());
         Self { lanes, sessions, regions, stats, teardown_due: false, tracer: None }
     }
 
@@ -144,7 +144,7 @@ impl FrontEnd {
             (&RequestSnapshot, SideSlot<'_>),
             (LaneContext, &mut Completion),
             &mut Regions,
-        ) -> Begun,
+        ) -> BegunRequest,
     ) -> Option<Fetched> {
         let index = self.lanes.in_round(position)?;
         let lane = self.lanes.get(index);
@@ -163,13 +163,13 @@ impl FrontEnd {
         let (mut kept, mut continued) = (Completion::default(), 0);
         let (count, outcome) = lane.server().serve(max, |request, side| {
             match admit((&request, side), (seat, &mut kept), regions) {
-                Begun::Task => None,
-                Begun::Kept => Some(count_answer(counters, &kept)),
-                Begun::Continued => {
+                BegunRequest::Task => None,
+                BegunRequest::Kept => Some(count_answer(counters, &kept)),
+                BegunRequest::Continued => {
                     continued += 1;
                     Some(kept)
                 }
-                Begun::Answer(status) => Some(answer(counters, request.user_data(), status)),
+                BegunRequest::Answer(status) => Some(answer(counters, request.user_data(), status)),
             }
         });
         lane.server().release();
@@ -215,14 +215,14 @@ impl FrontEnd {
     }
 
     /// Takes nothing of a session for now, or goes on: it has requests that wait for room.
-    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: HeldBack) {
         self.sessions.hold_back(session, held);
     }
 
     /// Counts requests that have ended out of their session, regions and lane.
     #[inline]
-    pub(crate) fn retire(&mut self, ended: &Ended) {
-        let Ended { client, status, count, bytes, regions } = *ended;
+    pub(crate) fn retire(&mut self, ended: &EndedRequests) {
+        let EndedRequests { client, status, count, bytes, regions } = *ended;
         debug_assert!(count > 0, "something has ended");
         let counters = &self.stats.sessions[usize::from(client.session.0)].counters;
         counters.completed.add(u64::from(count));

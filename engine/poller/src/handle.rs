@@ -22,6 +22,6 @@ pub struct PollerHandle {
     pub mailbox: Arc<Mailbox>,
     /// What it counts.
     pub stats: Arc<PollerStats>,
-    /// The thread; it ends after `Command::Stop`.
+    /// The thread; it ends after `PollerCommand::Stop`.
     pub thread: JoinHandle<()>,
 }

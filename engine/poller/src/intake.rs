@@ -7,7 +7,7 @@ use kvrail_ring::{Completion, Opcode, RequestSnapshot, SideSlot, Status};
 use crate::admission::{Admission, Admitted, check_get};
 use crate::back_ends::BackEnds;
 use crate::executor::Executor;
-use crate::front_end::{Begun, LaneContext};
+use crate::front_end::{BegunRequest, LaneContext};
 use crate::regions::{Pass, Regions};
 
 /// What a request passes on its way to its device or its store.
@@ -26,12 +26,12 @@ impl<D: Device> Intake<'_, D> {
         (request, side): (&RequestSnapshot, SideSlot<'_>),
         (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
-    ) -> Begun {
+    ) -> BegunRequest {
         let (session, pass) = (seat.session, Pass::Common);
         let checked = Admission::check_range(request, session, self.back_ends, regions, pass);
         if let Ok(Some(range)) = checked {
             self.executor.begin(request, seat, range);
-            return Begun::Task;
+            return BegunRequest::Task;
         }
         // A copy: where the address of the request itself is passed on, it lies in memory for all.
         let copy = *request;
@@ -48,10 +48,10 @@ impl<D: Device> Intake<'_, D> {
         request: &RequestSnapshot,
         (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
-    ) -> Begun {
+    ) -> BegunRequest {
         let Self { admission, back_ends, executor } = self;
         if admission.is_draining() {
-            return Begun::Answer(Status::Draining);
+            return BegunRequest::Answer(Status::Draining);
         }
         match check_get(request, seat.session, back_ends, regions, Pass::Common) {
             Ok((ask, Some(body))) => {
@@ -68,13 +68,13 @@ impl<D: Device> Intake<'_, D> {
         request: &RequestSnapshot,
         (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
-    ) -> Begun {
+    ) -> BegunRequest {
         let Self { back_ends, executor, .. } = self;
         match check_get(request, seat.session, back_ends, regions, Pass::Any) {
             Ok((ask, body)) => {
                 begun(back_ends.get_any(request, (ask, body), seat, regions, executor), kept)
             }
-            Err(status) => Begun::Answer(status),
+            Err(status) => BegunRequest::Answer(status),
         }
     }
 
@@ -86,11 +86,11 @@ impl<D: Device> Intake<'_, D> {
         (request, side): (&RequestSnapshot, SideSlot<'_>),
         (seat, kept): (LaneContext, &mut Completion),
         regions: &mut Regions,
-    ) -> Begun {
+    ) -> BegunRequest {
         let Self { admission, back_ends, executor } = self;
         let admitted = match admission.check(request, side, seat, back_ends, regions) {
             Ok(admitted) => admitted,
-            Err(status) => return Begun::Answer(status),
+            Err(status) => return BegunRequest::Answer(status),
         };
         let (session, now) = (seat.session, back_ends.now(executor.now_ns()));
         let user_data = request.user_data();
@@ -98,10 +98,10 @@ impl<D: Device> Intake<'_, D> {
             Ok(Some(Completion { bytes, ..Completion::refused(user_data, status) }))
         };
         let outcome = match admitted {
-            Admitted::Nop => return Begun::Answer(Status::Ok),
+            Admitted::Nop => return BegunRequest::Answer(Status::Ok),
             Admitted::Range(range) => {
                 executor.begin_any(request, seat, range);
-                return Begun::Task;
+                return BegunRequest::Task;
             }
             Admitted::Change(asked, memory) => {
                 let (metadata, inflight) = (admission.metadata(request), executor.inflight());
@@ -121,7 +121,7 @@ impl<D: Device> Intake<'_, D> {
         };
         match begun(outcome, kept) {
             // Of all opcodes only lookups and releases may have the flag.
-            Begun::Kept if request.flags() & FLAG_CONTINUED != 0 => Begun::Continued,
+            BegunRequest::Kept if request.flags() & FLAG_CONTINUED != 0 => BegunRequest::Continued,
             begun => begun,
         }
     }
@@ -129,13 +129,13 @@ impl<D: Device> Intake<'_, D> {
 
 /// What became of a request whose answer, if it has one, goes to the place given.
 #[inline(always)]
-fn begun(outcome: Result<Option<Completion>, Status>, kept: &mut Completion) -> Begun {
+fn begun(outcome: Result<Option<Completion>, Status>, kept: &mut Completion) -> BegunRequest {
     match outcome {
-        Ok(None) => Begun::Task,
+        Ok(None) => BegunRequest::Task,
         Ok(Some(completion)) => {
             *kept = completion;
-            Begun::Kept
+            BegunRequest::Kept
         }
-        Err(status) => Begun::Answer(status),
+        Err(status) => BegunRequest::Answer(status),
     }
 }

@@ -1,6 +1,6 @@
 //! The lanes one poller serves: whose they are, whose turn it is, which have something to publish.
 
-use kvrail_ring::{LaneFault, RegionId, Ring, ServerLane};
+use kvrail_ring::{LaneFault, RegionId, RingBell, ServerLane};
 
 use crate::bells::Rung;
 use crate::limits::{LANES_MAX, SESSIONS_MAX, SessionSlot};
@@ -138,7 +138,7 @@ impl Lanes {
                 self.staged[word] &= self.staged[word] - 1;
                 let lane = self.table[word * 64 + bit as usize].as_mut();
                 let Lane { seat, session, .. } = lane.expect("a staged lane is in the table");
-                if seat.lane.publish() == Ring::Now {
+                if seat.lane.publish() == RingBell::Now {
                     bells += 1;
                     if seat.bell.ring() == Rung::LastTime {
                         dear |= 1 << session.0;

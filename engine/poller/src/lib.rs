@@ -46,10 +46,12 @@ pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
     TenantSlot,
 };
-pub use mailbox::{Command, CorruptBlock, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice};
-pub use poller::{Poller, Setup, SetupError, Sleep, TickOutcome};
+pub use mailbox::{
+    CorruptBlock, DeviceFailure, LaneSeat, Mailbox, NOTICES_MAX, Notice, PollerCommand,
+};
+pub use poller::{Poller, Setup, SetupError, SleepOutcome, TickOutcome};
 pub use ringer::RingerThread;
-pub use scheduler::budget::{Budget, InFlightBytes};
+pub use scheduler::budget::{DeviceBudget, InFlightBytes};
 pub use stats::{
     Counter, DeviceStats, IoLatencies, Latencies, LatencyCounts, OperationKind, PollerStats,
     PoolStats, SessionStats, StoreStats,
@@ -57,5 +59,5 @@ pub use stats::{
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
-pub use thread::{CpuBinding, StartError, start};
-pub use trace::{Spent, TraceEvent, TraceRing, Traced, Tracer, Work};
+pub use thread::{CpuBinding, PollerStartError, start};
+pub use trace::{Spent, TraceEvent, TraceRing, Traced, TracedWork, Tracer};

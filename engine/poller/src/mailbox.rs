@@ -63,7 +63,7 @@ pub struct LaneSeat {
 
 /// From the control thread.
 #[derive(Debug)]
-pub enum Command {
+pub enum PollerCommand {
     /// Serve this lane from now on. Answer: `LaneAdded`.
     AddLane(SessionSlot, Box<LaneSeat>),
     /// Take nothing more from this lane, complete what was taken. Answer: `LaneClosed`.
@@ -181,7 +181,7 @@ impl CorruptBlock {
 /// Both directions between the control thread and one poller.
 #[derive(Debug)]
 pub struct Mailbox {
-    commands: ArrayQueue<Command>,
+    commands: ArrayQueue<PollerCommand>,
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
     corrupt: ArrayQueue<CorruptBlock>,
@@ -255,7 +255,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// Gives it back when the poller has not read the last 4,096.
-    pub fn send(&self, command: Command) -> Result<(), Command> {
+    pub fn send(&self, command: PollerCommand) -> Result<(), PollerCommand> {
         self.commands.push(command)?;
         self.to_poller.ring();
         Ok(())
@@ -309,7 +309,7 @@ impl Mailbox {
     /// Takes the next command. Only the poller calls this.
     #[must_use]
     #[inline]
-    pub fn next_command(&self) -> Option<Command> {
+    pub fn next_command(&self) -> Option<PollerCommand> {
         // `pop` passes a full fence even when it finds nothing; this is asked in every tick.
         if self.commands.is_empty() { None } else { self.commands.pop() }
     }

@@ -7,7 +7,7 @@ use kvrail_device::{Clock, Description, Device, DeviceError};
 use kvrail_memory::heap_calls_of_this_thread;
 use kvrail_ring::DeviceIndex;
 use kvrail_ring::wake::{Sleeper, settle};
-use kvrail_store::ConfigError;
+use kvrail_store::StoreConfigError;
 use rustix::io::Errno;
 
 use crate::admission::Admission;
@@ -20,10 +20,10 @@ use crate::front_end::{Fetched, FrontEnd};
 use crate::idle::{IdleAction, IdlePolicy, WaitReason};
 use crate::intake::Intake;
 use crate::limits::{DEVICES_MAX, SessionSlot};
-use crate::mailbox::{Command, LaneSeat, Mailbox, Notice};
+use crate::mailbox::{LaneSeat, Mailbox, Notice, PollerCommand};
 use crate::probes;
 use crate::regions::Memory;
-use crate::scheduler::budget::Budget;
+use crate::scheduler::budget::DeviceBudget;
 use crate::stats::PollerStats;
 use crate::store_call::StoreSetup;
 use crate::teardown::tear_down;
@@ -39,7 +39,7 @@ pub struct Setup {
     /// Sidecar-wide numbers of this poller's devices, in local order.
     pub devices: Vec<DeviceIndex>,
     /// What each of them may hold, in local order.
-    pub budgets: Vec<Budget>,
+    pub budgets: Vec<DeviceBudget>,
     /// Those of them that are shards of stores, with their places in the local order.
     pub stores: Vec<(usize, StoreSetup)>,
     /// Longest spin before sleeping, in nanoseconds; 0 never spins.
@@ -61,7 +61,7 @@ pub enum TickOutcome {
 
 /// How a poller's attempt to sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
+pub enum SleepOutcome {
     /// Something is there, or the time is over.
     Over,
     /// A device must be polled.
@@ -228,51 +228,51 @@ impl<D: Device, C: Clock> Poller<D, C> {
     }
 
     #[cold]
-    fn handle(&mut self, command: Command) {
+    fn handle(&mut self, command: PollerCommand) {
         match command {
-            Command::AddLane(session, seat) => self.add_lane(session, seat),
-            Command::CloseLane(session, queue) => self.front_end.close_lane(session, queue),
-            Command::Attach { session, region, buffer, memory } => {
+            PollerCommand::AddLane(session, seat) => self.add_lane(session, seat),
+            PollerCommand::CloseLane(session, queue) => self.front_end.close_lane(session, queue),
+            PollerCommand::Attach { session, region, buffer, memory } => {
                 self.front_end.regions().insert(region, session, buffer, Memory::Host(memory));
                 self.attaching.push(session, region);
             }
-            Command::AttachRemote { session, region, buffer, memory } => {
+            PollerCommand::AttachRemote { session, region, buffer, memory } => {
                 self.front_end.regions().insert(region, session, buffer, Memory::Remote(memory));
                 self.attaching.push(session, region);
             }
-            Command::Detach(_, region) => {
+            PollerCommand::Detach(_, region) => {
                 self.front_end.regions().close(region);
                 self.front_end.request_teardown();
             }
-            Command::CloseSession(session) => {
+            PollerCommand::CloseSession(session) => {
                 self.front_end.close_session(session);
                 self.executor.cancel(session, &mut self.front_end);
                 let (now_ns, inflight) = (self.executor.now_ns(), self.executor.inflight());
                 self.back_ends.close_session(session, inflight, &mut self.front_end, now_ns);
                 self.attaching.cancel(session, &mut self.front_end, self.executor.queues());
             }
-            Command::Replace(device, mut with) => {
+            PollerCommand::Replace(device, mut with) => {
                 let outcome = self.executor.queues()[device].replace(&mut with);
                 if outcome.is_ok() {
                     self.stats.devices[device].gone.set(0);
                 }
                 self.mailbox.post(Notice::Replaced(device, with, outcome));
             }
-            Command::Drain => {
+            PollerCommand::Drain => {
                 self.admission.drain();
                 self.back_ends.drain();
                 self.owes_drained = true;
             }
-            Command::Store(device, call) => {
+            PollerCommand::Store(device, call) => {
                 self.back_ends.call(device, call, self.executor.now_ns());
             }
-            Command::Trace(mut with) => {
+            PollerCommand::Trace(mut with) => {
                 with.begin_turn(self.executor.now_ns());
                 if let Some(before) = self.front_end.trace(with) {
                     self.mailbox.post(Notice::Traced(before));
                 }
             }
-            Command::Stop => self.stopping = true,
+            PollerCommand::Stop => self.stopping = true,
         }
     }
 
@@ -370,11 +370,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
                     match policy.advise(self.wait_reason(), self.executor.now_ns()) {
                         IdleAction::Spin => std::hint::spin_loop(),
                         IdleAction::Block => match self.sleep(self.heartbeat_ns) {
-                            Sleep::Over => {}
-                            Sleep::Denied if policy.should_yield(self.executor.now_ns()) => {
+                            SleepOutcome::Over => {}
+                            SleepOutcome::Denied if policy.should_yield(self.executor.now_ns()) => {
                                 std::thread::yield_now();
                             }
-                            Sleep::Denied => std::hint::spin_loop(),
+                            SleepOutcome::Denied => std::hint::spin_loop(),
                         },
                     }
                 }
@@ -394,11 +394,11 @@ impl<D: Device, C: Clock> Poller<D, C> {
 
     /// Sleeps until a device, a client or the control thread has something, at most `longest_ns`.
     /// Returns at once while a device must be polled.
-    pub fn sleep(&mut self, longest_ns: u64) -> Sleep {
+    pub fn sleep(&mut self, longest_ns: u64) -> SleepOutcome {
         let Self { executor, epoll, block_on, .. } = self;
         let mut queues = executor.queues().iter_mut().enumerate();
         if !queues.all(|(index, queue)| *block_on == Some(index) || queue.can_block(epoll)) {
-            return Sleep::Denied;
+            return SleepOutcome::Denied;
         }
         self.read_clock();
         self.front_end.lanes().announce_sleep();
@@ -422,7 +422,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         if let Some(tracer) = self.front_end.tracer() {
             tracer.woke(self.executor.now_ns());
         }
-        Sleep::Over
+        SleepOutcome::Over
     }
 }
 
@@ -437,7 +437,7 @@ pub enum SetupError {
     Pool(#[from] DeviceError),
     /// A store cannot have its sizes.
     #[error("a store's sizes: {0}")]
-    Sizes(#[from] ConfigError),
+    Sizes(#[from] StoreConfigError),
 }
 
 /// Attaches the buffers of stores, and makes what stands behind requests.

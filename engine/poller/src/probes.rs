@@ -8,7 +8,7 @@ use probe::probe_lazy;
 
 use crate::completion_batch::CompletionBatch;
 use crate::limits::SessionSlot;
-use crate::trace::Work;
+use crate::trace::TracedWork;
 
 /// Requests were taken from a lane.
 #[inline(always)]
@@ -35,7 +35,7 @@ pub(crate) fn batch_ended(device: usize, batch: &CompletionBatch) {
 
 /// A request to a store has its answer, but for gets whose read is a batch's.
 #[inline(always)]
-pub(crate) fn block_ended(key: Key, completion: &Completion, work: impl Fn() -> Work) {
+pub(crate) fn block_ended(key: Key, completion: &Completion, work: impl Fn() -> TracedWork) {
     probe_lazy!(
         kvrail,
         block_ended,

@@ -51,7 +51,7 @@ pub(crate) enum Pass {
 
 /// One region of one session.
 #[derive(Debug)]
-struct Region {
+struct SessionRegion {
     id: RegionId,
     session: SessionSlot,
     buffer: BufferIndex,
@@ -86,7 +86,7 @@ fn index(id: RegionId) -> usize {
 /// All regions, by the low half of their id.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    table: Vec<Option<Region>>,
+    table: Vec<Option<SessionRegion>>,
     hot: Vec<HotRegion>,
 }
 
@@ -111,7 +111,7 @@ impl Regions {
             Memory::Remote(_) => 0,
         };
         self.hot[index(id)] = HotRegion { key: CLOSED, bytes, in_flight: 0, buffer };
-        *entry = Some(Region { id, session, buffer, memory, state: RegionState::Attaching });
+        *entry = Some(SessionRegion { id, session, buffer, memory, state: RegionState::Attaching });
     }
 
     /// Every device has it: requests may use it.
@@ -186,7 +186,7 @@ impl Regions {
 
     /// A region whose last request has left and that no device has still to deregister.
     pub(crate) fn next_leaving(&self) -> Option<RegionId> {
-        let idle = |region: &&Region| {
+        let idle = |region: &&SessionRegion| {
             matches!(region.state, RegionState::Leaving)
                 && self.hot[index(region.id)].in_flight == 0
         };
@@ -220,15 +220,18 @@ impl Regions {
 
     /// Takes out a region that no device has any more; its memory is dropped.
     pub(crate) fn take_gone(&mut self) -> Option<(SessionSlot, RegionId, DetachOutcome)> {
-        let gone = |region: &Region| {
+        let gone = |region: &SessionRegion| {
             matches!(region.state, RegionState::Deregistering { devices_left: 0, .. })
         };
         let mut table = self.table.iter_mut();
         let entry = table.find(|entry| entry.as_ref().is_some_and(gone))?;
         match entry.take()? {
-            Region { id, session, state: RegionState::Deregistering { outcome, .. }, .. } => {
-                Some((session, id, outcome))
-            }
+            SessionRegion {
+                id,
+                session,
+                state: RegionState::Deregistering { outcome, .. },
+                ..
+            } => Some((session, id, outcome)),
             _ => None,
         }
     }
@@ -255,13 +258,13 @@ impl Regions {
         self.table.iter().flatten().any(|region| region.session == session)
     }
 
-    fn known(&mut self, id: RegionId) -> &mut Region {
+    fn known(&mut self, id: RegionId) -> &mut SessionRegion {
         let entry = self.table[index(id)].as_mut().filter(|region| region.id == id);
         entry.expect("a region that is not gone")
     }
 }
 
-impl Region {
+impl SessionRegion {
     /// Where in the memory of a live GPU region a range lies. One in host memory that comes here is
     /// not within its region.
     #[cold]

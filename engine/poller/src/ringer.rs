@@ -33,7 +33,7 @@ impl RingerThread {
     pub fn start() -> io::Result<Self> {
         let ringer = Arc::new(Ringer::new()?);
         let (to_close, left_over) = channel();
-        let mut rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close };
+        let mut rounds = BellRounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close };
         let calls = Arc::clone(&ringer);
         let run = move || while rounds.round(&calls) {};
         thread::Builder::new().name("kvrail-ringer".into()).spawn(run)?;
@@ -68,7 +68,7 @@ enum RingStep {
 
 /// Bells that wait, and whose turn it is.
 #[derive(Debug)]
-struct Rounds {
+struct BellRounds {
     /// In the order of their calls.
     waiting: VecDeque<Arc<QueueDoorbell>>,
     /// When a dear bell may be rung again.
@@ -76,7 +76,7 @@ struct Rounds {
     to_close: Sender<QueueDoorbell>,
 }
 
-impl Rounds {
+impl BellRounds {
     /// Looks at the calls and rings one bell, or waits; false when the thread is to end.
     fn round(&mut self, ringer: &Ringer) -> bool {
         let Some(calls) = ringer.calls() else { return false };
@@ -149,24 +149,25 @@ mod tests {
 
     use kvrail_ring::Doorbell;
 
-    use super::{PAUSE, RingStep, RingerThread, Rounds};
+    use super::{BellRounds, PAUSE, RingStep, RingerThread};
     use crate::bells::{QueueDoorbell, Waking, WokenBy};
 
     const DEAR_NS: u64 = 30_000_000;
 
     /// Rounds, and bells of so many sessions.
-    fn rounds(thread: &RingerThread, sessions: usize) -> (Rounds, Vec<Arc<QueueDoorbell>>) {
+    fn rounds(thread: &RingerThread, sessions: usize) -> (BellRounds, Vec<Arc<QueueDoorbell>>) {
         let bells = (0..sessions).map(|_| {
             let waking = Waking::new(thread.ringer(), WokenBy::Ringer);
             QueueDoorbell::new(Doorbell::eventfd().unwrap(), &waking)
         });
-        let rounds = Rounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close: channel().0 };
+        let rounds =
+            BellRounds { waiting: VecDeque::new(), dear_from_ns: 0, to_close: channel().0 };
         (rounds, bells.collect())
     }
 
     /// Which of the bells is rung now; its cost is noted.
     fn ring(
-        rounds: &mut Rounds,
+        rounds: &mut BellRounds,
         bells: &[Arc<QueueDoorbell>],
         now_ns: u64,
         cost_ns: impl Fn(usize) -> u64,

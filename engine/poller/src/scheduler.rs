@@ -13,12 +13,12 @@ mod writes;
 use kvrail_device::{Description, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
 
-use budget::{Budget, InFlightBytes, Ledger};
-use fair::{Among, Chain, Nodes, QueuedRequest, Waiting, Way};
-use pace::{Left, Pace};
+use budget::{BudgetLedger, DeviceBudget, InFlightBytes};
+use fair::{Among, QueuedRequest, RequestChain, Waiting, WaitingRequests, Way};
+use pace::{DevicePace, Left};
 use serial::Serial;
 pub(crate) use serial::{SERIAL, is_serial};
-use writes::Writes;
+use writes::DeviceWrites;
 
 use crate::completion_batch::CompletionBatch;
 use crate::limits::{SessionSlot, TenantSlot};
@@ -28,10 +28,10 @@ use crate::task::{MemoryKind, Task};
 #[derive(Debug)]
 pub(crate) struct Share {
     waiting: Waiting,
-    ledger: Ledger,
-    pace: Pace,
+    ledger: BudgetLedger,
+    pace: DevicePace,
     /// That of reads alone: drives write at another pace.
-    reads: Pace,
+    reads: DevicePace,
     /// Whether the ledger's bytes follow the pace.
     follows: bool,
     /// Until when the device counts as shared by sessions.
@@ -47,14 +47,14 @@ const SHARED_NS: u64 = 100_000_000;
 const BUSY_BYTES: u64 = 4 << 20;
 
 impl Share {
-    fn new(description: &Description, budget: Budget) -> Self {
-        let pace = Pace::new(description.bytes_per_second);
+    fn new(description: &Description, budget: DeviceBudget) -> Self {
+        let pace = DevicePace::new(description.bytes_per_second);
         let (bytes, follows) = match budget.bytes {
             InFlightBytes::Fixed(bytes) => (bytes, false),
             InFlightBytes::Followed => (pace.in_flight_bytes_alone(), true),
         };
         let operations = budget.operations.min(description.depth);
-        let (waiting, ledger) = (Waiting::new(), Ledger::new(operations, bytes));
+        let (waiting, ledger) = (Waiting::new(), BudgetLedger::new(operations, bytes));
         Self {
             waiting,
             ledger,
@@ -68,7 +68,7 @@ impl Share {
 
     /// Has a task wait for the device. Beside one of another session the device is shared from now
     /// on, and given less.
-    fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
+    fn push(&mut self, nodes: &mut WaitingRequests, id: SlotId, task: &Task, now_ns: u64) {
         let ((session, class), way, length) = (task.turn(), Way::of(task.header), task.length);
         if self.waiting.has_others(session) {
             let was_alone = self.shared_until_ns <= now_ns;
@@ -130,14 +130,14 @@ pub(crate) struct Pick {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     shares: [Share; 2],
-    writes: Writes,
+    writes: DeviceWrites,
     serial: Serial,
 }
 
 impl Scheduler {
-    pub(crate) fn new(description: &Description, budget: Budget) -> Self {
+    pub(crate) fn new(description: &Description, budget: DeviceBudget) -> Self {
         let share = || Share::new(description, budget);
-        let writes = Writes::new(match budget.bytes {
+        let writes = DeviceWrites::new(match budget.bytes {
             InFlightBytes::Fixed(bytes) => Some(bytes),
             InFlightBytes::Followed => None,
         });
@@ -214,7 +214,13 @@ impl Scheduler {
     }
 
     /// Has a task wait for the device.
-    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task, now_ns: u64) {
+    pub(crate) fn push(
+        &mut self,
+        nodes: &mut WaitingRequests,
+        id: SlotId,
+        task: &Task,
+        now_ns: u64,
+    ) {
         if is_serial(task.header.opcode()) {
             return self.serial.push(nodes, id, task);
         }
@@ -225,7 +231,7 @@ impl Scheduler {
     /// that is looked at; a round begins with the least urgent of all.
     pub(crate) fn next(
         &mut self,
-        nodes: &Nodes,
+        nodes: &WaitingRequests,
         kind: MemoryKind,
         least: &mut Class,
         now_ns: u64,
@@ -252,18 +258,22 @@ impl Scheduler {
     }
 
     /// Takes what `next` returned, with no change in between.
-    pub(crate) fn take(&mut self, nodes: &Nodes, kind: MemoryKind, pick: Pick) {
+    pub(crate) fn take(&mut self, nodes: &WaitingRequests, kind: MemoryKind, pick: Pick) {
         self.share(kind).waiting.take(nodes, pick.class, pick.among);
     }
 
     /// The flush or discard whose turn it is, if none is in flight and the budget has room.
-    pub(crate) fn next_serial(&mut self, nodes: &Nodes, opcode: Opcode) -> Option<SlotId> {
+    pub(crate) fn next_serial(
+        &mut self,
+        nodes: &WaitingRequests,
+        opcode: Opcode,
+    ) -> Option<SlotId> {
         let next = self.serial.next(nodes, opcode)?;
         self.share(MemoryKind::Host).ledger.fits(Class::Demand, 0).then_some(next)
     }
 
     /// Takes what `next_serial` returned, with no change in between.
-    pub(crate) fn take_serial(&mut self, nodes: &Nodes, opcode: Opcode) {
+    pub(crate) fn take_serial(&mut self, nodes: &WaitingRequests, opcode: Opcode) {
         self.serial.take(nodes, opcode);
     }
 
@@ -280,7 +290,7 @@ impl Scheduler {
     }
 
     /// The next flush that completes with one that has ended.
-    pub(crate) fn next_joined(&mut self, nodes: &Nodes) -> Option<(SlotId, Status)> {
+    pub(crate) fn next_joined(&mut self, nodes: &WaitingRequests) -> Option<(SlotId, Status)> {
         self.serial.next_joined(nodes)
     }
 
@@ -291,7 +301,11 @@ impl Scheduler {
     }
 
     /// Takes any waiting task of one session but its flushes, for a client that is gone.
-    pub(crate) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
+    pub(crate) fn take_of(
+        &mut self,
+        nodes: &WaitingRequests,
+        session: SessionSlot,
+    ) -> Option<SlotId> {
         let mut shares = self.shares.iter_mut();
         let moves = shares.find_map(|share| share.waiting.take_of(nodes, session));
         moves.or_else(|| self.serial.take_of(nodes, session))
@@ -300,9 +314,9 @@ impl Scheduler {
     /// Takes the waiting flushes that are some client's, for a client that is gone.
     pub(crate) fn take_flushes(
         &mut self,
-        nodes: &mut Nodes,
+        nodes: &mut WaitingRequests,
         is_theirs: impl Fn(SlotId) -> bool,
-    ) -> Chain {
+    ) -> RequestChain {
         self.serial.take_flushes(nodes, is_theirs)
     }
 

@@ -7,7 +7,7 @@ use crate::limits::{COMMON_SHARE, SESSION_SHARE, SESSIONS_MAX, SessionSlot};
 
 /// All sessions by slot.
 #[derive(Debug)]
-pub(crate) struct Sessions {
+pub(crate) struct SessionSlots {
     in_flight: [u32; SESSIONS_MAX],
     /// Slots of the common half in use.
     common: u32,
@@ -19,12 +19,12 @@ pub(crate) struct Sessions {
 
 /// Whether a session is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum HeldBack {
     Yes,
     No,
 }
 
-impl Sessions {
+impl SessionSlots {
     pub(crate) fn new() -> Self {
         Self { in_flight: [0; SESSIONS_MAX], common: 0, leaving: 0, held_back: 0 }
     }
@@ -59,10 +59,10 @@ impl Sessions {
     }
 
     /// Takes nothing of a session, or goes on.
-    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: Held) {
+    pub(crate) fn hold_back(&mut self, session: SessionSlot, held: HeldBack) {
         match held {
-            Held::Yes => self.held_back |= 1 << session.0,
-            Held::No => self.held_back &= !(1 << session.0),
+            HeldBack::Yes => self.held_back |= 1 << session.0,
+            HeldBack::No => self.held_back &= !(1 << session.0),
         }
     }
 
@@ -86,12 +86,12 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use super::Sessions;
+    use super::SessionSlots;
     use crate::limits::{COMMON_SHARE, SESSION_SHARE, SessionSlot};
 
     #[test]
     fn a_hog_leaves_every_other_session_its_share() {
-        let mut sessions = Sessions::new();
+        let mut sessions = SessionSlots::new();
         let hog = SessionSlot(3);
         while sessions.allowance(hog, 1) > 0 {
             sessions.enter(hog, 1);

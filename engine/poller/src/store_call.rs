@@ -2,8 +2,8 @@
 //! come back, with all the memory that their answers need.
 
 use kvrail_store::{
-    Budget, Config, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, PoolLimits, PoolRule, SpaceId,
-    Start, StartError, Status, Store,
+    Budget, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, PoolLimits, PoolRule, SpaceId, Start,
+    StartError, Status, Store, StoreConfig,
 };
 
 use crate::limits::{SESSIONS_MAX, SIDECAR, SessionSlot};
@@ -22,7 +22,7 @@ pub(crate) const SUSPECT_BYTES: u32 = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct StoreSetup {
     /// Its sizes. `owners` is `STORE_OWNERS`.
-    pub config: Config,
+    pub config: StoreConfig,
     /// Its pools.
     pub pools: Vec<PoolRule>,
     /// How it begins.
@@ -39,7 +39,7 @@ pub struct StoreSetup {
 impl StoreSetup {
     /// Bytes that the pool of a store of these sizes must have.
     #[must_use]
-    pub fn pool_bytes(config: &Config) -> usize {
+    pub fn pool_bytes(config: &StoreConfig) -> usize {
         let own = usize::from(config.buffers) * config.buffer_bytes as usize;
         own + usize::from(config.images) * IMAGE_BYTES + SUSPECT_BYTES as usize
     }

@@ -2,7 +2,7 @@
 //! there, so that a poller allocates nothing.
 
 use kvrail_store::{
-    Cursor, Evicted, Explained, Gone, Key, Listed, Listing, METADATA_BYTES_MAX, PAGE_BYTES,
+    Cursor, Evicted, Explained, Gone, Key, Listed, ListingPage, METADATA_BYTES_MAX, PAGE_BYTES,
     RECORDS_MAX,
 };
 
@@ -66,7 +66,7 @@ impl Default for BlockRows {
 
 impl BlockRows {
     /// Copies a page.
-    pub(crate) fn fill(&mut self, page: &Listing<'_>) {
+    pub(crate) fn fill(&mut self, page: &ListingPage<'_>) {
         (self.next, self.is_readable) = (page.next_cursor(), page.is_readable());
         for Listed { key, length, depth, time, check, offset, metadata, .. } in page.blocks() {
             self.metadata.extend_from_slice(metadata);

@@ -10,13 +10,13 @@ use kvrail_store::Witness;
 /// reads yet. When the store is dropped, the table says nothing any more.
 #[must_use]
 pub fn presence_witness(memory: &Arc<dyn Pinned>) -> Box<dyn Witness> {
-    Box::new(Shown(PresenceWriter::new(memory)))
+    Box::new(PresenceWitness(PresenceWriter::new(memory)))
 }
 
 #[derive(Debug)]
-struct Shown(PresenceWriter);
+struct PresenceWitness(PresenceWriter);
 
-impl Witness for Shown {
+impl Witness for PresenceWitness {
     fn come(&mut self, uid: u64, lo: u64) {
         self.0.come(uid, lo);
     }

@@ -114,7 +114,7 @@ impl RequestHeader {
 /// Which client's lane, or which store, gets a task's completion. The number of the
 /// lane decides between both, so that one look at the first of a lane's tasks serves for all.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct TaskOwner {
     /// A client's, or a store's name for it.
     tag: u64,
     /// Index in the lane table, or behind it that of the shard.
@@ -141,7 +141,7 @@ pub(crate) struct ClientRequest {
 
 /// Requests of one session, lane and region that have ended alike; their completions are staged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedRequests {
     pub(crate) client: ClientRequest,
     pub(crate) status: Status,
     pub(crate) count: u32,
@@ -169,7 +169,7 @@ pub(crate) struct StoreTask {
     pub(crate) tag: u64,
 }
 
-impl Owner {
+impl TaskOwner {
     /// A client's request.
     #[inline(always)]
     pub(crate) fn client(user_data: u64, lane: u16, session: SessionSlot) -> Self {
@@ -231,7 +231,7 @@ impl Owner {
 /// A task of this poller. Small, because it is stored and loaded for each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
-    pub(crate) owner: Owner,
+    pub(crate) owner: TaskOwner,
     device_offset: u64,
     buffer_offset: u64,
     pub(crate) accepted_ns: u64,
@@ -254,7 +254,7 @@ impl Task {
         let user_data = request.user_data();
         let long = u64::from(request.length() > WINDOW_BYTES);
         Self {
-            owner: Owner::client(user_data, lane, session),
+            owner: TaskOwner::client(user_data, lane, session),
             device_offset: extent.offset,
             buffer_offset: memory.offset,
             accepted_ns: now_ns,
@@ -269,7 +269,7 @@ impl Task {
     /// The read of a block that a get asks for.
     #[inline(always)]
     pub(crate) fn of_block(
-        owner: Owner,
+        owner: TaskOwner,
         get: &RequestSnapshot,
         ((extent, memory, length), kind): ((DeviceExtent, BufferRef, u32), MemoryKind),
         now_ns: u64,
@@ -300,7 +300,7 @@ impl Task {
     ) -> Self {
         let kinds = opcode as u64 | (class as u64) << 16 | 16 << 24;
         Self {
-            owner: Owner::client(client.user_data, client.lane, client.session),
+            owner: TaskOwner::client(client.user_data, client.lane, client.session),
             device_offset: 0,
             buffer_offset: 0,
             accepted_ns: now_ns,
@@ -314,7 +314,7 @@ impl Task {
 
     /// A task of a store's. Its memory is entered and left by the caller.
     pub(crate) fn of_store(
-        owner: Owner,
+        owner: TaskOwner,
         (opcode, class): (Opcode, Class),
         durability: Durability,
         (extent, memory, length): (DeviceExtent, BufferRef, u32),
@@ -344,7 +344,7 @@ impl Task {
             Some(_) => self.header.0 | 8 << 24,
             None => self.header.0 & !(8 << 24),
         };
-        let owner = Owner { session: session.unwrap_or(SIDECAR), ..self.owner };
+        let owner = TaskOwner { session: session.unwrap_or(SIDECAR), ..self.owner };
         Self { owner, header: RequestHeader(header), ..self }
     }
 

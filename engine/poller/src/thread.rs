@@ -19,7 +19,7 @@ use crate::stats::PollerStats;
 
 /// Why a poller did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError<E> {
+pub enum PollerStartError<E> {
     /// A device could not be opened.
     #[error(transparent)]
     Device(E),
@@ -70,13 +70,13 @@ pub struct CpuBinding {
 /// it; this call returns when the devices are open.
 ///
 /// # Errors
-/// `StartError` names the device, the CPU or the resource; nothing is left running.
+/// `PollerStartError` names the device, the CPU or the resource; nothing is left running.
 pub fn start<D, E>(
     seat: CpuBinding,
     setup: Setup,
     mailbox: Arc<Mailbox>,
     open: impl FnOnce() -> Result<Vec<D>, E> + Send + 'static,
-) -> Result<PollerHandle, StartError<E>>
+) -> Result<PollerHandle, PollerStartError<E>>
 where
     D: Device + 'static,
     E: Send + 'static,
@@ -90,7 +90,7 @@ where
     let name = format!("kvrail-poll-{index}");
     let refused = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        StartError::Thread { index, errno }
+        PollerStartError::Thread { index, errno }
     };
     let life = move || birth.live(open);
     let thread = thread::Builder::new().name(name).spawn(life).map_err(refused)?;
@@ -110,7 +110,7 @@ struct Startup<E> {
     mailbox: Arc<Mailbox>,
     stats: Arc<PollerStats>,
     /// Hears of the devices, or why there is no poller.
-    ready: SyncSender<Result<Vec<Description>, StartError<E>>>,
+    ready: SyncSender<Result<Vec<Description>, PollerStartError<E>>>,
 }
 
 impl<E> Startup<E> {
@@ -118,7 +118,7 @@ impl<E> Startup<E> {
     fn live<D: Device>(self, open: impl FnOnce() -> Result<Vec<D>, E>) {
         // Without short slices a poller is slower beside its clients, and no less right.
         let _refused = shorten_slices();
-        let opened = self.seat.take().and_then(|()| open().map_err(StartError::Device));
+        let opened = self.seat.take().and_then(|()| open().map_err(PollerStartError::Device));
         match opened {
             Ok(devices) => D::hand_to(devices, self),
             Err(error) => drop(self.ready.send(Err(error))),
@@ -141,18 +141,18 @@ impl<E> Driver for Startup<E> {
                 }
             }
             Err(SetupError::Epoll(errno)) => {
-                drop(ready.send(Err(StartError::Epoll { index, errno })));
+                drop(ready.send(Err(PollerStartError::Epoll { index, errno })));
             }
-            Err(source) => drop(ready.send(Err(StartError::Store { index, source }))),
+            Err(source) => drop(ready.send(Err(PollerStartError::Store { index, source }))),
         }
     }
 }
 
 impl CpuBinding {
     /// Pins this thread, if the poller is to be pinned.
-    fn take<E>(self) -> Result<(), StartError<E>> {
+    fn take<E>(self) -> Result<(), PollerStartError<E>> {
         let Some(cpu) = self.cpu else { return Ok(()) };
-        let failed = |reason: String| StartError::Pin { index: self.index, reason };
+        let failed = |reason: String| PollerStartError::Pin { index: self.index, reason };
         pin_current_thread(cpu).map_err(|error| failed(error.to_string()))
     }
 }

@@ -61,7 +61,7 @@ impl Spent {
 
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct TracedWork {
     /// Whose; `None` where a store asked.
     pub session: Option<SessionSlot>,
     /// The poller's device, in local order.
@@ -82,11 +82,11 @@ pub struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced {
     /// Reads and writes of a raw volume, and gets of blocks that fill logical blocks.
-    Batch(Work),
+    Batch(TracedWork),
     /// Any other request to a store.
-    Keyed(Work, Key),
+    Keyed(TracedWork, Key),
     /// An operation of a store's own: a move, a page, a discard.
-    Own(Work),
+    Own(TracedWork),
     /// A turn of the poller: everything in it waited.
     Turn,
 }
@@ -147,7 +147,7 @@ impl TraceRing {
 
 /// A wait in a lane: when requests were taken, how long they may have stood, and whether their
 /// session was held back.
-type Wait = (u64, u64, bool);
+type LaneWait = (u64, u64, bool);
 
 /// What is known of one lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,7 +157,7 @@ struct LaneWaits {
     /// The turn in which that was so.
     turn: u64,
     held: bool,
-    waits: [Wait; WAITS],
+    waits: [LaneWait; WAITS],
     at: usize,
 }
 
@@ -270,7 +270,7 @@ impl Tracer {
     #[cold]
     pub(crate) fn ended(&mut self, device: usize, batch: &CompletionBatch) {
         let (queue_ns, device_ns) = (batch.queue_ns, batch.device_ns);
-        let work = Work {
+        let work = TracedWork {
             session: None,
             device,
             opcode: batch.opcode(),
@@ -282,7 +282,7 @@ impl Tracer {
         let spent = Spent { queue_ns, device_ns, ..Spent::default() };
         if let Some(client) = batch.owner.as_client() {
             let (lane_ns, held) = self.wait(client.lane, batch.accepted_ns());
-            let what = Traced::Batch(Work { session: Some(client.session), ..work });
+            let what = Traced::Batch(TracedWork { session: Some(client.session), ..work });
             self.stage(what, Spent { lane_ns, held, ..spent });
         } else if batch.owner.session() == SIDECAR || batch.header.is_for_space() {
             self.stage(Traced::Own(work), spent);
@@ -294,7 +294,7 @@ impl Tracer {
     pub(crate) fn answered(
         &mut self,
         (lane, taken_ns): (u16, u64),
-        (work, key): (Work, Key),
+        (work, key): (TracedWork, Key),
         spent: Spent,
     ) {
         let (lane_ns, held) = self.wait(lane, taken_ns);

@@ -434,7 +434,7 @@ pub struct VolumeReport {
 /// The waker of a session's client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Waker {
+pub enum ClientWaker {
     /// The poller with the completion.
     #[default]
     Poller,
@@ -474,7 +474,7 @@ pub struct SessionReport {
     pub queues: u32,
     /// The waker of its client.
     #[serde(default)]
-    pub woken_by: Waker,
+    pub woken_by: ClientWaker,
     /// Counters since it attached.
     #[serde(flatten)]
     pub counters: SessionCounters<Option<u64>>,

@@ -41,7 +41,7 @@ pub enum RangeError {
 
 /// A range of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct MemberRange {
     /// Which member, 0 upwards.
     pub member: u16,
     /// First byte on that device, the label counted in.
@@ -92,10 +92,10 @@ impl Geometry {
     /// # Errors
     /// `RangeError` describes the fault of the range.
     #[inline]
-    pub fn locate(&self, offset: u64, length: u64) -> Result<Extent, RangeError> {
+    pub fn locate(&self, offset: u64, length: u64) -> Result<MemberRange, RangeError> {
         self.check(offset, length)?;
         if self.members == 1 {
-            return Ok(Extent { member: 0, device_offset: self.data_offset + offset });
+            return Ok(MemberRange { member: 0, device_offset: self.data_offset + offset });
         }
         let (stripe, inside) = (offset / self.stripe_bytes, offset % self.stripe_bytes);
         if inside + length > self.stripe_bytes {
@@ -104,7 +104,7 @@ impl Geometry {
         let members = u64::from(self.members);
         let device_offset = self.data_offset + (stripe / members) * self.stripe_bytes + inside;
         let member = u16::try_from(stripe % members).expect("smaller than members, a u16");
-        Ok(Extent { member, device_offset })
+        Ok(MemberRange { member, device_offset })
     }
 
     /// Cuts a checked range at the stripe borders; one piece where there is one member.
@@ -134,7 +134,7 @@ impl Geometry {
 mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Extent, Geometry, RangeError};
+    use super::{Geometry, MemberRange, RangeError};
 
     fn geometry(members: u16, stripe_bytes: u64) -> Geometry {
         Geometry {
@@ -163,7 +163,7 @@ mod tests {
             let mut at = from * 512;
             for piece in geometry.pieces(from * 512..to * 512) {
                 prop_assert_eq!(piece.volume_offset, at);
-                let Extent { member, device_offset } =
+                let MemberRange { member, device_offset } =
                     geometry.locate(piece.volume_offset, piece.length).unwrap();
                 prop_assert_eq!(member, piece.member);
                 for block in 0..piece.length / 512 {

@@ -15,14 +15,14 @@ use crate::wake::{Sleeper, Waker};
 /// Whether the other side sleeps and must be woken with its bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Ring {
+pub enum RingBell {
     /// It sleeps: ring its bell.
     Now,
     /// It is awake, or was rung already.
     No,
 }
 
-impl From<bool> for Ring {
+impl From<bool> for RingBell {
     fn from(must: bool) -> Self {
         if must { Self::Now } else { Self::No }
     }
@@ -173,9 +173,9 @@ impl ServerLane {
 
     /// Publishes the staged entries; returns whether the client sleeps.
     #[inline]
-    pub fn publish(&mut self) -> Ring {
+    pub fn publish(&mut self) -> RingBell {
         if self.completions.publish() == 0 {
-            return Ring::No;
+            return RingBell::No;
         }
         self.waker.must_ring(self.client_word.get()).into()
     }
@@ -246,9 +246,9 @@ impl ClientLane {
 
     /// Publishes the staged requests with one store; returns whether the poller sleeps.
     #[inline]
-    pub fn publish(&mut self) -> Ring {
+    pub fn publish(&mut self) -> RingBell {
         if self.requests.publish() == 0 {
-            return Ring::No;
+            return RingBell::No;
         }
         self.waker.must_ring(self.poller_word.get()).into()
     }

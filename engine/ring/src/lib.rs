@@ -43,14 +43,14 @@ mod loom_tests;
 
 #[cfg(not(loom))]
 pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
-pub use geometry::{Extent, Geometry, Piece, RangeError};
+pub use geometry::{Geometry, MemberRange, Piece, RangeError};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
 pub use keyed::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Side, keys_slot};
 #[cfg(not(loom))]
 pub use kvrail_units::METADATA_BYTES_MAX;
 #[cfg(not(loom))]
-pub use lane::{ClientLane, ClientSleep, Ring, ServerLane};
+pub use lane::{ClientLane, ClientSleep, RingBell, ServerLane};
 #[cfg(not(loom))]
 pub use latency::{
     BlockSize, CALL_LATENCIES_BYTES, CallLatencies, CallLatenciesReader, LATENCY_BUCKETS,
@@ -60,7 +60,7 @@ pub use presence::Presence;
 #[cfg(not(loom))]
 pub use presence_table::{PresenceReader, PresenceWriter};
 #[cfg(not(loom))]
-pub use segment::{Segment, SegmentError};
+pub use segment::{QueueSegment, SegmentError};
 #[cfg(not(loom))]
 pub use side::{SideCopy, SideSlot};
 pub use slot::{Class, Completion, Opcode, Request};

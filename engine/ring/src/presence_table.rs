@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvrail_memory::{Pinned, View};
+use kvrail_memory::{Pinned, WordView};
 
 use crate::presence::{
     BUCKETS_WORD, LINE_WORDS, Load, MAGIC, MAGIC_WORD, Presence, Reader, Words, Writer, buckets_for,
@@ -71,12 +71,12 @@ impl Drop for PresenceWriter {
 
 /// The client's end of the table.
 #[derive(Debug)]
-pub struct PresenceReader(Reader<View>);
+pub struct PresenceReader(Reader<WordView>);
 
 impl PresenceReader {
     /// A table that a sidecar has shown. Nothing where the memory holds none of this version.
     #[must_use]
-    pub fn new(memory: View) -> Option<Self> {
+    pub fn new(memory: WordView) -> Option<Self> {
         let lines = memory.bytes() / (LINE_WORDS * 4);
         // Written before the memory was sent here.
         if lines < 2 || memory.load(MAGIC_WORD, Ordering::Relaxed) != MAGIC {
@@ -100,7 +100,7 @@ impl PresenceReader {
     }
 }
 
-impl Load for View {
+impl Load for WordView {
     fn load(&self, word: usize, ordering: Ordering) -> u32 {
         Self::load(self, word, ordering)
     }
@@ -123,7 +123,7 @@ impl Words for ShmTable {
 mod tests {
     use std::sync::Arc;
 
-    use kvrail_memory::{Pinned, Region, View};
+    use kvrail_memory::{Pinned, Region, WordView};
 
     use super::{Presence, PresenceReader, PresenceWriter};
 
@@ -136,7 +136,7 @@ mod tests {
         );
         let writer = PresenceWriter::new(&shared);
         region.close().unwrap();
-        let view = View::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
+        let view = WordView::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
         let reader = PresenceReader::new(view.unwrap()).unwrap();
         (region, writer, reader)
     }
@@ -192,7 +192,7 @@ mod tests {
     fn memory_without_a_table_is_none() {
         let region = Region::create_open("none", 8192).unwrap();
         region.close().unwrap();
-        let view = View::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
+        let view = WordView::open(region.fd().try_clone_to_owned().unwrap(), region.bytes() as u64);
         assert!(PresenceReader::new(view.unwrap()).is_none());
     }
 }

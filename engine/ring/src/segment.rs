@@ -98,13 +98,13 @@ pub enum SegmentError {
 
 /// The memory of one queue: `lanes` lanes of `depth` requests.
 #[derive(Debug)]
-pub struct Segment {
+pub struct QueueSegment {
     memory: Arc<dyn Pinned>,
     lanes: u32,
     depth: u32,
 }
 
-impl Segment {
+impl QueueSegment {
     /// Bytes a segment of this shape takes.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kvrail_memory::Pinned;
 
 use crate::slot::{COMPLETION_BYTES, REQUEST_BYTES, SIGNAL_WORD};
-use crate::spsc::{Purpose, Store, with_lap};
+use crate::spsc::{FetchPurpose, Store, with_lap};
 
 pub(crate) type RequestRing = ShmRing<{ REQUEST_BYTES / 8 }>;
 pub(crate) type CompletionRing = ShmRing<{ COMPLETION_BYTES / 8 }>;
@@ -192,17 +192,17 @@ impl<const WORDS: usize> Store for ShmRing<WORDS> {
     }
 
     #[inline(always)]
-    fn prefetch(place: &[AtomicU64; WORDS], purpose: Purpose) {
+    fn prefetch(place: &[AtomicU64; WORDS], purpose: FetchPurpose) {
         let line: *const AtomicU64 = place.as_ptr();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         match purpose {
             // SAFETY: a hint without architectural effect, on an address inside the block anyway.
-            Purpose::Read => unsafe {
+            FetchPurpose::Read => unsafe {
                 asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
             },
             // SAFETY: as above. The intrinsic would need a target feature that every processor of
             // the last ten years has; older ones take the instruction for a no-operation.
-            Purpose::Write => unsafe {
+            FetchPurpose::Write => unsafe {
                 asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
             },
         }

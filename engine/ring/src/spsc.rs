@@ -68,7 +68,7 @@ fn lap_in(signal: u64) -> u8 {
 
 /// Purpose of fetching a slot: to write it, its line must be this core's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum FetchPurpose {
     /// To be read.
     Read,
     /// To be written.
@@ -100,7 +100,7 @@ pub trait Store {
     /// Loads the rest of a slot, each word once; `signal` was loaded before.
     fn read(place: Self::Place<'_>, signal: u64) -> Self::Slot;
     /// A hint that this slot is needed soon.
-    fn prefetch(_place: Self::Place<'_>, _purpose: Purpose) {}
+    fn prefetch(_place: Self::Place<'_>, _purpose: FetchPurpose) {}
 }
 
 /// The lap of the slot at this counter; the first is 1, and memory begins as 0. The lap before is
@@ -186,7 +186,7 @@ impl<S: Store> Producer<S> {
         (self.tail, self.room) = (tail.wrapping_add(1), room - 1);
         if room > WRITE_AHEAD {
             let ahead = self.store.place(tail.wrapping_add(WRITE_AHEAD));
-            S::prefetch(ahead, Purpose::Write);
+            S::prefetch(ahead, FetchPurpose::Write);
         }
         // The first slot of a batch keeps the lap before, which hides all of the batch.
         let hidden = u8::from(tail == self.published);
@@ -259,7 +259,7 @@ impl<S: Store> Consumer<S> {
         if lap_in(signal) != expected {
             return is_published(signal, expected).ok_or_else(|| self.fault(signal));
         }
-        S::prefetch(ahead, Purpose::Read);
+        S::prefetch(ahead, FetchPurpose::Read);
         let slot = S::read(place, with_lap(signal, 0));
         self.head = head.wrapping_add(1);
         sink(slot);

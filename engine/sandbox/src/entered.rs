@@ -6,7 +6,7 @@ use crate::calls;
 use crate::capabilities::keep;
 use crate::error::SandboxError;
 use crate::files::{Files, confine};
-use crate::mode::Mode;
+use crate::mode::SandboxMode;
 use crate::needs::{Needs, Others, Sockets};
 
 /// Why there are no rules about files.
@@ -24,7 +24,7 @@ pub struct Entered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandboxed {
     /// The requested mode.
-    pub mode: Mode,
+    pub mode: SandboxMode,
     /// Rules about files, ports and signals.
     pub files: Files,
     /// Whether system calls are filtered.
@@ -41,12 +41,12 @@ pub struct Sandboxed {
 /// # Errors
 /// `SandboxError` when threads run already, the kernel refuses a step, or a strict sandbox would
 /// not be whole.
-pub fn enter(mode: Mode, needs: &Needs) -> Result<Entered, SandboxError> {
+pub fn enter(mode: SandboxMode, needs: &Needs) -> Result<Entered, SandboxError> {
     let (files, calls_filtered) = (Files::None, false);
     let (capabilities, lacks) = (Vec::new(), Vec::new());
     let sockets = needs.sockets();
     let mut held = Sandboxed { mode, files, calls_filtered, capabilities, lacks };
-    if mode == Mode::Off {
+    if mode == SandboxMode::Off {
         return Ok(Entered { held, sockets });
     }
     let threads = read_dir("/proc/self/task").map_or(1, Iterator::count);
@@ -76,7 +76,7 @@ impl Entered {
     /// `SandboxError` where a strict sandbox would not be whole.
     pub fn close(self) -> Result<Sandboxed, SandboxError> {
         let Self { mut held, sockets } = self;
-        if held.mode == Mode::Off {
+        if held.mode == SandboxMode::Off {
             return Ok(held);
         }
         let outcome = calls::filter(sockets);
@@ -90,7 +90,7 @@ impl Entered {
 impl Sandboxed {
     fn demand(&mut self, lacking: Option<&str>) -> Result<(), SandboxError> {
         match (lacking, self.mode) {
-            (Some(what), Mode::Strict) => Err(SandboxError::Lacks(what.into())),
+            (Some(what), SandboxMode::Strict) => Err(SandboxError::Lacks(what.into())),
             (Some(what), _) => {
                 self.lacks.push(what.into());
                 Ok(())

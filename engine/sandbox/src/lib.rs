@@ -18,5 +18,5 @@ mod needs;
 pub use entered::{Entered, Sandboxed, enter};
 pub use error::SandboxError;
 pub use files::Files;
-pub use mode::Mode;
+pub use mode::SandboxMode;
 pub use needs::Needs;

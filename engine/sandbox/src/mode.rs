@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Whether there is a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum SandboxMode {
     /// All restrictions that the kernel supports.
     #[default]
     On,
@@ -17,7 +17,7 @@ pub enum Mode {
     Off,
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for SandboxMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::On => "on",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvrail_memory::descriptor_remedy;
 use rustix::io::Errno;
 
-use crate::events::{EventLoop, Source};
+use crate::events::{EventLoop, EventSource};
 use crate::rate::RateLimit;
 use crate::socket::{Listener, spare};
 
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// A connection that was taken.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum TakenConnection {
     /// It may become a session.
     Open(OwnedFd),
     /// It has the last descriptor, and can only be refused, for this reason.
@@ -52,19 +52,19 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub(crate) fn new(listener: Listener, events: Arc<EventLoop>) -> Result<Self, Errno> {
-        events.watch(listener.as_fd(), Source::Listener)?;
+        events.watch(listener.as_fd(), EventSource::Listener)?;
         let (log, look_at) = (RateLimit::default(), Instant::now() + LOOK);
         Ok(Self { listener, events, after: None, log, spare: spare(), look_at, trouble: None })
     }
 
     /// The next connection, unless `refused` refused ones already wait to be closed.
-    pub(crate) fn next(&mut self, refused: usize) -> Option<Taken> {
+    pub(crate) fn next(&mut self, refused: usize) -> Option<TakenConnection> {
         if refused > REFUSED {
             self.pause(MOMENT);
             return None;
         }
         match self.listener.accept() {
-            Ok(fd) => Some(Taken::Open(fd)),
+            Ok(fd) => Some(TakenConnection::Open(fd)),
             // The socket stays readable if there are more.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => None,
             Err(errno) => {
@@ -77,7 +77,7 @@ impl Acceptor {
                 }
                 self.pause(EXHAUSTED);
                 drop(self.spare.take()?);
-                self.listener.accept().ok().map(|fd| Taken::Last(fd, errno))
+                self.listener.accept().ok().map(|fd| TakenConnection::Last(fd, errno))
             }
         }
     }
@@ -99,7 +99,7 @@ impl Acceptor {
             return;
         }
         self.spare = self.spare.take().or_else(spare);
-        let watched = self.events.watch(self.listener.as_fd(), Source::Listener);
+        let watched = self.events.watch(self.listener.as_fd(), EventSource::Listener);
         self.after = watched.err().map(|_| now + EXHAUSTED);
     }
 

@@ -12,7 +12,7 @@ use crate::stores::ServedStore;
 
 /// Identity of this sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SidecarIdentity {
     /// Number of this run.
     pub epoch: Epoch,
     /// Release, shown to clients.
@@ -31,7 +31,7 @@ pub struct ServerConfig {
     /// Where arenas lie.
     pub numa: NumaPolicy,
     /// Identity of this sidecar.
-    pub identity: Identity,
+    pub identity: SidecarIdentity,
     /// Settings of clients' waits.
     pub spin: SpinHints,
     /// Remarks for the operator from the start; more are added while serving.

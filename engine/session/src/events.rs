@@ -13,7 +13,7 @@ const EVENTS_MAX: usize = 64;
 
 /// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     /// The listening socket.
     Listener,
     /// A poller, or the thread that makes memory.
@@ -28,7 +28,7 @@ pub(crate) enum Source {
 
 const FIXED: u64 = 3;
 
-impl Source {
+impl EventSource {
     fn token(self) -> u64 {
         match self {
             Self::Listener => 0,
@@ -62,7 +62,7 @@ impl EventLoop {
     }
 
     /// Reports this descriptor for as long as it is readable or hung up.
-    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> Result<(), Errno> {
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, source: EventSource) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(source.token()), EventFlags::IN)
     }
 
@@ -73,33 +73,33 @@ impl EventLoop {
     }
 
     /// Waits; returns the sources of events, none after a timeout.
-    pub(crate) fn wait(&self, timeout: Duration) -> Result<Vec<Source>, Errno> {
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<Vec<EventSource>, Errno> {
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut ready: Vec<epoll::Event> = Vec::with_capacity(EVENTS_MAX);
         match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        Ok(ready.iter().map(|event| Source::from_token(event.data.u64())).collect())
+        Ok(ready.iter().map(|event| EventSource::from_token(event.data.u64())).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Source;
+    use super::EventSource;
 
     #[test]
     fn tokens_round_trip() {
         for source in [
-            Source::Listener,
-            Source::Notices,
-            Source::Handle,
-            Source::Socket(0),
-            Source::Process(0),
-            Source::Socket(1 << 40),
-            Source::Process(1 << 40),
+            EventSource::Listener,
+            EventSource::Notices,
+            EventSource::Handle,
+            EventSource::Socket(0),
+            EventSource::Process(0),
+            EventSource::Socket(1 << 40),
+            EventSource::Process(1 << 40),
         ] {
-            assert_eq!(Source::from_token(source.token()), source);
+            assert_eq!(EventSource::from_token(source.token()), source);
         }
     }
 }

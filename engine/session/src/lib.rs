@@ -53,11 +53,11 @@ mod watch;
 
 pub use access::Access;
 pub use audit::AUDIT;
-pub use config::{Identity, ServerConfig};
+pub use config::{ServerConfig, SidecarIdentity};
 pub use error::{Pid, ServerError};
 pub use gpus::ServedGpu;
 pub use policy::{Limits, NumaPolicy, PagePolicy, Patience, Policy, WriteBudget};
-pub use pools::{Part as PoolPart, PoolSize, pools_fit};
+pub use pools::{PoolSize, StorePart as PoolPart, pools_fit};
 pub use porter::{Porter, porter};
 pub use reload::ReloadAsk;
 pub use report::unregistered;

@@ -48,7 +48,7 @@ impl WorkerContext {
 }
 
 /// A message with its descriptors, or why it has none.
-pub(crate) type Fetched = Result<Packet<ClientMessage>, FetchError>;
+pub(crate) type FetchedMessage = Result<Packet<ClientMessage>, FetchError>;
 
 /// Why a message could not be taken in with its descriptors.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) enum WorkerEvent {
     /// This process no longer has it.
     Closed(RegionKey),
     /// A session's request with descriptors.
-    Fetched(u64, Fetched),
+    Fetched(u64, FetchedMessage),
 }
 
 /// Resources that are no longer needed, and that a client can make slow to close.
@@ -88,7 +88,7 @@ pub(crate) enum Waste {
 }
 
 #[derive(Debug)]
-enum Job {
+enum WorkerJob {
     Build(RegionKey, RegionSpec),
     Close(RegionKey, Memory),
     Fetch(u64, OwnedFd, ClientMessage),
@@ -109,7 +109,7 @@ struct JobCounts {
 /// A thread to give jobs to. It ends when all of these are gone and its jobs are done.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryWorker {
-    jobs: Sender<Job>,
+    jobs: Sender<WorkerJob>,
     counts: Arc<JobCounts>,
 }
 
@@ -129,18 +129,18 @@ impl MemoryWorker {
 
     /// Event: `Built`.
     pub(crate) fn build(&self, key: RegionKey, spec: RegionSpec) {
-        self.post(Job::Build(key, spec));
+        self.post(WorkerJob::Build(key, spec));
     }
 
     /// Closes it, if this is the last reference. Event: `Closed`.
     pub(crate) fn close(&self, key: RegionKey, memory: Memory) {
-        self.post(Job::Close(key, memory));
+        self.post(WorkerJob::Close(key, memory));
     }
 
     /// Takes in what lies next in a session's socket, which is this message and its descriptors.
     /// Event: `Fetched`.
     pub(crate) fn fetch(&self, session: u64, socket: OwnedFd, message: ClientMessage) {
-        self.post(Job::Fetch(session, socket, message));
+        self.post(WorkerJob::Fetch(session, socket, message));
     }
 
     /// Closes it, some time.
@@ -148,10 +148,10 @@ impl MemoryWorker {
         // Relaxed: pairs with `handle`, which has it from the queue.
         self.counts.discarded.fetch_add(1, Ordering::Relaxed);
         // A thread that is no more leaves it to be closed here.
-        let _sent = self.jobs.send(Job::Discard(waste));
+        let _sent = self.jobs.send(WorkerJob::Discard(waste));
     }
 
-    fn post(&self, job: Job) {
+    fn post(&self, job: WorkerJob) {
         self.jobs.send(job).expect("a memory thread lives as long as its queue");
     }
 
@@ -181,7 +181,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn work(mut self, jobs: &Receiver<Job>) {
+    fn work(mut self, jobs: &Receiver<WorkerJob>) {
         loop {
             while let Ok(job) = jobs.try_recv() {
                 self.handle(job);
@@ -204,24 +204,24 @@ impl Worker {
         }
     }
 
-    fn handle(&mut self, job: Job) {
+    fn handle(&mut self, job: WorkerJob) {
         match job {
-            Job::Build(key, spec) => {
+            WorkerJob::Build(key, spec) => {
                 let name = format!("kvrail-arena-{}", key.0);
                 self.report(WorkerEvent::Built(key, build(&name, spec, &self.context.numa)));
             }
-            Job::Close(key, memory) => {
+            WorkerJob::Close(key, memory) => {
                 drop(memory);
                 self.report(WorkerEvent::Closed(key));
             }
-            Job::Fetch(session, socket, message) => {
+            WorkerJob::Fetch(session, socket, message) => {
                 let fetched = self.fetch(&socket, message);
                 if matches!(fetched, Err(FetchError::Delayed(..))) {
                     self.unread.push((session, socket));
                 }
                 self.report(WorkerEvent::Fetched(session, fetched));
             }
-            Job::Discard(waste) => {
+            WorkerJob::Discard(waste) => {
                 match waste {
                     Waste::Connection(it) => it.close().into_iter().for_each(|socket| {
                         self.closers.take(socket);
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     /// Memory files may be large, so whatever is wrong is found, and closed, here.
-    fn fetch(&mut self, socket: &OwnedFd, message: ClientMessage) -> Fetched {
+    fn fetch(&mut self, socket: &OwnedFd, message: ClientMessage) -> FetchedMessage {
         let received = self.closers.fetch(socket).map_err(|stuck| match stuck {
             Stuck::NotStarted(why) => FetchError::Delayed(message.seq, (Status::NoSpace, why)),
             Stuck::Failed(why) => FetchError::Broken(why),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use kvrail_counters::SessionCounters;
-use kvrail_poller::{Command, Notice, PollerHandle, SessionSlot};
+use kvrail_poller::{Notice, PollerCommand, PollerHandle, SessionSlot};
 
 /// A set of pollers, one bit each; there are at most `POLLERS_MAX` = 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl PollerSet {
 }
 
 /// Results of the requests of a session slot.
-pub(crate) type Counts = SessionCounters<u64>;
+pub(crate) type StatusCounts = SessionCounters<u64>;
 
 /// The pollers and what they could not take yet.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Pollers {
     handles: Vec<PollerHandle>,
     /// Commands for a full mailbox, by poller. Bounded: every region, lane and session has at most
     /// one command on its way.
-    backlog: Vec<VecDeque<Command>>,
+    backlog: Vec<VecDeque<PollerCommand>>,
 }
 
 impl Pollers {
@@ -88,14 +88,14 @@ impl Pollers {
     }
 
     /// Sends to one poller, in order, now or as soon as it has room.
-    pub(crate) fn send(&mut self, poller: usize, command: Command) {
+    pub(crate) fn send(&mut self, poller: usize, command: PollerCommand) {
         debug_assert_eq!(self.backlog.len(), self.handles.len(), "a backlog for each poller");
         self.backlog[poller].push_back(command);
         self.flush_one(poller);
     }
 
     /// Sends to every poller of a set.
-    pub(crate) fn send_each(&mut self, to: PollerSet, mut command: impl FnMut() -> Command) {
+    pub(crate) fn send_each(&mut self, to: PollerSet, mut command: impl FnMut() -> PollerCommand) {
         for poller in to.iter() {
             self.send(poller, command());
         }
@@ -133,10 +133,10 @@ impl Pollers {
     }
 
     /// Sum of all counts in a slot since the pollers' start.
-    pub(crate) fn counted(&self, slot: SessionSlot) -> Counts {
+    pub(crate) fn counted(&self, slot: SessionSlot) -> StatusCounts {
         let handles = self.handles.iter();
         let slots = handles.filter_map(|handle| handle.stats.sessions.get(usize::from(slot.0)));
-        slots.fold(Counts::default(), |sum, stats| {
+        slots.fold(StatusCounts::default(), |sum, stats| {
             sum.with(&stats.counters, |sum, counter| sum + counter.get())
         })
     }

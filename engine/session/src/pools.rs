@@ -4,14 +4,14 @@ use kvrail_store::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, Sizing
 
 /// A part of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum StorePart {
     /// Bytes of all members together.
     Bytes(u64),
     /// Hundredths of a percent of each member.
     Hundredths(u32),
 }
 
-impl Part {
+impl StorePart {
     /// The size for a member of a store with `members` members, in bytes.
     fn of(self, sizing: &Sizing, members: usize) -> u64 {
         match self {
@@ -28,9 +28,9 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
     /// Kept for it.
-    pub minimum: Part,
+    pub minimum: StorePart,
     /// It never has more.
-    pub maximum: Part,
+    pub maximum: StorePart,
 }
 
 impl PoolSize {
@@ -81,13 +81,13 @@ pub fn pools_fit(rules: &[PoolRule], segments: u32) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use kvrail_store::{Budget, Config, Discard, PoolLimits, PoolRule, Sizing, Times};
+    use kvrail_store::{Budget, Discard, PoolLimits, PoolRule, Sizing, StoreConfig, Times};
 
-    use super::{Part, PoolSize, pools_fit};
+    use super::{PoolSize, StorePart, pools_fit};
 
     #[test]
     fn sizes_are_of_all_members_and_percents_of_each() {
-        let sizing = Sizing::of(&Config {
+        let sizing = Sizing::of(&StoreConfig {
             area_bytes: (1 << 20) + (100 << 20),
             logical_block: 4096,
             segment_bytes: 1 << 20,
@@ -106,7 +106,8 @@ mod tests {
             budget: Budget::Unlimited,
         })
         .unwrap();
-        let size = PoolSize { minimum: Part::Bytes(9 << 19), maximum: Part::Hundredths(2_550) };
+        let size =
+            PoolSize { minimum: StorePart::Bytes(9 << 19), maximum: StorePart::Hundredths(2_550) };
         assert_eq!(size.limits(&sizing, 1), PoolLimits { minimum: 5, maximum: 25 });
         assert_eq!(size.limits(&sizing, 4), PoolLimits { minimum: 2, maximum: 25 });
     }

@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region, descriptor_remedy};
-use kvrail_poller::{Command, LANES_MAX, LaneSeat, QueueDoorbell, SessionSlot, TenantSlot, Waking};
+use kvrail_poller::{
+    LANES_MAX, LaneSeat, PollerCommand, QueueDoorbell, SessionSlot, TenantSlot, Waking,
+};
 use kvrail_protocol::ControlReply;
-use kvrail_ring::{Doorbell, RegionId, Segment, Status};
+use kvrail_ring::{Doorbell, QueueSegment, RegionId, Status};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, invalid, quota};
@@ -21,7 +23,7 @@ use crate::watch::Watch;
 
 /// One queue.
 #[derive(Debug)]
-enum Queue {
+enum QueueStage {
     /// The client maps it.
     Offered {
         /// Its memory, which is sealed then.
@@ -47,7 +49,7 @@ enum Queue {
     },
 }
 
-impl Queue {
+impl QueueStage {
     /// Whether a request waits for these pollers, and for no other.
     fn waits_only_for(&self, pollers: PollerSet) -> bool {
         match self {
@@ -71,12 +73,12 @@ pub(crate) type QueueKey = (u64, u32);
 
 /// The queues of one session.
 #[derive(Debug)]
-struct Owned {
+struct SessionQueues {
     /// The session's place in the pollers' tables.
     slot: SessionSlot,
     /// The thread that closes the resources that no poller has.
     worker: MemoryWorker,
-    queues: BTreeMap<u32, Queue>,
+    queues: BTreeMap<u32, QueueStage>,
     /// Arenas with their tails.
     tails: BTreeMap<u32, RegionId>,
     /// Bytes of their segments.
@@ -85,9 +87,9 @@ struct Owned {
     next: u32,
 }
 
-impl Owned {
+impl SessionQueues {
     /// Forgets a queue.
-    fn remove(&mut self, queue: u32) -> Option<Queue> {
+    fn remove(&mut self, queue: u32) -> Option<QueueStage> {
         debug_assert!(self.bytes.contains_key(&queue), "every queue has a segment");
         self.tails.remove(&queue);
         self.bytes.remove(&queue);
@@ -112,13 +114,13 @@ impl Owned {
 /// fails with the reason.
 pub(crate) fn segment_bytes(lanes: usize, depth: u32) -> u64 {
     let lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
-    Segment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
+    QueueSegment::bytes_needed(lanes, depth).map_or(0, |bytes| bytes as u64)
 }
 
 /// All queues of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    sessions: BTreeMap<u64, Owned>,
+    sessions: BTreeMap<u64, SessionQueues>,
 }
 
 impl Queues {
@@ -133,11 +135,11 @@ impl Queues {
 
     /// Bytes of the segments of each session's queues.
     pub(crate) fn bytes(&self) -> BTreeMap<u64, u64> {
-        let bytes = |owned: &Owned| owned.bytes.values().sum();
+        let bytes = |owned: &SessionQueues| owned.bytes.values().sum();
         self.sessions.iter().map(|(session, owned)| (*session, bytes(owned))).collect()
     }
 
-    fn get(&mut self, (session, queue): QueueKey) -> Option<&mut Queue> {
+    fn get(&mut self, (session, queue): QueueKey) -> Option<&mut QueueStage> {
         self.sessions.get_mut(&session)?.queues.get_mut(&queue)
     }
 
@@ -192,14 +194,14 @@ impl Queues {
         let owned = self.sessions.entry(session);
         let owned = owned.or_insert_with(|| {
             let bytes = BTreeMap::new();
-            Owned { slot, worker, queues, tails: none, bytes, next: 0 }
+            SessionQueues { slot, worker, queues, tails: none, bytes, next: 0 }
         });
         debug_assert_eq!(owned.slot, slot, "a session keeps its place");
         let queue = owned.number();
         let ((segment, fds), seats) = make(shape, (tails, tenant), (queue, waking))?;
         debug_assert_eq!(seats.len(), shape.0, "a lane for each poller");
         let answer = ControlReply::Queue { queue, segment_bytes: segment.bytes() as u64 };
-        owned.queues.insert(queue, Queue::Offered { segment: Arc::clone(&segment), seats });
+        owned.queues.insert(queue, QueueStage::Offered { segment: Arc::clone(&segment), seats });
         owned.bytes.insert(queue, segment.bytes() as u64);
         owned.tails.extend(tails.map(|tails| (queue, tails)));
         Ok(Reply::new(session, seq, answer).with(segment, fds))
@@ -215,15 +217,15 @@ impl Queues {
     ) -> Result<(), Failure> {
         let Some(owned) = self.sessions.get_mut(&session) else { return Err(no_queue(queue)) };
         let Some(entry) = owned.queues.get_mut(&queue) else { return Err(no_queue(queue)) };
-        let Queue::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
+        let QueueStage::Offered { segment, .. } = entry else { return Err(no_queue(queue)) };
         segment.close().map_err(|error| invalid(format!("the queue's segment: {error}")))?;
-        let opening = Queue::Opening { seq, waiting: pollers.all() };
-        let Queue::Offered { seats, .. } = std::mem::replace(entry, opening) else {
+        let opening = QueueStage::Opening { seq, waiting: pollers.all() };
+        let QueueStage::Offered { seats, .. } = std::mem::replace(entry, opening) else {
             return Ok(());
         };
         debug_assert_eq!(seats.len(), pollers.count(), "a lane for each poller");
         for (poller, seat) in seats.into_iter().enumerate() {
-            pollers.send(poller, Command::AddLane(owned.slot, Box::new(seat)));
+            pollers.send(poller, PollerCommand::AddLane(owned.slot, Box::new(seat)));
         }
         Ok(())
     }
@@ -231,7 +233,7 @@ impl Queues {
     /// A poller serves the queue's lane.
     pub(crate) fn lane_added(&mut self, poller: usize, key: QueueKey) -> Option<Reply> {
         let entry = self.get(key)?;
-        let Queue::Opening { waiting, .. } = entry else { return None };
+        let QueueStage::Opening { waiting, .. } = entry else { return None };
         debug_assert!(waiting.contains(poller), "a poller takes a lane up once");
         waiting.remove(poller);
         if waiting.is_empty() { opened(key, entry) } else { None }
@@ -247,7 +249,7 @@ impl Queues {
         });
         let waiting = all.filter(|(_, entry)| entry.waits_only_for(stalled));
         let answered = waiting.filter_map(|(key, entry)| match entry {
-            Queue::Closing { seq, waiting } => {
+            QueueStage::Closing { seq, waiting } => {
                 let failure = watch.kept(&format!("queue {}", key.1), *waiting);
                 Some(Reply::failure(key.0, seq.take()?, failure))
             }
@@ -268,17 +270,17 @@ impl Queues {
         let slot = owned.slot;
         match owned.queues.get_mut(&queue) {
             // A repeated request, while a stalled poller keeps the queue.
-            Some(Queue::Closing { seq: answered @ None, .. }) => {
+            Some(QueueStage::Closing { seq: answered @ None, .. }) => {
                 *answered = Some(seq);
                 Ok(None)
             }
-            Some(entry @ Queue::Live) => {
+            Some(entry @ QueueStage::Live) => {
                 let waiting = pollers.all();
-                *entry = Queue::Closing { seq: Some(seq), waiting };
-                pollers.send_each(waiting, || Command::CloseLane(slot, queue));
+                *entry = QueueStage::Closing { seq: Some(seq), waiting };
+                pollers.send_each(waiting, || PollerCommand::CloseLane(slot, queue));
                 Ok(None)
             }
-            Some(Queue::Offered { .. }) => {
+            Some(QueueStage::Offered { .. }) => {
                 if let Some(offered) = owned.remove(queue) {
                     offered.retire(&owned.worker);
                 }
@@ -297,7 +299,7 @@ impl Queues {
         let (session, queue) = key;
         let Some(owned) = self.sessions.get_mut(&session) else { return Ok(None) };
         match owned.queues.get_mut(&queue) {
-            Some(Queue::Closing { seq, waiting }) => {
+            Some(QueueStage::Closing { seq, waiting }) => {
                 let seq = *seq;
                 waiting.remove(poller);
                 if !waiting.is_empty() {
@@ -307,12 +309,12 @@ impl Queues {
                 Ok(seq.map(|seq| Reply::new(session, seq, ControlReply::QueueClosed { queue })))
             }
             // It could not watch the doorbell.
-            Some(Queue::Opening { .. } | Queue::Live) => Err(format!(
+            Some(QueueStage::Opening { .. } | QueueStage::Live) => Err(format!(
                 "poller {poller} cannot serve queue {queue}: no room in its epoll set; raise \
                  fs.epoll.max_user_watches"
             )),
             // Its lanes are with no poller.
-            Some(Queue::Offered { .. }) | None => Ok(None),
+            Some(QueueStage::Offered { .. }) | None => Ok(None),
         }
     }
 
@@ -324,9 +326,9 @@ impl Queues {
 }
 
 /// The answer to a client whose queue is served.
-fn opened((session, queue): QueueKey, entry: &mut Queue) -> Option<Reply> {
-    let Queue::Opening { seq, .. } = *entry else { return None };
-    *entry = Queue::Live;
+fn opened((session, queue): QueueKey, entry: &mut QueueStage) -> Option<Reply> {
+    let QueueStage::Opening { seq, .. } = *entry else { return None };
+    *entry = QueueStage::Live;
     Some(Reply::new(session, seq, ControlReply::QueueServed { queue }))
 }
 
@@ -341,12 +343,12 @@ fn make(
 ) -> Result<(Offer, Vec<LaneSeat>), Failure> {
     let count = u32::try_from(lanes).expect("pollers are few");
     let shape = |error: kvrail_ring::SegmentError| invalid(error.to_string());
-    let bytes = Segment::bytes_needed(count, depth).map_err(shape)?;
+    let bytes = QueueSegment::bytes_needed(count, depth).map_err(shape)?;
     let segment = Region::create_open("kvrail-queue", bytes)
         .map_err(|error| (Status::NoSpace, format!("the queue's segment: {error}")))?;
     let segment = Arc::new(segment);
     let memory = Arc::clone(&segment) as Arc<dyn Pinned>;
-    let servers = Segment::format(memory, count, depth).map_err(shape)?.into_server();
+    let servers = QueueSegment::format(memory, count, depth).map_err(shape)?.into_server();
     let (bell, hear) = Doorbell::heard().map_err(descriptors)?;
     let bell = QueueDoorbell::new(bell, waking);
     let mut fds = vec![hear];

@@ -14,7 +14,7 @@ const _: () = assert!(REGIONS_MAX <= REMOTES_MAX as usize);
 
 /// The entries of an arena, or a region of GPU memory, in the table.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct RegionEntries {
     pub(crate) id: RegionId,
     /// Entries of every device's buffer table.
     pub(crate) buffers: Range<u16>,
@@ -48,7 +48,7 @@ pub(crate) struct RegionTable {
     bytes_max: u64,
 }
 
-impl Grant {
+impl RegionEntries {
     /// Whether it is of GPU memory, which belongs to its client and counts against no total.
     fn is_remote(&self) -> bool {
         self.buffers.start >= BUFFERS_MAX
@@ -91,7 +91,7 @@ impl RegionTable {
     }
 
     /// Sets aside what an arena of at most `bytes` needs.
-    pub(crate) fn grant(&mut self, bytes: u64) -> Result<Grant, Shortage> {
+    pub(crate) fn grant(&mut self, bytes: u64) -> Result<RegionEntries, Shortage> {
         let left = self.left();
         if bytes > left {
             return Err(Shortage::Bytes(left));
@@ -109,19 +109,19 @@ impl RegionTable {
         self.free.pop_front();
         self.bytes += bytes;
         debug_assert!(self.bytes + self.beside <= self.bytes_max, "grants stay within the limit");
-        Ok(Grant { id: number(place, generation), buffers, bytes })
+        Ok(RegionEntries { id: number(place, generation), buffers, bytes })
     }
 
     /// Sets aside what a region of GPU memory needs.
-    pub(crate) fn grant_remote(&mut self, bytes: u64) -> Result<Grant, Shortage> {
+    pub(crate) fn grant_remote(&mut self, bytes: u64) -> Result<RegionEntries, Shortage> {
         let (place, generation) = self.free.pop_front().ok_or(Shortage::Regions)?;
         self.remotes += 1;
         let buffers = BUFFERS_MAX + place..BUFFERS_MAX + place + 1;
-        Ok(Grant { id: number(place, generation), buffers, bytes })
+        Ok(RegionEntries { id: number(place, generation), buffers, bytes })
     }
 
     /// Gives back what was set aside beyond `bytes`, now that the size is known.
-    pub(crate) fn settle(&mut self, grant: &mut Grant, bytes: u64) {
+    pub(crate) fn settle(&mut self, grant: &mut RegionEntries, bytes: u64) {
         debug_assert!(!grant.is_remote(), "GPU memory is not counted here");
         debug_assert!(self.bytes >= grant.bytes, "the grant is in the sum");
         let bytes = bytes.min(grant.bytes);
@@ -130,7 +130,7 @@ impl RegionTable {
     }
 
     /// Takes an arena's share back.
-    pub(crate) fn free(&mut self, grant: Grant) {
+    pub(crate) fn free(&mut self, grant: RegionEntries) {
         let [place, generation] = [grant.id.0 & 0xffff, grant.id.0 >> 16]
             .map(|half| u16::try_from(half).expect("half of 32 bits"));
         debug_assert!(usize::from(place) < REGIONS_MAX, "places are given by this table");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvrail_device::{BufferIndex, RemoteMemory};
 use kvrail_memory::{MemoryError, PageSize, Pinned, Sealing};
-use kvrail_poller::{Command, SessionSlot};
+use kvrail_poller::{PollerCommand, SessionSlot};
 use kvrail_protocol::{ControlReply, GpuMemory, GpuRegionInfo, GpuRoute};
 use kvrail_ring::limits::TAIL_BYTES;
 use kvrail_ring::{RegionId, Status};
@@ -19,7 +19,7 @@ use crate::memory_worker::MemoryWorker;
 use crate::policy::{Limits, PagePolicy};
 use crate::pollers::{PollerSet, Pollers};
 use crate::region_spec::{Built, Downgrade, Memory, RegionKey, RegionSpec};
-use crate::region_table::{Grant, RegionTable, Shortage};
+use crate::region_table::{RegionEntries, RegionTable, Shortage};
 use crate::reply::Reply;
 use crate::watch::Watch;
 
@@ -37,7 +37,7 @@ enum MemorySource {
 /// One arena, or one region of GPU memory.
 #[derive(Debug)]
 struct Arena {
-    grant: Grant,
+    grant: RegionEntries,
     source: MemorySource,
     /// Its session's place in the pollers' tables.
     slot: SessionSlot,
@@ -97,7 +97,7 @@ impl Arena {
 /// takes none.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    grant: Grant,
+    grant: RegionEntries,
     source: MemorySource,
     material: Material,
 }
@@ -131,7 +131,7 @@ pub(crate) struct RegionUse {
 
 /// All arenas and GPU regions of all sessions.
 #[derive(Debug)]
-pub(crate) struct Regions {
+pub(crate) struct AttachedRegions {
     table: RegionTable,
     arenas: BTreeMap<RegionKey, Arena>,
     gpus: Vec<ServedGpu>,
@@ -141,7 +141,7 @@ pub(crate) struct Regions {
     notes: BTreeMap<&'static str, String>,
 }
 
-impl Regions {
+impl AttachedRegions {
     /// Staging pools have the last `reserved` entries of the devices' buffer tables.
     pub(crate) fn new(bytes_max: u64, reserved: u16, gpus: Vec<ServedGpu>) -> Self {
         let (table, arenas) = (RegionTable::new(bytes_max, reserved), BTreeMap::new());
@@ -258,7 +258,12 @@ impl Regions {
         Ok(Granted { grant, source: MemorySource::Client, material })
     }
 
-    fn grant(&mut self, session: u64, bytes: u64, limits: &Limits) -> Result<Grant, Failure> {
+    fn grant(
+        &mut self,
+        session: u64,
+        bytes: u64,
+        limits: &Limits,
+    ) -> Result<RegionEntries, Failure> {
         if bytes == 0 {
             return Err(invalid(MemoryError::Empty.to_string()));
         }
@@ -442,7 +447,7 @@ impl Regions {
         }
         let slot = arena.slot;
         arena.stage = ArenaStage::Unwinding { seq: Some(seq), waiting, failure };
-        pollers.send_each(waiting, || Command::Detach(slot, key.1));
+        pollers.send_each(waiting, || PollerCommand::Detach(slot, key.1));
         None
     }
 
@@ -479,7 +484,7 @@ impl Regions {
             Some(Arena { stage: stage @ ArenaStage::Live, slot, .. }) => {
                 let (waiting, slot) = (pollers.all(), *slot);
                 *stage = ArenaStage::Detaching { seq: Some(seq), waiting };
-                pollers.send_each(waiting, || Command::Detach(slot, key.1));
+                pollers.send_each(waiting, || PollerCommand::Detach(slot, key.1));
                 Ok(())
             }
             // A repeated request, while a stalled poller keeps the arena.
@@ -631,15 +636,20 @@ fn attach_done(
 }
 
 /// The pollers' command for new memory.
-fn attach(session: SessionSlot, region: RegionId, buffer: BufferIndex, memory: &Memory) -> Command {
+fn attach(
+    session: SessionSlot,
+    region: RegionId,
+    buffer: BufferIndex,
+    memory: &Memory,
+) -> PollerCommand {
     match memory {
         Memory::Host(memory) => {
             let memory = Arc::clone(memory) as Arc<dyn Pinned>;
-            Command::Attach { session, region, buffer, memory }
+            PollerCommand::Attach { session, region, buffer, memory }
         }
         Memory::Gpu(memory) => {
             let memory = Arc::clone(memory) as Arc<dyn RemoteMemory>;
-            Command::AttachRemote { session, region, buffer, memory }
+            PollerCommand::AttachRemote { session, region, buffer, memory }
         }
     }
 }

@@ -38,14 +38,14 @@ impl fmt::Display for ReloadAsk {
 }
 
 /// The owner of the configuration.
-pub(crate) struct Reader {
+pub(crate) struct ConfigReader {
     /// Passes on a request to read it again.
     pub(crate) read: Box<dyn Fn(ReloadAsk) + Send>,
     /// The values in force.
     pub(crate) show: Box<dyn Fn() -> Vec<ConfigEntry> + Send>,
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for ConfigReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reader")
     }

@@ -13,7 +13,7 @@ use kvrail_protocol::{
 };
 use kvrail_ring::Class;
 
-use crate::regions::Regions;
+use crate::regions::AttachedRegions;
 use crate::sessions::Sessions;
 use crate::watch::Watch;
 
@@ -21,11 +21,11 @@ use crate::watch::Watch;
 #[derive(Debug)]
 pub(crate) struct BusyShares {
     at: Option<Instant>,
-    pollers: Vec<Sample>,
+    pollers: Vec<BusySample>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sample {
+struct BusySample {
     ticks: u64,
     busy: u64,
     share: f64,
@@ -33,7 +33,7 @@ struct Sample {
 
 impl BusyShares {
     pub(crate) fn new(pollers: usize) -> Self {
-        Self { at: None, pollers: vec![Sample::default(); pollers] }
+        Self { at: None, pollers: vec![BusySample::default(); pollers] }
     }
 
     /// Takes a sample, at most one a second.
@@ -51,7 +51,7 @@ impl BusyShares {
             } else {
                 (busy.wrapping_sub(sample.busy) as f64 / passed as f64).min(1.0)
             };
-            *sample = Sample { ticks, busy, share };
+            *sample = BusySample { ticks, busy, share };
         }
     }
 }
@@ -79,7 +79,11 @@ pub(crate) fn poller(
 }
 
 /// The table of arenas; those of ended sessions are quarantined.
-pub(crate) fn regions(sessions: &Sessions, regions: &Regions, limit_bytes: u64) -> RegionsReport {
+pub(crate) fn regions(
+    sessions: &Sessions,
+    regions: &AttachedRegions,
+    limit_bytes: u64,
+) -> RegionsReport {
     let ended = sessions.iter().filter(|session| session.is_reclaiming());
     let held = ended.map(|session| (session.age().as_secs(), regions.used_by(session.id())));
     let held: Vec<_> = held.collect();

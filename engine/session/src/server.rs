@@ -13,44 +13,46 @@ use kvrail_counters::SidecarCounters;
 use kvrail_device::DeviceError;
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::PageSize;
-use kvrail_poller::{Command, DeviceFailure, LaneSeat, Notice, PollerHandle, SessionSlot, WokenBy};
+use kvrail_poller::{
+    DeviceFailure, LaneSeat, Notice, PollerCommand, PollerHandle, SessionSlot, WokenBy,
+};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ConfigEntry, ConfigReport, ControlReply, ControlRequest,
-    Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo, RefusalCode,
-    SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent, VolumeInfo,
-    Waker, Welcome, troubles, unspill_ask,
+    Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
+    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo,
+    RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent,
+    VolumeInfo, Welcome, troubles, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-use crate::acceptor::{Acceptor, Taken};
+use crate::acceptor::{Acceptor, TakenConnection};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
-use crate::events::{EventLoop, Source};
+use crate::events::{EventLoop, EventSource};
 use crate::failure::Failure;
 use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
 use crate::latencies::ClientLatencies;
-use crate::memory_worker::{FetchError, Fetched, WorkerEvent};
+use crate::memory_worker::{FetchError, FetchedMessage, WorkerEvent};
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
 use crate::pollers::Pollers;
 use crate::queues::{Queues, segment_bytes};
 use crate::recent::Recent;
-use crate::regions::{Granted, Regions};
-use crate::reload::{Reader, ReloadAsk};
+use crate::regions::{AttachedRegions, Granted};
+use crate::reload::{ConfigReader, ReloadAsk};
 use crate::reply::Reply;
 use crate::report::{self, BusyShares, narrow};
 use crate::server_handle::HandleReceiver;
 use crate::session::{EndReason, Holdings, Session, own_words};
 use crate::sessions::Sessions;
-use crate::shutdown::{Shutdown, Step, Stopped};
+use crate::shutdown::{Shutdown, StopStep, Stopped};
 use crate::socket::Listener;
 use crate::stores::Stores;
 use crate::tenants::Rights;
-use crate::trace::Trace;
+use crate::trace::RequestTraces;
 use crate::wakers::{REMEMBERED, Wakers};
 use crate::watch::Watch;
 
@@ -67,7 +69,7 @@ pub struct Server {
     events: Arc<EventLoop>,
     acceptor: Acceptor,
     sessions: Sessions,
-    regions: Regions,
+    regions: AttachedRegions,
     queues: Queues,
     stores: Stores,
     /// Dropped after the sessions: they close what is theirs.
@@ -80,7 +82,7 @@ pub struct Server {
     recent: Recent,
     /// Latest reason for memory that is not registered with the rings, if any.
     unregistered: Option<String>,
-    trace: Trace,
+    trace: RequestTraces,
     shutdown: Shutdown,
     volumes: Vec<VolumeInfo>,
     to_control: Arc<Doorbell>,
@@ -88,7 +90,7 @@ pub struct Server {
     started: Instant,
     started_unix_s: u64,
     report_hook: ReportHook,
-    reader: Option<Reader>,
+    reader: Option<ConfigReader>,
 }
 
 /// Adds to a report what others know.
@@ -119,7 +121,7 @@ impl Server {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
         let events = Arc::new(EventLoop::new().map_err(failed)?);
         let acceptor = Acceptor::new(listener, Arc::clone(&events)).map_err(failed)?;
-        events.watch(to_control.as_fd(), Source::Notices).map_err(failed)?;
+        events.watch(to_control.as_fd(), EventSource::Notices).map_err(failed)?;
         let no_ringer = |error: std::io::Error| ServerError::Thread {
             thread: "the ringer",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
@@ -140,10 +142,10 @@ impl Server {
         let mut pollers = Pollers::new(pollers);
         stores.set_budgets(&config.policy.write_budgets, &mut pollers);
         stores.set_pools(&config.policy.pools, &mut pollers);
-        let trace = Trace::start(config.policy.patience.slow_ns(), &mut pollers);
+        let trace = RequestTraces::start(config.policy.patience.slow_ns(), &mut pollers);
         Ok(Self {
             sessions: Sessions::new(Arc::clone(&events)),
-            regions: Regions::new(bytes_max, reserved, config.gpus.clone()),
+            regions: AttachedRegions::new(bytes_max, reserved, config.gpus.clone()),
             stores,
             queues: Queues::default(),
             latencies: ClientLatencies::default(),
@@ -184,7 +186,7 @@ impl Server {
         read: impl Fn(ReloadAsk) + Send + 'static,
         show: impl Fn() -> Vec<ConfigEntry> + Send + 'static,
     ) {
-        self.reader = Some(Reader { read: Box::new(read), show: Box::new(show) });
+        self.reader = Some(ConfigReader { read: Box::new(read), show: Box::new(show) });
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -194,17 +196,17 @@ impl Server {
     /// have their closing message by then.
     pub fn run(&mut self, handle: &HandleReceiver) -> Result<Stopped, ServerError> {
         let failed = |errno| ServerError::Loop { step: "epoll", errno };
-        self.events.watch(handle.fd(), Source::Handle).map_err(failed)?;
+        self.events.watch(handle.fd(), EventSource::Handle).map_err(failed)?;
         self.pollers.set_overdue(self.config.policy.patience.overdue_after);
         let mut stops = 0;
         loop {
             let timeout = self.timeout();
             for source in self.events.wait(timeout).map_err(failed)? {
                 match source {
-                    Source::Listener => self.accept(),
-                    Source::Notices | Source::Handle => {}
-                    Source::Socket(id) => self.serve(id),
-                    Source::Process(id) => self.end(id, EndReason::Died),
+                    EventSource::Listener => self.accept(),
+                    EventSource::Notices | EventSource::Handle => {}
+                    EventSource::Socket(id) => self.serve(id),
+                    EventSource::Process(id) => self.end(id, EndReason::Died),
                 }
             }
             self.read_notices();
@@ -289,19 +291,19 @@ impl Server {
             let all = self.pollers.all();
             let (sessions, pollers) = (self.sessions.len(), self.pollers.running());
             match self.shutdown.advance(sessions, pollers, Instant::now())? {
-                Step::Drain => {
+                StopStep::Drain => {
                     let timeout = self.config.policy.drain_timeout;
                     tracing::info!(sessions = self.sessions.len(), ?timeout, "draining");
-                    self.pollers.send_each(all, || Command::Drain);
+                    self.pollers.send_each(all, || PollerCommand::Drain);
                 }
-                Step::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
-                Step::StopPollers => {
+                StopStep::Dismiss(reason, hardware) => self.dismiss_all(reason, hardware),
+                StopStep::StopPollers => {
                     // After an orderly end no session is left.
                     let reason = "the sidecar stops at once by request";
                     self.dismiss_all(reason, Hardware::MayBeActive);
-                    self.pollers.send_each(all, || Command::Stop);
+                    self.pollers.send_each(all, || PollerCommand::Stop);
                 }
-                Step::Done(stopped) => return Some(stopped),
+                StopStep::Done(stopped) => return Some(stopped),
             }
         }
     }
@@ -312,10 +314,10 @@ impl Server {
             let refused = self.workers.unattached().discarded();
             let is_leaving = self.shutdown.is_leaving();
             match self.acceptor.next(refused) {
-                Some(Taken::Open(fd)) => {
+                Some(TakenConnection::Open(fd)) => {
                     self.sessions.greet(fd, &self.config.policy, is_leaving, &mut self.workers);
                 }
-                Some(Taken::Last(fd, errno)) => {
+                Some(TakenConnection::Last(fd, errno)) => {
                     return self.sessions.refuse_last(fd, errno, &self.workers);
                 }
                 None => return,
@@ -363,7 +365,7 @@ impl Server {
     }
 
     /// A message was taken in with its descriptors, or not. The session may have ended meanwhile.
-    fn fetched(&mut self, id: u64, fetched: Fetched) {
+    fn fetched(&mut self, id: u64, fetched: FetchedMessage) {
         if let Err(FetchError::Delayed(seq, failure)) = fetched {
             return self.reply(Reply::failure(id, seq, failure));
         }
@@ -607,7 +609,7 @@ impl Server {
         Ok(())
     }
 
-    fn reader(&self) -> Result<&Reader, Failure> {
+    fn reader(&self) -> Result<&ConfigReader, Failure> {
         let none = || (Status::Unsupported, "this sidecar has no configuration to read".into());
         self.reader.as_ref().ok_or_else(none)
     }
@@ -817,7 +819,7 @@ impl Server {
         let (held, all) = (self.holdings(id), self.pollers.all());
         let slot = self.sessions.end(id, &reason, held, all);
         if let Some(slot) = slot {
-            self.pollers.send_each(all, || Command::CloseSession(slot));
+            self.pollers.send_each(all, || PollerCommand::CloseSession(slot));
         }
         self.stores.session_ended(id, slot);
         self.latencies.end(id);
@@ -910,8 +912,8 @@ impl Server {
         let counted = session.slot().map(|slot| self.pollers.counted(slot)).unwrap_or_default();
         let waits = self.watch.words(session.waits_for());
         let woken_by = match self.wakers.woken_by(session.id()) {
-            WokenBy::Ringer => Waker::Ringer,
-            WokenBy::Poller => Waker::Poller,
+            WokenBy::Ringer => ClientWaker::Ringer,
+            WokenBy::Poller => ClientWaker::Poller,
         };
         let report = session.report(self.holdings(session.id()), counted, &waits, woken_by);
         SessionReport { latencies: self.latencies.of(session.id()), ..report }

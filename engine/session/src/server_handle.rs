@@ -17,7 +17,7 @@ use crate::reload::ReloadAsk;
 const ASKERS_MAX: usize = 64;
 
 #[derive(Debug)]
-struct Shared {
+struct ServerRequests {
     bell: Doorbell,
     stops: AtomicU32,
     /// The newest policy that the server has not taken yet.
@@ -47,11 +47,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Controls a running server. Cheap to clone, usable from any thread.
 #[derive(Clone, Debug)]
-pub struct ServerHandle(Arc<Shared>);
+pub struct ServerHandle(Arc<ServerRequests>);
 
 /// The server's end.
 #[derive(Debug)]
-pub struct HandleReceiver(Arc<Shared>);
+pub struct HandleReceiver(Arc<ServerRequests>);
 
 /// A handle, and the end that the server runs with.
 ///
@@ -60,7 +60,7 @@ pub struct HandleReceiver(Arc<Shared>);
 pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
     let (stops, policy, askers) = (AtomicU32::new(0), Mutex::new(None), Mutex::default());
     let (bell, verdicts) = (Doorbell::eventfd()?, Mutex::default());
-    let shared = Arc::new(Shared { bell, stops, policy, askers, verdicts });
+    let shared = Arc::new(ServerRequests { bell, stops, policy, askers, verdicts });
     Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use kvrail_poller::{SessionSlot, TenantSlot};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, Hardware, Hello, Incoming, PacketBuffer, SessionReport,
-    SidecarMessage, Waker, printable,
+    Channel, ChannelError, ClientMessage, ClientWaker, Hardware, Hello, Incoming, PacketBuffer,
+    SessionReport, SidecarMessage, printable,
 };
 use probe::probe_lazy;
 use rustix::io::Errno;
 
 use crate::access::Peer;
-use crate::events::{EventLoop, Source};
+use crate::events::{EventLoop, EventSource};
 use crate::kept::Kept;
 use crate::memory_worker::MemoryWorker;
-use crate::pollers::{Counts, PollerSet};
+use crate::pollers::{PollerSet, StatusCounts};
 use crate::regions::RegionUse;
 use crate::reply::Reply;
 
@@ -66,7 +66,7 @@ impl EndReason {
 
 /// Life of a session.
 #[derive(Debug)]
-enum Phase {
+enum SessionPhase {
     /// Connected, without a hello. Its place is lost at `deadline`.
     Greeting { deadline: Instant },
     /// May send any request.
@@ -99,7 +99,7 @@ pub(crate) struct Session {
     worker: MemoryWorker,
     /// A message with descriptors is being taken in. Until then its socket is not watched.
     fetching: bool,
-    phase: Phase,
+    phase: SessionPhase,
     /// When this phase began.
     since: Instant,
     /// Time of the client's last message.
@@ -109,7 +109,7 @@ pub(crate) struct Session {
     /// The share of devices' time that it belongs to.
     tenant: Option<TenantSlot>,
     /// Counts of earlier sessions in that place.
-    counted_before: Counts,
+    counted_before: StatusCounts,
 }
 
 impl Session {
@@ -133,12 +133,12 @@ impl Session {
             name: String::new(),
             library: String::new(),
             channel: Some(channel),
-            phase: Phase::Greeting { deadline },
+            phase: SessionPhase::Greeting { deadline },
             since: now,
             last_message: now,
             slot: None,
             tenant: None,
-            counted_before: Counts::default(),
+            counted_before: StatusCounts::default(),
         })
     }
 
@@ -180,29 +180,29 @@ impl Session {
     /// Deadline of its hello.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Greeting { deadline } => Some(deadline),
+            SessionPhase::Greeting { deadline } => Some(deadline),
             _ => None,
         }
     }
 
     pub(crate) fn is_greeting(&self) -> bool {
-        matches!(self.phase, Phase::Greeting { .. })
+        matches!(self.phase, SessionPhase::Greeting { .. })
     }
 
     pub(crate) fn is_reclaiming(&self) -> bool {
-        matches!(self.phase, Phase::Reclaiming { .. })
+        matches!(self.phase, SessionPhase::Reclaiming { .. })
     }
 
     /// Whether it is attached and has nothing.
     pub(crate) fn is_idle_connection(&self) -> bool {
-        matches!(self.phase, Phase::Attached) && self.slot.is_none()
+        matches!(self.phase, SessionPhase::Attached) && self.slot.is_none()
     }
 
     /// Pollers that still have its resources, if it has ended.
     pub(crate) fn waits_for(&self) -> PollerSet {
         match self.phase {
-            Phase::Reclaiming { waiting, .. } => waiting,
-            Phase::Greeting { .. } | Phase::Attached => PollerSet::default(),
+            SessionPhase::Reclaiming { waiting, .. } => waiting,
+            SessionPhase::Greeting { .. } | SessionPhase::Attached => PollerSet::default(),
         }
     }
 
@@ -235,7 +235,7 @@ impl Session {
     pub(crate) fn resume(&mut self, events: &EventLoop) -> Result<bool, Errno> {
         let Some(channel) = &self.channel else { return Ok(false) };
         debug_assert!(self.fetching, "the socket is watched otherwise");
-        events.watch(channel.as_fd(), Source::Socket(self.id))?;
+        events.watch(channel.as_fd(), EventSource::Socket(self.id))?;
         self.fetching = false;
         Ok(true)
     }
@@ -245,7 +245,7 @@ impl Session {
         debug_assert!(self.is_greeting(), "a session attaches once");
         self.name = own_words(&hello.name);
         self.library = own_words(&hello.library);
-        self.phase = Phase::Attached;
+        self.phase = SessionPhase::Attached;
         self.since = Instant::now();
         probe_lazy!(kvrail, session_attached, self.id, self.peer.pid, self.peer.uid);
     }
@@ -269,9 +269,16 @@ impl Session {
     }
 
     /// Its place in the pollers' tables from now on.
-    pub(crate) fn seat(&mut self, (slot, tenant): (SessionSlot, TenantSlot), counted: Counts) {
+    pub(crate) fn seat(
+        &mut self,
+        (slot, tenant): (SessionSlot, TenantSlot),
+        counted: StatusCounts,
+    ) {
         debug_assert!(self.slot.is_none(), "a session keeps its place");
-        debug_assert!(matches!(self.phase, Phase::Attached), "only attached clients have one");
+        debug_assert!(
+            matches!(self.phase, SessionPhase::Attached),
+            "only attached clients have one"
+        );
         (self.slot, self.tenant, self.counted_before) = (Some(slot), Some(tenant), counted);
         probe_lazy!(kvrail, session_seated, self.id, slot.0);
     }
@@ -311,7 +318,7 @@ impl Session {
         }
         self.disconnect(events);
         probe_lazy!(kvrail, session_ended, self.id, self.peer.pid);
-        self.phase = Phase::Reclaiming { reason: reason.words().to_owned(), waiting };
+        self.phase = SessionPhase::Reclaiming { reason: reason.words().to_owned(), waiting };
         self.since = Instant::now();
     }
 
@@ -358,7 +365,7 @@ impl Session {
 
     /// Nothing of it is left in this poller.
     pub(crate) fn closed_in(&mut self, poller: usize) {
-        if let Phase::Reclaiming { waiting, .. } = &mut self.phase {
+        if let SessionPhase::Reclaiming { waiting, .. } = &mut self.phase {
             debug_assert!(waiting.contains(poller), "a poller closes a session once");
             waiting.remove(poller);
         }
@@ -368,19 +375,21 @@ impl Session {
     pub(crate) fn report(
         &self,
         held: Holdings,
-        counted: Counts,
+        counted: StatusCounts,
         waits: &str,
-        woken_by: Waker,
+        woken_by: ClientWaker,
     ) -> SessionReport {
         let counters = counted.with(&self.counted_before, |now, before| {
             debug_assert!(now >= before, "counters only grow");
             Some(now.saturating_sub(*before))
         });
         let state = match &self.phase {
-            Phase::Greeting { .. } => "greeting".into(),
-            Phase::Attached => "attached".into(),
-            Phase::Reclaiming { reason, .. } if waits.is_empty() => format!("reclaiming: {reason}"),
-            Phase::Reclaiming { reason, .. } => {
+            SessionPhase::Greeting { .. } => "greeting".into(),
+            SessionPhase::Attached => "attached".into(),
+            SessionPhase::Reclaiming { reason, .. } if waits.is_empty() => {
+                format!("reclaiming: {reason}")
+            }
+            SessionPhase::Reclaiming { reason, .. } => {
                 format!("reclaiming: {reason}; waiting for {waits}")
             }
         };
@@ -409,9 +418,11 @@ impl Session {
 }
 
 fn watch(events: &EventLoop, id: u64, channel: &Channel, peer: &Peer) -> Result<(), Errno> {
-    events.watch(channel.as_fd(), Source::Socket(id))?;
+    events.watch(channel.as_fd(), EventSource::Socket(id))?;
     let Some(pidfd) = &peer.pidfd else { return Ok(()) };
-    events.watch(pidfd.as_fd(), Source::Process(id)).inspect_err(|_| events.forget(channel.as_fd()))
+    events
+        .watch(pidfd.as_fd(), EventSource::Process(id))
+        .inspect_err(|_| events.forget(channel.as_fd()))
 }
 
 /// A client's own words about itself, cut, and fit for logs and terminals.

@@ -16,7 +16,7 @@ use crate::failure::{Failure, quota};
 use crate::kept::Kept;
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::Policy;
-use crate::pollers::{Counts, PollerSet};
+use crate::pollers::{PollerSet, StatusCounts};
 use crate::rate::RateLimit;
 use crate::session::{EndReason, Holdings, Session};
 use crate::users::Users;
@@ -293,7 +293,7 @@ impl Sessions {
         id: u64,
         policy: &Policy,
         watch: &Watch,
-        counted: impl Fn(SessionSlot) -> Counts,
+        counted: impl Fn(SessionSlot) -> StatusCounts,
     ) -> Result<SessionSlot, Failure> {
         let session = &self.sessions[&id];
         if let Some(slot) = session.slot() {

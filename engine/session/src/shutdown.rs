@@ -55,7 +55,7 @@ pub struct Stopped {
 
 /// The server's next step of a stop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum StopStep {
     /// Command all pollers to finish what they accepted.
     Drain,
     /// End all sessions, for this reason and with this left of what hardware does.
@@ -71,7 +71,7 @@ pub(crate) enum Step {
 pub(crate) struct Shutdown {
     stage: ShutdownStage,
     /// Steps that `advance` has not handed out.
-    next: Option<Step>,
+    next: Option<StopStep>,
     /// Time of the first stop request.
     asked: Option<Instant>,
     /// The end of the drain timeout: a store writes its last records until then.
@@ -137,7 +137,7 @@ impl Shutdown {
             self.drain_deadline = now + drain;
             self.stage =
                 ShutdownStage::Draining { deadline: self.drain_deadline, waiting: pollers };
-            self.next = Some(Step::Drain);
+            self.next = Some(StopStep::Drain);
         } else {
             tracing::warn!("second request to stop: not waiting any longer");
             self.end(StoppedHow::Forced, now);
@@ -150,7 +150,7 @@ impl Shutdown {
         sessions_left: usize,
         pollers_left: usize,
         now: Instant,
-    ) -> Option<Step> {
+    ) -> Option<StopStep> {
         if let Some(step) = self.next.take() {
             return Some(step);
         }
@@ -158,20 +158,20 @@ impl Shutdown {
             ShutdownStage::Draining { waiting, .. } if waiting.is_empty() => {
                 self.leave(StoppedHow::Drained, now);
                 let reason = "the sidecar stops; everything accepted is done";
-                Some(Step::Dismiss(reason, Hardware::Settled))
+                Some(StopStep::Dismiss(reason, Hardware::Settled))
             }
             ShutdownStage::Draining { deadline, .. } if deadline <= now => {
                 tracing::error!("requests are still in flight at the end of the drain timeout");
                 self.leave(StoppedHow::TimedOut, now);
                 let reason = "the sidecar stops; requests in flight could not be finished in time";
-                Some(Step::Dismiss(reason, Hardware::MayBeActive))
+                Some(StopStep::Dismiss(reason, Hardware::MayBeActive))
             }
             ShutdownStage::Leaving { how, deadline } if sessions_left == 0 || deadline <= now => {
                 self.end(how, self.drain_deadline.max(now + LAST_STEPS));
                 self.next.take()
             }
             ShutdownStage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
-                Some(Step::Done(Stopped { how, pollers_left, sessions_left }))
+                Some(StopStep::Done(Stopped { how, pollers_left, sessions_left }))
             }
             _ => None,
         }
@@ -183,7 +183,7 @@ impl Shutdown {
 
     fn end(&mut self, how: StoppedHow, deadline: Instant) {
         self.stage = ShutdownStage::Ending { deadline, how };
-        self.next = Some(Step::StopPollers);
+        self.next = Some(StopStep::StopPollers);
     }
 }
 
@@ -191,7 +191,7 @@ impl Shutdown {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{LAST_STEPS, SAME_REQUEST, Shutdown, Step, StoppedHow};
+    use super::{LAST_STEPS, SAME_REQUEST, Shutdown, StopStep, StoppedHow};
     use crate::pollers::PollerSet;
 
     const DRAIN: Duration = Duration::from_secs(30);
@@ -200,10 +200,10 @@ mod tests {
     fn ending(now: Instant) -> Shutdown {
         let mut shutdown = Shutdown::new();
         shutdown.ask(PollerSet::all(1), DRAIN, now);
-        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        assert!(matches!(shutdown.advance(1, 1, now), Some(StopStep::Drain)));
         shutdown.drained(0);
-        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Dismiss(..))));
-        assert!(matches!(shutdown.advance(0, 1, now), Some(Step::StopPollers)));
+        assert!(matches!(shutdown.advance(1, 1, now), Some(StopStep::Dismiss(..))));
+        assert!(matches!(shutdown.advance(0, 1, now), Some(StopStep::StopPollers)));
         shutdown
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let now = Instant::now();
         let mut shutdown = ending(now);
         assert!(shutdown.advance(0, 1, now + 5 * LAST_STEPS).is_none());
-        let Some(Step::Done(stopped)) = shutdown.advance(0, 0, now + 6 * LAST_STEPS) else {
+        let Some(StopStep::Done(stopped)) = shutdown.advance(0, 0, now + 6 * LAST_STEPS) else {
             panic!("no poller is left");
         };
         assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::Drained, 0));
@@ -223,15 +223,17 @@ mod tests {
         let now = Instant::now();
         let mut shutdown = Shutdown::new();
         shutdown.ask(PollerSet::all(1), DRAIN, now);
-        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        assert!(matches!(shutdown.advance(1, 1, now), Some(StopStep::Drain)));
         let same = now + SAME_REQUEST / 2;
         shutdown.ask(PollerSet::all(1), DRAIN, same);
         assert!(shutdown.advance(1, 1, same).is_none(), "the poller drains");
         shutdown.drained(0);
-        assert!(matches!(shutdown.advance(1, 1, same), Some(Step::Dismiss(..))));
-        assert!(matches!(shutdown.advance(0, 1, same), Some(Step::StopPollers)));
+        assert!(matches!(shutdown.advance(1, 1, same), Some(StopStep::Dismiss(..))));
+        assert!(matches!(shutdown.advance(0, 1, same), Some(StopStep::StopPollers)));
         let done = shutdown.advance(0, 0, same);
-        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.how == StoppedHow::Drained));
+        assert!(
+            matches!(done, Some(StopStep::Done(stopped)) if stopped.how == StoppedHow::Drained)
+        );
     }
 
     #[test]
@@ -239,18 +241,18 @@ mod tests {
         let now = Instant::now();
         let mut shutdown = Shutdown::new();
         shutdown.ask(PollerSet::all(1), DRAIN, now);
-        assert!(matches!(shutdown.advance(1, 1, now), Some(Step::Drain)));
+        assert!(matches!(shutdown.advance(1, 1, now), Some(StopStep::Drain)));
         let later = now + SAME_REQUEST;
         shutdown.ask(PollerSet::all(1), DRAIN, later);
-        assert!(matches!(shutdown.advance(1, 1, later), Some(Step::StopPollers)));
+        assert!(matches!(shutdown.advance(1, 1, later), Some(StopStep::StopPollers)));
         let done = shutdown.advance(1, 1, later);
-        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.how == StoppedHow::Forced));
+        assert!(matches!(done, Some(StopStep::Done(stopped)) if stopped.how == StoppedHow::Forced));
     }
 
     #[test]
     fn a_poller_that_does_not_end_is_left() {
         let now = Instant::now();
         let done = ending(now).advance(0, 1, now + DRAIN);
-        assert!(matches!(done, Some(Step::Done(stopped)) if stopped.pollers_left == 1));
+        assert!(matches!(done, Some(StopStep::Done(stopped)) if stopped.pollers_left == 1));
     }
 }

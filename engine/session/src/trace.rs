@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_device::{Clock, MonotonicClock};
-use kvrail_poller::{Command, PollerHandle, Spent, TraceEvent, TraceRing, Traced, Tracer, Work};
+use kvrail_poller::{
+    PollerCommand, PollerHandle, Spent, TraceEvent, TraceRing, Traced, TracedWork, Tracer,
+};
 use kvrail_protocol::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 use kvrail_ring::Status;
 
@@ -27,7 +29,7 @@ const UNREAD_MAX: usize = 2 * PAGE_MAX;
 
 /// A trace that runs.
 #[derive(Debug)]
-struct Running {
+struct RunningTrace {
     session: u64,
     slow_ns: u64,
     rings: Vec<Arc<TraceRing>>,
@@ -38,17 +40,17 @@ struct Running {
 
 /// The slow log, and the trace, if there is one.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct RequestTraces {
     log: SlowLog,
     log_ns: u64,
     /// Of the light tracers.
     rings: Vec<Arc<TraceRing>>,
-    running: Option<Running>,
+    running: Option<RunningTrace>,
     /// Pollers that have a full tracer.
     lent: PollerSet,
 }
 
-impl Trace {
+impl RequestTraces {
     /// From now on slow requests are logged.
     pub(crate) fn start(log_ns: u64, pollers: &mut Pollers) -> Self {
         let rings = pollers.handles().iter().map(|_| Tracer::light_ring(log_ns)).collect();
@@ -65,7 +67,7 @@ impl Trace {
 
     fn lend_light(&self, pollers: &mut Pollers) {
         for (poller, ring) in self.rings.iter().enumerate() {
-            pollers.send(poller, Command::Trace(Box::new(Tracer::light(Arc::clone(ring)))));
+            pollers.send(poller, PollerCommand::Trace(Box::new(Tracer::light(Arc::clone(ring)))));
         }
     }
 
@@ -87,13 +89,13 @@ impl Trace {
 
     /// Moves events from the pollers to the slow log, and those of a trace to it.
     fn collect(&mut self, handles: &[PollerHandle], sessions: &Sessions) {
-        let named = Names { sessions, now: Now::read() };
+        let named = SessionNames { sessions, now: ClockPair::read() };
         for (handle, ring) in handles.iter().zip(&self.rings) {
             while let Some(event) = ring.next() {
                 self.log.add(named.info(handle, &event));
             }
         }
-        let Some(Running { rings, unread, slow_ns, .. }) = &mut self.running else { return };
+        let Some(RunningTrace { rings, unread, slow_ns, .. }) = &mut self.running else { return };
         for (handle, ring) in handles.iter().zip(rings) {
             while unread.len() < UNREAD_MAX
                 && let Some(event) = ring.next()
@@ -146,20 +148,21 @@ impl Trace {
         for poller in pollers.all().iter() {
             let (tracer, ring) = Tracer::new(slow_ns.min(self.log_ns));
             rings.push(ring);
-            pollers.send(poller, Command::Trace(Box::new(tracer)));
+            pollers.send(poller, PollerCommand::Trace(Box::new(tracer)));
         }
         self.lent = pollers.all();
         tracing::info!(session, slow_ns, "slow requests are traced");
         let (unread, until) = (VecDeque::new(), Instant::now());
-        self.running = Some(Running { session, slow_ns, rings, unread, until });
+        self.running = Some(RunningTrace { session, slow_ns, rings, unread, until });
         Ok(())
     }
 
     /// Logs slow requests, and ends a trace that is no longer read.
     pub(crate) fn housekeep(&mut self, pollers: &mut Pollers, sessions: &Sessions, now: Instant) {
         self.collect(pollers.handles(), sessions);
-        let over = |running: &mut Running| now >= running.until || !sessions.lives(running.session);
-        if let Some(Running { session, .. }) = self.running.take_if(over) {
+        let over =
+            |running: &mut RunningTrace| now >= running.until || !sessions.lives(running.session);
+        if let Some(RunningTrace { session, .. }) = self.running.take_if(over) {
             self.lend_light(pollers);
             tracing::info!(session, "slow requests are traced no more");
         }
@@ -173,7 +176,7 @@ impl Trace {
     }
 }
 
-impl Running {
+impl RunningTrace {
     fn page(&mut self) -> TracePage {
         let events = self.unread.drain(..self.unread.len().min(PAGE_MAX)).collect();
         let lost = self.rings.iter().map(|ring| ring.lost()).sum();
@@ -182,12 +185,12 @@ impl Running {
 }
 
 /// The present on two clocks.
-struct Now {
+struct ClockPair {
     unix: Duration,
     monotonic_ns: u64,
 }
 
-impl Now {
+impl ClockPair {
     fn read() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { unix, monotonic_ns: MonotonicClock.now_ns() }
@@ -200,12 +203,12 @@ impl Now {
 }
 
 /// Names of the numbers in events.
-struct Names<'a> {
+struct SessionNames<'a> {
     sessions: &'a Sessions,
-    now: Now,
+    now: ClockPair,
 }
 
-impl Names<'_> {
+impl SessionNames<'_> {
     fn info(&self, handle: &PollerHandle, event: &TraceEvent) -> TraceInfo {
         let (kind, work, key) = match &event.what {
             Traced::Batch(work) => (TraceKind::Batch, Some(work), None),
@@ -223,7 +226,7 @@ impl Names<'_> {
         }
     }
 
-    fn work(&self, handle: &PollerHandle, work: &Work, key: Option<TraceKey>) -> TraceWork {
+    fn work(&self, handle: &PollerHandle, work: &TracedWork, key: Option<TraceKey>) -> TraceWork {
         let session = work.session.and_then(|slot| self.sessions.at(slot));
         TraceWork {
             device: handle.devices[work.device].1.name.clone(),

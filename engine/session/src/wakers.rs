@@ -15,7 +15,7 @@ const LOOKED_AT: Duration = Duration::from_secs(60);
 
 /// One session's, from its first queue on.
 #[derive(Debug)]
-struct Woken {
+struct WokenSession {
     uid: u32,
     waking: Arc<Waking>,
 }
@@ -24,7 +24,7 @@ struct Woken {
 #[derive(Debug)]
 pub(crate) struct Wakers {
     ringer: RingerThread,
-    sessions: BTreeMap<u64, Woken>,
+    sessions: BTreeMap<u64, WokenSession>,
     /// Users of sessions that were expensive to wake, and until when they are remembered.
     until: BTreeMap<u32, Instant>,
     /// When sessions under suspicion were trusted again.
@@ -45,7 +45,7 @@ impl Wakers {
         let by = if remembered { WokenBy::Ringer } else { WokenBy::Poller };
         let ringer = self.ringer.ringer();
         let woken = self.sessions.entry(session);
-        &woken.or_insert_with(|| Woken { uid, waking: Waking::new(ringer, by) }).waking
+        &woken.or_insert_with(|| WokenSession { uid, waking: Waking::new(ringer, by) }).waking
     }
 
     /// The current waker of a session.
@@ -80,7 +80,7 @@ impl Wakers {
         if trust {
             self.trusted = now;
         }
-        for Woken { uid, waking } in self.sessions.values() {
+        for WokenSession { uid, waking } in self.sessions.values() {
             if forgiven.contains(uid) {
                 waking.forgive();
             } else if trust {

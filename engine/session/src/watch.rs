@@ -48,7 +48,7 @@ impl Stall {
 
 /// State of one poller.
 #[derive(Debug)]
-struct Pulse {
+struct PollerPulse {
     ticks: u64,
     silent: Duration,
     stall: Option<Stall>,
@@ -59,13 +59,13 @@ struct Pulse {
 /// All pollers, as they were at the last look.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    pulses: Vec<Pulse>,
+    pulses: Vec<PollerPulse>,
     looked: Instant,
 }
 
 impl Watch {
     pub(crate) fn new(handles: &[PollerHandle]) -> Self {
-        let pulse = |handle: &PollerHandle| Pulse {
+        let pulse = |handle: &PollerHandle| PollerPulse {
             ticks: 0,
             silent: Duration::ZERO,
             stall: None,
@@ -132,7 +132,7 @@ fn period(patience: &Patience) -> Duration {
     (patience.stall_after / LOOKS).min(LOOK_MAX)
 }
 
-impl Pulse {
+impl PollerPulse {
     fn feel(&mut self, handle: &PollerHandle, patience: &Patience, passed: Duration) {
         let ticks = handle.stats.counters.ticks.get();
         if ticks != self.ticks {

@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hint, Identity, Key,
-    Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, Task, Times,
-    Verb,
+    Begun, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Key, MemberTask, Members,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Verb,
 };
 
 const PAGE: usize = 4096;
@@ -58,7 +58,7 @@ impl Pool for Medium {
 }
 
 impl Medium {
-    fn new(config: &Config, file: Option<&PathBuf>) -> Self {
+    fn new(config: &StoreConfig, file: Option<&PathBuf>) -> Self {
         let large = (0..config.buffers).map(|_| vec![0; config.buffer_bytes as usize + PAGE]);
         let small = (0..config.images).map(|_| vec![0; 8192 + PAGE]);
         let pages = file.map_or_else(
@@ -75,8 +75,10 @@ impl Medium {
     }
 
     /// Reads, or writes what is no moved block.
-    fn perform(&mut self, task: &Task) {
-        let (Memory::Pool { buffer, at }, false) = (task.memory, task.length == 0) else { return };
+    fn perform(&mut self, task: &MemberTask) {
+        let (TaskMemory::Pool { buffer, at }, false) = (task.memory, task.length == 0) else {
+            return;
+        };
         let buffer = &mut self.buffers[usize::from(buffer)];
         let at = aligned(buffer) + at as usize;
         let bytes = &mut buffer[at..at + usize::try_from(task.length).expect("a buffer")];
@@ -117,7 +119,7 @@ struct Life {
 }
 
 impl Life {
-    fn new(config: &Config, medium: Medium, start: Start) -> Self {
+    fn new(config: &StoreConfig, medium: Medium, start: Start) -> Self {
         let mut store = Store::new(config).expect("sizes that fit");
         let now = Now { ns: 1, unix: 1 };
         store.start(start, now);
@@ -191,8 +193,8 @@ fn key(number: u64) -> Key {
 }
 
 /// The configuration that `kvrail serve` gives a member of this size.
-fn config(area_bytes: u64, block_mean: u32) -> Config {
-    Config {
+fn config(area_bytes: u64, block_mean: u32) -> StoreConfig {
+    StoreConfig {
         area_bytes,
         logical_block: 4096,
         segment_bytes: 256 << 20,
@@ -245,7 +247,7 @@ fn main() {
     let length: u32 = words.next().map_or(1 << 20, |word| word.parse().expect("bytes of a block"));
     let file = words.next().map(PathBuf::from);
     let config = config(gigabytes * 1_000_000_000 / 4096 * 4096, length);
-    let identity = Identity {
+    let identity = StoreIdentity {
         volume: 1,
         instance: 2,
         seed: 3 << 70 | 9,

@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Budget, Chain, Config, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold,
-    Identity, Key, Members, Memory, Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store,
-    Times, Verb,
+    Begun, Budget, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold, Key, Members,
+    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Verb,
 };
 
 /// Operations given before tasks are drained.
@@ -30,9 +30,9 @@ impl Pool for SummaryMedium {
     }
 }
 
-fn config(blocks: u64) -> Config {
+fn config(blocks: u64) -> StoreConfig {
     let segment_bytes = 64 << 20;
-    Config {
+    StoreConfig {
         area_bytes: (16 << 20) + (blocks * 4096 / segment_bytes * 11 / 10 + 8) * segment_bytes,
         logical_block: 512,
         segment_bytes,
@@ -61,7 +61,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(config: &Config, medium: SummaryMedium, start: Start) -> Self {
+    fn new(config: &StoreConfig, medium: SummaryMedium, start: Start) -> Self {
         let mut store = Store::new(config).expect("sizes that fit");
         let now = Now { ns: 1, unix: 1 };
         store.start(start, now);
@@ -75,7 +75,7 @@ impl Bench {
         self.store.step(&self.medium, budget, self.now);
         self.stepped += since.elapsed();
         while let Some(task) = self.store.next_task(&mut self.medium) {
-            if let Memory::Pool { buffer, at } = task.memory {
+            if let TaskMemory::Pool { buffer, at } = task.memory {
                 let bytes = &mut self.medium.buffers[usize::from(buffer)][at as usize..];
                 let length = usize::try_from(task.length).expect("small");
                 for (page, bytes) in (0..).zip(bytes[..length].chunks_mut(4096)) {
@@ -131,7 +131,7 @@ fn main() {
     let millions: u64 = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(4);
     let blocks = millions * 1_000_000;
     let config = config(blocks);
-    let identity = Identity {
+    let identity = StoreIdentity {
         volume: 1,
         instance: 2,
         seed: 3 << 70 | 9,
@@ -164,7 +164,7 @@ fn main() {
 }
 
 /// Starts the store that is there several times; the median counts.
-fn recoveries(medium: SummaryMedium, config: &Config, puts: u64) {
+fn recoveries(medium: SummaryMedium, config: &StoreConfig, puts: u64) {
     let expect = Expect {
         volume: 1,
         member: 0,

@@ -9,7 +9,7 @@
 //! segment. Each pool has its own bucket; its income follows the number of segments that the pool
 //! has or may claim, whichever is larger.
 
-use crate::config::{Budget, Geometry};
+use crate::config::{Budget, StoreGeometry};
 use crate::format::POOLS_MAX;
 use crate::index::Hash;
 use crate::request::DeclineReason;
@@ -36,9 +36,9 @@ struct HashLine {
 
 /// Keys that were put lately.
 #[derive(Debug)]
-struct Seen(Box<[HashLine]>);
+struct RecentKeys(Box<[HashLine]>);
 
-impl Seen {
+impl RecentKeys {
     fn new(blocks: u64) -> Self {
         let rows = usize::try_from(rows(blocks)).expect("tables fit into memory");
         let row = HashLine { keys: [0; KEYS as usize], oldest: 0 };
@@ -89,7 +89,7 @@ struct Bucket {
 
 /// Write tokens: a bucket for each pool, so that no pool uses up another's tokens.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct WriteTokens {
     budget: Budget,
     buckets: [Bucket; POOLS_MAX],
     /// Most bytes of all buckets, and the least of one.
@@ -97,12 +97,12 @@ pub(crate) struct Admission {
     least: i64,
     /// Until when they earned.
     earned_ns: u64,
-    seen: Seen,
+    seen: RecentKeys,
 }
 
-impl Admission {
+impl WriteTokens {
     /// The buckets are empty at first: a store that is started again and again gets no more.
-    pub(crate) fn new(budget: Budget, geometry: &Geometry, blocks: u64) -> Self {
+    pub(crate) fn new(budget: Budget, geometry: &StoreGeometry, blocks: u64) -> Self {
         let segment = geometry.segment_bytes;
         let burst = (u64::from(geometry.segments) * segment / BURST_SHARE).max(segment);
         let bucket = Bucket { tokens: 0, rest: 0, part: 0, burst: 0, scarcity: 0, filling: true };
@@ -112,7 +112,7 @@ impl Admission {
             burst: i64::try_from(burst).unwrap_or(i64::MAX),
             least: i64::try_from(segment).unwrap_or(i64::MAX),
             earned_ns: 0,
-            seen: Seen::new(blocks),
+            seen: RecentKeys::new(blocks),
         };
         let mut all = [0; POOLS_MAX];
         all[0] = 1;

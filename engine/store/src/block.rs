@@ -43,7 +43,7 @@ pub(crate) struct Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct BlockPart {
     pub(crate) block: u32,
     pub(crate) user: u64,
     pub(crate) owner: u16,

@@ -25,7 +25,7 @@ const CELL_BYTES_MIN: u32 = 8 << 10;
 
 /// Sizes of one member's store. Everything is allocated from them at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct StoreConfig {
     /// Bytes of the member behind its label.
     pub area_bytes: u64,
     /// Unit of the member's transfers: 512 to 4,096, a power of two.
@@ -104,7 +104,7 @@ pub enum Discard {
 
 /// Why a store of these sizes cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ConfigError {
+pub enum StoreConfigError {
     /// The logical block is none.
     #[error("logical block {0}: not a power of two from 512 to 4096")]
     LogicalBlock(u32),
@@ -121,7 +121,7 @@ pub enum ConfigError {
 
 /// Where things lie on the medium, in bytes of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct StoreGeometry {
     pub(crate) logical_block: u32,
     pub(crate) segment_bytes: u64,
     pub(crate) data_at: u64,
@@ -133,28 +133,28 @@ pub(crate) struct Geometry {
 /// Where the two tables of namespaces begin.
 const SPACES_AT: u64 = 64 << 10;
 
-impl Geometry {
+impl StoreGeometry {
     /// # Errors
-    /// `ConfigError` when no store fits.
-    pub(crate) fn of(config: &Config) -> Result<Self, ConfigError> {
+    /// `StoreConfigError` when no store fits.
+    pub(crate) fn of(config: &StoreConfig) -> Result<Self, StoreConfigError> {
         let (block, segment) = (config.logical_block, config.segment_bytes);
         if !block.is_power_of_two() || !(512..=4096).contains(&block) {
-            return Err(ConfigError::LogicalBlock(block));
+            return Err(StoreConfigError::LogicalBlock(block));
         }
         if !segment.is_power_of_two() || !(64 << 10..=16 << 30).contains(&segment) {
-            return Err(ConfigError::Segment(segment));
+            return Err(StoreConfigError::Segment(segment));
         }
         if !(1..=SPACES_MAX).contains(&config.spaces) {
-            return Err(ConfigError::Table("spaces"));
+            return Err(StoreConfigError::Table("spaces"));
         }
         let front = SPACES_AT + 2 * u64::from(config.spaces) * SPACE_BYTES as u64;
         let data_at = front.next_multiple_of(segment.min(1 << 20));
         let count = config.area_bytes.saturating_sub(data_at) / segment;
-        let segments = u32::try_from(count).map_err(|_| ConfigError::Segments(count))?;
+        let segments = u32::try_from(count).map_err(|_| StoreConfigError::Segments(count))?;
         if !(SEGMENTS_MIN..=SEGMENTS_MAX).contains(&segments)
             || (config.area_bytes / u64::from(UNIT_BYTES)) >> PLACE_BITS != 0
         {
-            return Err(ConfigError::Segments(count));
+            return Err(StoreConfigError::Segments(count));
         }
         Ok(Self {
             logical_block: block,
@@ -226,7 +226,7 @@ impl Geometry {
     }
 }
 
-impl Config {
+impl StoreConfig {
     /// Transfers at once with the store's own buffers.
     #[must_use]
     pub fn transfers_max(&self) -> u32 {
@@ -244,8 +244,8 @@ impl Config {
     }
 
     /// Checks the tables' sizes; the geometry checks the rest.
-    pub(crate) fn check(&self) -> Result<Geometry, ConfigError> {
-        let geometry = Geometry::of(self)?;
+    pub(crate) fn check(&self) -> Result<StoreGeometry, StoreConfigError> {
+        let geometry = StoreGeometry::of(self)?;
         let buffer = self.buffer_bytes as usize;
         let rows = [
             ("block_mean", self.block_mean >= UNIT_BYTES),
@@ -258,7 +258,7 @@ impl Config {
             ("images", (4..=4096).contains(&self.images)),
         ];
         let wrong = rows.iter().find(|(_, right)| !right);
-        wrong.map_or(Ok(geometry), |(name, _)| Err(ConfigError::Table(name)))
+        wrong.map_or(Ok(geometry), |(name, _)| Err(StoreConfigError::Table(name)))
     }
 }
 

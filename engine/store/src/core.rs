@@ -3,9 +3,9 @@
 mod images;
 mod uses;
 
-use crate::admission::Admission;
+use crate::admission::WriteTokens;
 use crate::carriers::Carriers;
-use crate::config::{Config, Geometry};
+use crate::config::{StoreConfig, StoreGeometry};
 use crate::entry::{Entry, Kind};
 use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
@@ -19,14 +19,14 @@ use crate::ledger::Ledger;
 use crate::payers::Payers;
 use crate::placed::Placed;
 use crate::pools::{PoolLimits, PoolRule, Pools};
-use crate::refusal::{Refusal, Try};
+use crate::refusal::{Try, WriteRefusal};
 use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
-use crate::segments::{Segments, State};
+use crate::segments::{SegmentState, Segments};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
-use crate::standing::Standing;
+use crate::standing::KeyOwners;
 use crate::stats::{PoolStats, Stats};
-use crate::task::{Memory, Origin, Pool, Task, TaskId, Urgency, Verb};
+use crate::task::{MemberTask, Origin, Pool, TaskId, TaskMemory, Urgency, Verb};
 use crate::witness::{Nobody, Witness};
 use crate::worth::Worth;
 
@@ -79,11 +79,11 @@ pub(crate) struct Writing {
     refused: u8,
     /// It waits for another try.
     waits: bool,
-    task: Task,
+    task: MemberTask,
 }
 
 /// Bytes of RAM of a queued task and of a queued reply.
-pub(crate) const TASK_BYTES: u64 = size_of::<Task>() as u64;
+pub(crate) const TASK_BYTES: u64 = size_of::<MemberTask>() as u64;
 pub(crate) const REPLY_BYTES: u64 = size_of::<Reply>() as u64;
 
 /// Whether recovery has seen every record.
@@ -123,8 +123,8 @@ impl RecoveryProgress {
 /// Shared state.
 #[derive(Debug)]
 pub(crate) struct Core {
-    config: Config,
-    geometry: Geometry,
+    config: StoreConfig,
+    geometry: StoreGeometry,
     instance: u128,
     now: Now,
     pub(crate) index: Index,
@@ -134,14 +134,14 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     pool_stats: [PoolStats; POOLS_MAX],
     feed: Feed,
-    pub(crate) admission: Admission,
+    pub(crate) admission: WriteTokens,
     pub(crate) worth: Worth,
     /// When hints end, in seconds since 1970: holds without an owner.
     ends: Holds,
     payers: Payers,
     witness: Box<dyn Witness>,
     pub(crate) recovery: RecoveryProgress,
-    standing: Standing,
+    standing: KeyOwners,
     /// Of each pool: numbers of drops without a record.
     ledgers: Box<[Ledger; POOLS_MAX]>,
     carriers: Carriers,
@@ -150,10 +150,10 @@ pub(crate) struct Core {
     pooled: bool,
     /// Version of the segments' shares that admission has.
     shared: u64,
-    refusal: Refusal,
+    refusal: WriteRefusal,
     /// There is no number for another segment.
     worn_out: bool,
-    tasks: Fifo<Task>,
+    tasks: Fifo<MemberTask>,
     replies: Fifo<Reply>,
     images: Slab<Writing>,
     bytes: Box<[u8]>,
@@ -201,10 +201,10 @@ impl Core {
 
     /// A store with an index of `buckets` buckets for `blocks` blocks.
     pub(crate) fn new(
-        config: &Config,
-        geometry: Geometry,
+        config: &StoreConfig,
+        geometry: StoreGeometry,
         (buckets, blocks): (u64, u64),
-        admission: Admission,
+        admission: WriteTokens,
     ) -> Self {
         // The last buffer is for listings.
         let images = u32::from(config.images) - 1;
@@ -237,13 +237,13 @@ impl Core {
                 dropped: 0,
                 unread_of: [0; POOLS_MAX],
             },
-            standing: Standing::ALONE,
+            standing: KeyOwners::ALONE,
             ledgers: Box::new([Ledger::EMPTY; POOLS_MAX]),
             carriers: Carriers::default(),
             pools: Pools::default(),
             pooled: false,
             shared: 0,
-            refusal: Refusal::default(),
+            refusal: WriteRefusal::default(),
             worn_out: false,
             tasks: Fifo::with_limit(tasks as usize),
             replies: Fifo::with_limit(replies as usize),
@@ -270,7 +270,7 @@ impl Core {
     }
 
     /// The drive's present refusal of writes.
-    pub(crate) fn refusal(&self) -> &Refusal {
+    pub(crate) fn refusal(&self) -> &WriteRefusal {
         &self.refusal
     }
 
@@ -286,12 +286,12 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(crate) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &StoreConfig {
         &self.config
     }
 
     #[inline(always)]
-    pub(crate) fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &StoreGeometry {
         &self.geometry
     }
 
@@ -306,7 +306,7 @@ impl Core {
     }
 
     /// Sets which members hold which keys, now and before.
-    pub(crate) fn set_standing(&mut self, standing: Standing) {
+    pub(crate) fn set_standing(&mut self, standing: KeyOwners) {
         self.standing = standing;
     }
 
@@ -470,7 +470,8 @@ impl Core {
             return None;
         }
         let segment = self.geometry.segment_of(entry.place());
-        let known = !matches!(self.segments.state(segment), State::Reading | State::Dead);
+        let known =
+            !matches!(self.segments.state(segment), SegmentState::Reading | SegmentState::Dead);
         known.then_some(segment)
     }
 
@@ -482,7 +483,7 @@ impl Core {
         let segment = || self.geometry.segment_of(entry.place());
         let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
         let above = newest.is_some_and(|newest| self.segments.epoch(newest) >= entry.bound());
-        found && self.segments.state(segment()) == State::Reading || dropped && above
+        found && self.segments.state(segment()) == SegmentState::Reading || dropped && above
     }
 
     /// Whether a drop up to this epoch is still needed once a segment is gone: others of its pool
@@ -598,24 +599,24 @@ impl Core {
     pub(crate) fn part_task(&mut self, id: TaskId, offset: u64, (user, exact): (u64, u32)) {
         let length = u64::from(self.geometry.padded(exact));
         self.stats.written_bytes += length;
-        let (memory, urgency) = (Memory::Client { user, exact }, Urgency::Client);
-        self.tasks.push(Task { id, verb: Verb::Write, offset, length, memory, urgency });
+        let (memory, urgency) = (TaskMemory::Client { user, exact }, Urgency::Client);
+        self.tasks.push(MemberTask { id, verb: Verb::Write, offset, length, memory, urgency });
     }
 
     /// Queues a transfer between the medium and a cell, or more from there on, that makes space.
     pub(crate) fn space_task(&mut self, cell: u32, verb: Verb, offset: u64, length: u64) {
         let (buffer, at) = self.cell(cell);
-        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), TaskMemory::Pool { buffer, at });
         let urgency = self.payers.pay(length);
-        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+        self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
 
     /// Queues a read into a cell of the buffers.
     pub(crate) fn cell_task(&mut self, cell: u32, offset: u64, length: u64) {
         let (buffer, at) = self.cell(cell);
-        let (id, memory) = (TaskId::new(Origin::Buffer, cell), Memory::Pool { buffer, at });
+        let (id, memory) = (TaskId::new(Origin::Buffer, cell), TaskMemory::Pool { buffer, at });
         let (verb, urgency) = (Verb::Read, Urgency::Background);
-        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+        self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
 
     /// Where a cell is: its buffer, and its first byte there.
@@ -631,22 +632,23 @@ impl Core {
 
     /// Queues the read of a page for a listing.
     pub(crate) fn list_task(&mut self, offset: u64, length: u64) {
-        let memory = Memory::Pool { buffer: self.list_buffer(), at: 0 };
+        let memory = TaskMemory::Pool { buffer: self.list_buffer(), at: 0 };
         let (id, urgency) = (TaskId::new(Origin::List, 0), Urgency::Background);
-        self.tasks.push(Task { id, verb: Verb::Read, offset, length, memory, urgency });
+        self.tasks.push(MemberTask { id, verb: Verb::Read, offset, length, memory, urgency });
     }
 
     /// Queues a task without bytes.
     pub(crate) fn plain_task(&mut self, origin: Origin, verb: Verb, offset: u64, length: u64) {
         let id = TaskId::new(origin, 0);
-        let (memory, urgency) = (Memory::None, Urgency::Background);
-        self.tasks.push(Task { id, verb, offset, length, memory, urgency });
+        let (memory, urgency) = (TaskMemory::None, Urgency::Background);
+        self.tasks.push(MemberTask { id, verb, offset, length, memory, urgency });
     }
 
     /// The next task, with its bytes in the pool if they are the store's.
-    pub(crate) fn next_task(&mut self, pool: &mut impl Pool) -> Option<Task> {
+    pub(crate) fn next_task(&mut self, pool: &mut impl Pool) -> Option<MemberTask> {
         let task = self.tasks.pop()?;
-        if let ((Origin::Image, slot), Memory::Pool { buffer, .. }) = (task.id.split(), task.memory)
+        if let ((Origin::Image, slot), TaskMemory::Pool { buffer, .. }) =
+            (task.id.split(), task.memory)
         {
             let at = slot as usize * SPACE_BYTES;
             let length = usize::try_from(task.length).expect("at most SPACE_BYTES");

@@ -1,7 +1,7 @@
 //! One entry of the index: 32 bytes for a block.
 
 use crate::config::PLACE_BITS;
-use crate::hint::{Class, Priority};
+use crate::hint::{Priority, WorthClass};
 use crate::key::Key;
 
 /// Bits of the key's upper half that an entry holds; `Rest` has the others.
@@ -14,27 +14,27 @@ pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
 
 /// A run of bits in one of the words.
 #[derive(Clone, Copy)]
-struct Field {
+struct BitField {
     word: usize,
     at: u32,
     bits: u32,
 }
 
-impl Field {
+impl BitField {
     /// Its bits in the word.
     const fn mask(self) -> u64 {
         ((1 << self.bits) - 1) << self.at
     }
 }
 
-const PLACE: Field = Field { word: 2, at: 0, bits: PLACE_BITS };
-const HI_LOW: Field = Field { word: 2, at: 40, bits: 24 };
-const LENGTH: Field = Field { word: 3, at: 0, bits: LENGTH_BITS };
-const NUMBER: Field = Field { word: 3, at: 27, bits: NUMBER_BITS };
-const CLASS: Field = Field { word: 3, at: 39, bits: 2 };
-const KIND: Field = Field { word: 3, at: 41, bits: 3 };
-const STAMP: Field = Field { word: 3, at: 44, bits: 12 };
-const HI_HIGH: Field = Field { word: 3, at: 56, bits: 8 };
+const PLACE: BitField = BitField { word: 2, at: 0, bits: PLACE_BITS };
+const HI_LOW: BitField = BitField { word: 2, at: 40, bits: 24 };
+const LENGTH: BitField = BitField { word: 3, at: 0, bits: LENGTH_BITS };
+const NUMBER: BitField = BitField { word: 3, at: 27, bits: NUMBER_BITS };
+const CLASS: BitField = BitField { word: 3, at: 39, bits: 2 };
+const KIND: BitField = BitField { word: 3, at: 41, bits: 3 };
+const STAMP: BitField = BitField { word: 3, at: 44, bits: 12 };
+const HI_HIGH: BitField = BitField { word: 3, at: 56, bits: 8 };
 
 /// The greatest stamp.
 pub(crate) const STAMP_MASK: u16 = (1 << STAMP.bits) - 1;
@@ -94,18 +94,18 @@ impl Entry {
         Self::new(key, number, Kind::Dropped).with_place(place).with_check(bound)
     }
 
-    fn get(&self, field: Field) -> u64 {
+    fn get(&self, field: BitField) -> u64 {
         (self.0[field.word] >> field.at) & ((1 << field.bits) - 1)
     }
 
-    fn set(&mut self, field: Field, value: u64) {
+    fn set(&mut self, field: BitField, value: u64) {
         let mask = (1 << field.bits) - 1;
         debug_assert!(value <= mask, "{value} in {} bits", field.bits);
         let word = &mut self.0[field.word];
         *word = *word & !(mask << field.at) | (value & mask) << field.at;
     }
 
-    fn small(&self, field: Field) -> u16 {
+    fn small(&self, field: BitField) -> u16 {
         let [low, high, ..] = self.get(field).to_le_bytes();
         u16::from_le_bytes([low, high])
     }
@@ -175,12 +175,12 @@ impl Entry {
         self.small(NUMBER)
     }
 
-    pub(crate) fn class(&self) -> Class {
+    pub(crate) fn class(&self) -> WorthClass {
         match self.get(CLASS) {
-            0 => Class::Of(Priority::Normal),
-            1 => Class::Of(Priority::Low),
-            2 => Class::Of(Priority::High),
-            _ => Class::Over,
+            0 => WorthClass::Of(Priority::Normal),
+            1 => WorthClass::Of(Priority::Low),
+            2 => WorthClass::Of(Priority::High),
+            _ => WorthClass::Over,
         }
     }
 
@@ -216,12 +216,12 @@ impl Entry {
         self
     }
 
-    pub(crate) fn with_class(mut self, class: Class) -> Self {
+    pub(crate) fn with_class(mut self, class: WorthClass) -> Self {
         let code = match class {
-            Class::Of(Priority::Normal) => 0,
-            Class::Of(Priority::Low) => 1,
-            Class::Of(Priority::High) => 2,
-            Class::Over => 3,
+            WorthClass::Of(Priority::Normal) => 0,
+            WorthClass::Of(Priority::Low) => 1,
+            WorthClass::Of(Priority::High) => 2,
+            WorthClass::Over => 3,
         };
         self.set(CLASS, code);
         self
@@ -235,7 +235,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use super::{Class, Entry, Kind, Priority, STAMP_MASK};
+    use super::{Entry, Kind, Priority, STAMP_MASK, WorthClass};
     use crate::config::BLOCK_BYTES_MAX;
     use crate::key::Key;
 
@@ -245,15 +245,15 @@ mod tests {
         let entry = Entry::new(key, 4095, Kind::Suspect)
             .with_place((1 << 40) - 1)
             .with_length(BLOCK_BYTES_MAX)
-            .with_class(Class::Over)
+            .with_class(WorthClass::Over)
             .with_stamp(STAMP_MASK)
             .with_check(5);
         assert!(
             entry.is_like(key, 4095) && !entry.is_like(Key::of(u64::MAX >> 33, u64::MAX), 4095)
         );
         assert_eq!((entry.place(), entry.length()), ((1 << 40) - 1, BLOCK_BYTES_MAX));
-        assert_eq!((entry.class(), entry.check()), (Class::Over, 5));
-        let normal = Class::Of(Priority::Normal);
+        assert_eq!((entry.class(), entry.check()), (WorthClass::Over, 5));
+        let normal = WorthClass::Of(Priority::Normal);
         let entry = entry.with_place(0).with_class(normal).with_kind(Kind::Live).with_length(1);
         assert_eq!((entry.place(), entry.length(), entry.class()), (0, 1, normal));
         assert_eq!((entry.stamp(), entry.with_stamp(0).stamp()), (STAMP_MASK, 0));

@@ -1,9 +1,9 @@
 //! The explanation of a key.
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
-use crate::hint::Class;
+use crate::hint::WorthClass;
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::reclaim::Reclaim;
@@ -52,7 +52,7 @@ pub struct ExplainedBlock {
     /// Its check.
     pub check: u64,
     /// How much it is worth beside others.
-    pub class: Class,
+    pub class: WorthClass,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
     /// A reader reported the block as corrupt, and it is not verified yet.
@@ -98,7 +98,7 @@ impl ExplainedBlock {
             segment,
             epoch: core.segments.epoch(segment),
             opened: core.segments.time(segment),
-            offset: Geometry::place_at(entry.place()),
+            offset: StoreGeometry::place_at(entry.place()),
             length: entry.length(),
             check: entry.check(),
             class: entry.class(),

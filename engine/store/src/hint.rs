@@ -59,7 +59,7 @@ impl Hint {
 
 /// A block's worth as its entry has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum WorthClass {
     /// Priority of its hint.
     Of(Priority),
     /// The time of its hint is over.

@@ -14,7 +14,7 @@ const CHECKED: u32 = 32;
 
 /// A block that is to be held.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldBlock {
     pub(crate) number: u16,
     pub(crate) lo: u64,
     pub(crate) pool: u8,
@@ -40,7 +40,7 @@ struct HoldRow {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct OwnerHolds {
     first: u32,
     count: u32,
 }
@@ -50,7 +50,7 @@ struct Owner {
 pub(crate) struct Holds {
     slots: Slab<HoldRow>,
     chains: Box<[u32]>,
-    owners: Box<[Owner]>,
+    owners: Box<[OwnerHolds]>,
     owner_max: u32,
     /// Of each pool: held bytes.
     bytes: [u64; POOLS_MAX],
@@ -65,7 +65,8 @@ impl Holds {
         Self {
             slots: Slab::with_slots(count),
             chains: vec![NONE; count as usize].into_boxed_slice(),
-            owners: vec![Owner { first: NONE, count: 0 }; usize::from(owners)].into_boxed_slice(),
+            owners: vec![OwnerHolds { first: NONE, count: 0 }; usize::from(owners)]
+                .into_boxed_slice(),
             owner_max,
             bytes: [0; POOLS_MAX],
             hand: 0,
@@ -104,8 +105,8 @@ impl Holds {
 
     /// Holds a block until then, or longer if the owner holds it longer already. `false`: the
     /// owner or the table has no room, or more than `most` bytes of the pool would be held.
-    pub(crate) fn take(&mut self, block: Held, owner: u16, until: u64, most: u64) -> bool {
-        let Held { number, lo, pool, bytes } = block;
+    pub(crate) fn take(&mut self, block: HeldBlock, owner: u16, until: u64, most: u64) -> bool {
+        let HeldBlock { number, lo, pool, bytes } = block;
         let charged = self.find(number, lo, |hold| hold.bytes > 0);
         let before = charged.map_or(0, |at| self.slots.get(at).bytes);
         if self.bytes(pool).saturating_sub(before.into()) + u64::from(bytes) > most {
@@ -117,8 +118,8 @@ impl Holds {
     }
 
     /// The owner's hold of a block, a new one if there is none.
-    fn enter(&mut self, block: Held, owner: u16, until: u64) -> Option<u32> {
-        let Held { number, lo, pool, .. } = block;
+    fn enter(&mut self, block: HeldBlock, owner: u16, until: u64) -> Option<u32> {
+        let HeldBlock { number, lo, pool, .. } = block;
         let until = NonZeroU64::new(until).unwrap_or(NonZeroU64::MIN);
         if let Some(at) = self.find(number, lo, |hold| hold.owner == owner) {
             let hold = self.slots.get_mut(at);
@@ -146,7 +147,7 @@ impl Holds {
         if list.first != NONE {
             self.slots.get_mut(list.first).before = at;
         }
-        self.owners[usize::from(owner)] = Owner { first: at, count: list.count + 1 };
+        self.owners[usize::from(owner)] = OwnerHolds { first: at, count: list.count + 1 };
         Some(at)
     }
 
@@ -244,10 +245,10 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, Holds};
+    use super::{HeldBlock, Holds};
 
-    fn block(number: u16, lo: u64) -> Held {
-        Held { number, lo, pool: 0, bytes: 512 }
+    fn block(number: u16, lo: u64) -> HeldBlock {
+        HeldBlock { number, lo, pool: 0, bytes: 512 }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::log::Log;
 
 /// The account of one victim's drops.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct VictimDrops {
     victim: u32,
     /// Drops seen so far.
     drops: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Kept {
     serial: u64,
 }
 
-impl Kept {
+impl VictimDrops {
     /// Another victim; its serial goes on.
     pub(crate) fn begin(&mut self, victim: u32) {
         *self = Self { victim, serial: self.serial, ..Self::default() };

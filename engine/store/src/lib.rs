@@ -60,8 +60,8 @@ mod worth;
 mod writes;
 
 pub use config::{
-    BLOCK_BYTES_MAX, Budget, Config, ConfigError, Discard, HOLD_MS_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
-    SPACES_MAX, Times, UNIT_BYTES,
+    BLOCK_BYTES_MAX, Budget, Discard, HOLD_MS_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SPACES_MAX,
+    StoreConfig, StoreConfigError, Times, UNIT_BYTES,
 };
 pub use core::Now;
 pub use explain::{Explained, ExplainedBlock};
@@ -72,21 +72,21 @@ pub use format::{
     DOCUMENT_BYTES_MAX, FORMAT_VERSION, NAME_BYTES_MAX, PAGE_BYTES, POOL_NAME_BYTES_MAX, POOLS_MAX,
     PoolNames, RECORDS_MAX, SUPER_AT, Super, SuperError,
 };
-pub use hint::{Class, Hint, Priority};
+pub use hint::{Hint, Priority, WorthClass};
 pub use key::{Key, check, fold};
 pub use kvrail_units::METADATA_BYTES_MAX;
-pub use list::{Cursor, Listed, Listing};
+pub use list::{Cursor, Listed, ListingPage};
 pub use members::{MEMBERS_MAX, Members};
 pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
-    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, Found, Get, Got,
-    Place, Put, ReadId, Reading, Reply, SpaceId, Status,
+    Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, FoundKeys, Get, Got,
+    PlaceKind, Put, ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
 pub use spaces::SpaceView;
-pub use start::{Expect, Identity, Start, StartError};
+pub use start::{Expect, Start, StartError, StoreIdentity};
 pub use stats::{PoolStats, Stats};
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};
-pub use task::{Memory, Outcome, Pool, Task, TaskId, Urgency, Verb};
+pub use task::{MemberTask, Outcome, Pool, TaskId, TaskMemory, Urgency, Verb};
 pub use witness::Witness;

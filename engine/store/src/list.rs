@@ -4,12 +4,12 @@
 //! wherever it is moved meanwhile. One that is moved after it was listed is listed again. Each
 //! block is looked up in the index as it is handed out, so it is there.
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::Core;
 use crate::format::{PAGE, Page, Record, RecordKind};
 use crate::key::Key;
 use crate::log::Log;
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::task::{Outcome, Pool};
 
 /// Segments without a block that are passed over in one call.
@@ -178,23 +178,23 @@ impl Lister {
     }
 
     /// The page, once.
-    pub(crate) fn take<'a>(&'a mut self, core: &'a Core) -> Option<Listing<'a>> {
+    pub(crate) fn take<'a>(&'a mut self, core: &'a Core) -> Option<ListingPage<'a>> {
         if self.stage != ListStage::There {
             return None;
         }
         self.stage = ListStage::Idle;
-        Some(Listing { core, lister: self })
+        Some(ListingPage { core, lister: self })
     }
 }
 
 /// A page of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct Listing<'a> {
+pub struct ListingPage<'a> {
     core: &'a Core,
     lister: &'a Lister,
 }
 
-impl<'a> Listing<'a> {
+impl<'a> ListingPage<'a> {
     /// Where the next page begins; nothing: this was the last one.
     #[must_use]
     pub fn next_cursor(&self) -> Option<Cursor> {
@@ -216,19 +216,19 @@ impl<'a> Listing<'a> {
             at = next;
             Some((record, metadata))
         });
-        let mut numbers = Numbers { core, recent: None };
+        let mut numbers = SpaceNumbers { core, recent: None };
         let unseen = records.skip(lister.cursor.record.into());
         unseen.filter_map(move |(record, metadata)| lister.block(&mut numbers, &record, metadata))
     }
 }
 
 /// Numbers of namespaces, with a cache of the last lookup.
-struct Numbers<'a> {
+struct SpaceNumbers<'a> {
     core: &'a Core,
     recent: Option<(u64, Option<u16>)>,
 }
 
-impl Numbers<'_> {
+impl SpaceNumbers<'_> {
     fn of(&mut self, uid: u64) -> Option<u16> {
         match self.recent {
             Some((recent, number)) if recent == uid => number,
@@ -245,7 +245,7 @@ impl Lister {
     /// The block of a record, if it is there.
     fn block<'a>(
         &self,
-        numbers: &mut Numbers<'_>,
+        numbers: &mut SpaceNumbers<'_>,
         record: &Record,
         metadata: &'a [u8],
     ) -> Option<Listed<'a>> {
@@ -253,7 +253,7 @@ impl Lister {
         let Record { key, uid, .. } = *record;
         let wanted = record.kind == RecordKind::Put && self.uid.is_none_or(|listed| listed == uid);
         let same = core.segments.epoch(self.segment) == self.cursor.epoch
-            && core.segments.state(self.segment) != State::Free;
+            && core.segments.state(self.segment) != SegmentState::Free;
         let number = if wanted && same { numbers.of(uid) } else { None }?;
         let place = core.geometry().place(self.segment, record.offset);
         let (_, found) = core.find(number, key);
@@ -265,7 +265,7 @@ impl Lister {
             depth: u16::try_from(record.depth).unwrap_or(u16::MAX),
             time: record.time,
             check: record.check,
-            offset: Geometry::place_at(place),
+            offset: StoreGeometry::place_at(place),
             metadata,
         })
     }

@@ -6,17 +6,17 @@
 //! records of one key have ascending epochs. A drop whose segment is reclaimed before an older
 //! segment is written again, with its original epoch.
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::{Core, Image};
 use crate::format::{Head, PAGE_BYTES, POOLS_MAX, Page, PageHeader, Record, RecordKind};
 use crate::key::Key;
 use crate::placed::{OPENS, Placed, pool_of};
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::Verb;
 
 /// Purpose of a claim of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum SpaceClaim {
     /// A put: leaves one ready segment to moves.
     Put,
     /// A move or a drop.
@@ -222,9 +222,9 @@ impl Log {
     }
 
     /// Makes a pool's next ready segment the current one. `false`: not now.
-    fn roll(&mut self, core: &mut Core, pool: u8, claim: Claim) -> bool {
+    fn roll(&mut self, core: &mut Core, pool: u8, claim: SpaceClaim) -> bool {
         core.segments.want(pool);
-        let kept = if claim == Claim::Put { 1 } else { 0 };
+        let kept = if claim == SpaceClaim::Put { 1 } else { 0 };
         let first = usize::from(pool) * OPENS;
         let free = (first..first + OPENS).find(|row| self.opens[*row].is_none());
         let Some(row) = free else { return false };
@@ -265,10 +265,10 @@ impl Log {
         core: &mut Core,
         pool: u8,
         bytes: u32,
-        claim: Claim,
+        claim: SpaceClaim,
     ) -> Option<Placed> {
         // While space is short, what is there belongs to moves: else reclaim cannot end.
-        if claim == Claim::Put && core.segments.ready(pool) == 0 {
+        if claim == SpaceClaim::Put && core.segments.ready(pool) == 0 {
             core.segments.want(pool);
             return None;
         }
@@ -313,7 +313,7 @@ impl Log {
     ) -> Option<u64> {
         let record = Record { offset: placed.offset, ..*record };
         let serial = self.write(core, usize::from(placed.open), &record, metadata, urgent)?;
-        let end = Geometry::place_at(placed.offset.into());
+        let end = StoreGeometry::place_at(placed.offset.into());
         let end = end + u64::from(core.geometry().padded(record.length));
         let open = self.open_mut(placed.open);
         open.in_flight -= 1;
@@ -332,7 +332,7 @@ impl Log {
     ) -> Option<u64> {
         let current = self.current(pool);
         let fits = current.is_some_and(|open| !open.page.is_empty() && open.page.fits(0));
-        if !fits && !self.has_room(core, pool, 0) && !self.roll(core, pool, Claim::Move) {
+        if !fits && !self.has_room(core, pool, 0) && !self.roll(core, pool, SpaceClaim::Move) {
             return None;
         }
         let row = self.end(pool).current.expect("has_room or roll");
@@ -463,7 +463,7 @@ impl Log {
     fn step_pool(&mut self, core: &mut Core, pool: u8) {
         for row in self.rows_of(pool) {
             let Some(open) = &self.opens[row] else { continue };
-            let closing = core.segments.state(open.segment) == State::Closing;
+            let closing = core.segments.state(open.segment) == SegmentState::Closing;
             let complete = closing && open.in_flight == 0;
             let old = core.now().ns.saturating_sub(open.since) >= core.config().times.page;
             if !open.page.is_empty() && (open.urgent || old || complete) {

@@ -7,7 +7,7 @@
 
 use kvrail_units::METADATA_BYTES_MAX;
 
-use crate::config::{Config, Geometry};
+use crate::config::{StoreConfig, StoreGeometry};
 use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::Record;
@@ -29,7 +29,7 @@ enum MoveStage {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Move {
+struct BlockMove {
     record: Record,
     number: u16,
     metadata: usize,
@@ -45,7 +45,7 @@ struct Move {
 /// Moves in flight: one for each cell of the buffers but the first one.
 #[derive(Debug)]
 pub(crate) struct Moves {
-    slots: Box<[Option<Move>]>,
+    slots: Box<[Option<BlockMove>]>,
     metadata: Box<[u8]>,
     /// Slots of the first buffer, which no move has.
     first: usize,
@@ -56,10 +56,10 @@ pub(crate) struct Moves {
 }
 
 /// Bytes of RAM of a slot.
-pub(crate) const MOVE_BYTES: u64 = (size_of::<Option<Move>>() + METADATA_BYTES_MAX) as u64;
+pub(crate) const MOVE_BYTES: u64 = (size_of::<Option<BlockMove>>() + METADATA_BYTES_MAX) as u64;
 
 impl Moves {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StoreConfig) -> Self {
         let count = config.transfers_max() as usize;
         Self {
             first: config.cells() as usize,
@@ -102,7 +102,7 @@ impl Moves {
         debug_assert!(metadata.len() <= METADATA_BYTES_MAX, "metadata of the next move");
         let at = slot * METADATA_BYTES_MAX;
         self.metadata[at..at + metadata.len()].copy_from_slice(metadata);
-        self.slots[slot] = Some(Move {
+        self.slots[slot] = Some(BlockMove {
             record: *record,
             number: entry.number(),
             metadata: metadata.len(),
@@ -124,7 +124,7 @@ impl Moves {
         debug_assert!(copy.done < copy.padded, "a move is copied beyond its block");
         let length = core.config().cell_bytes().min(copy.padded - copy.done);
         let place = if verb == Verb::Read { copy.from } else { copy.placed.place };
-        let offset = Geometry::place_at(place) + u64::from(copy.done);
+        let offset = StoreGeometry::place_at(place) + u64::from(copy.done);
         if verb == Verb::Write && !copy.refused {
             core.spend(copy.placed.pool(), length.into());
         }
@@ -174,7 +174,7 @@ impl Moves {
         }
     }
 
-    fn take(&mut self, slot: usize) -> Move {
+    fn take(&mut self, slot: usize) -> BlockMove {
         self.used -= 1;
         debug_assert!(self.copying <= self.used, "a move ends while its bytes are in flight");
         self.slots[slot].take().expect("a move has a slot")

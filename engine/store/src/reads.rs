@@ -1,6 +1,6 @@
 //! Gets: a probe of the index, and a hold on the segment until the caller has read the block.
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
 use crate::key::Key;
@@ -47,7 +47,7 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     }
     core.stats.hits += count.one();
     core.segments.read_begins(segment);
-    let offset = Geometry::place_at(place) + u64::from(at);
+    let offset = StoreGeometry::place_at(place) + u64::from(at);
     let answer = Answer { status: Status::Ok, length, check };
     Ok(Reading { id: ReadId::new(segment), offset, exact, answer })
 }

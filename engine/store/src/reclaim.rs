@@ -12,18 +12,18 @@
 //! blocks move regardless. Reclaim passes over a segment with many held bytes: the limit of holds
 //! guarantees another one.
 
-use crate::config::Config;
+use crate::config::StoreConfig;
 use crate::core::Core;
 use crate::entry::Entry;
 use crate::format::{PAGE, POOLS_MAX, Page, Record, RecordKind};
 use crate::holds::Holds;
 use crate::index::Position;
-use crate::kept::Kept;
-use crate::log::{Claim, Log};
+use crate::kept::VictimDrops;
+use crate::log::{Log, SpaceClaim};
 use crate::moves::Moves;
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::{Outcome, Pool, Verb};
-use crate::victims::{self, Choice};
+use crate::victims::{self, VictimChoice};
 
 /// Ranks of blocks: held, then the lately used before the others.
 const RANKS: usize = 64;
@@ -66,7 +66,7 @@ enum ChunkState {
 pub(crate) struct Reclaim {
     stage: ReclaimStage,
     victim: u32,
-    choice: Choice,
+    choice: VictimChoice,
     /// The victim's pool, and the one that gets the segment.
     pool: u8,
     taker: u8,
@@ -92,16 +92,16 @@ pub(crate) struct Reclaim {
     earned_by: [u64; POOLS_MAX],
     /// The age up to which a block is worth a move.
     age: u64,
-    kept: Kept,
+    kept: VictimDrops,
     moves: Moves,
 }
 
 impl Reclaim {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StoreConfig) -> Self {
         Self {
             stage: ReclaimStage::Idle,
             victim: 0,
-            choice: Choice::Coldest,
+            choice: VictimChoice::Coldest,
             pool: 0,
             taker: 0,
             chunk: ChunkState::None,
@@ -119,7 +119,7 @@ impl Reclaim {
             saved: [0; POOLS_MAX],
             earned_by: [0; POOLS_MAX],
             age: 0,
-            kept: Kept::default(),
+            kept: VictimDrops::default(),
             moves: Moves::new(config),
         }
     }
@@ -170,7 +170,7 @@ impl Reclaim {
 
     /// The victim's content does not count any more, unless older segments need its drops.
     fn settled(&mut self, core: &mut Core) {
-        let accounted = core.segments.state(self.victim) == State::Victim;
+        let accounted = core.segments.state(self.victim) == SegmentState::Victim;
         if accounted || victims::is_oldest(core, self.victim) {
             self.release(core, self.victim);
         } else {
@@ -204,7 +204,7 @@ impl Reclaim {
         let Some((victim, choice)) = victims::next(core, pool) else { return };
         (self.taker, self.choice) = (taker, choice);
         match core.segments.state(victim) {
-            State::Unread => {
+            SegmentState::Unread => {
                 core.recovery.seen(pool);
                 self.release(core, victim);
             }
@@ -214,7 +214,7 @@ impl Reclaim {
                 self.release(core, victim);
             }
             _ => {
-                core.segments.set(victim, State::Victim);
+                core.segments.set(victim, SegmentState::Victim);
                 (self.victim, self.pool) = (victim, pool);
                 self.kept.begin(victim);
                 self.weights = [0; RANKS];
@@ -320,7 +320,7 @@ impl Reclaim {
                     if !self.moves.has_room(core) {
                         return false;
                     }
-                    let placed = log.place(core, self.pool, padded, Claim::Move);
+                    let placed = log.place(core, self.pool, padded, SpaceClaim::Move);
                     match placed {
                         Some(placed) => {
                             self.moves.begin(core, &record, &entry, metadata, placed);
@@ -402,13 +402,13 @@ impl Reclaim {
         }
         let segment = core.geometry().segment_bytes;
         let (room, held) = (segment / 8 * MOVED_EIGHTHS, self.weights[usize::from(HELD)]);
-        if held > segment / SPARED_SHARE && self.choice == Choice::Coldest {
+        if held > segment / SPARED_SHARE && self.choice == VictimChoice::Coldest {
             let until = core.now().ns + core.config().times.hold / SPARED_PARTS;
             core.segments.pass_over(self.victim, held, until);
             self.stage = ReclaimStage::Idle;
             return;
         }
-        self.held_room = if self.choice == Choice::LastOfAll { room } else { segment };
+        self.held_room = if self.choice == VictimChoice::LastOfAll { room } else { segment };
         self.room = self.earn(core).min(room).saturating_sub(held);
         (self.threshold, self.rest) = (HELD - 1, self.room);
         // Of the last rank as many move as fit, and no block of it instead of one used later.
@@ -437,7 +437,7 @@ impl Reclaim {
         }
         let (from, to) = core.segments.drops(self.victim);
         if core.segments.live(self.victim) > 0 || from != to {
-            core.segments.set(self.victim, State::Dead);
+            core.segments.set(self.victim, SegmentState::Dead);
         }
         if core.segments.live(self.victim) > 0 {
             return;

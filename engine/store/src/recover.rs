@@ -7,17 +7,17 @@
 //! drops that were written again. Against such a drop, a put in a segment above the drop's original
 //! epoch counts, and a put behind the drop itself in its own segment.
 
-use crate::config::{Geometry, UNIT_BYTES};
+use crate::config::{StoreGeometry, UNIT_BYTES};
 use crate::core::Core;
 use crate::drops::{Drops, Hole};
 use crate::entry::{Entry, Kind};
 use crate::fifo::Fifo;
 use crate::format::{PAGE, POOLS_MAX, Page, PageHeader, RECORDS_MAX, Record, RecordKind};
-use crate::hint::Class;
+use crate::hint::WorthClass;
 use crate::index::{Hash, Position};
 use crate::key::Key;
 use crate::log::Log;
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 use crate::task::{Outcome, Pool};
 use crate::worth::{AGE_MAX, TICKS_OF_STORE};
 
@@ -86,7 +86,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new(cells: u32, geometry: &Geometry, block_mean: u32) -> Self {
+    pub(crate) fn new(cells: u32, geometry: &StoreGeometry, block_mean: u32) -> Self {
         // The pages of a segment of such blocks, two pages that were not full, and those that show
         // its end: most segments take one read.
         let records = geometry.segment_bytes / u64::from(block_mean);
@@ -173,7 +173,10 @@ impl Recovery {
             let queued = (0..self.queue.len()).filter_map(|at| self.queue.get(at));
             let chunks = queued.filter_map(|&cell| self.chunks[cell as usize]);
             let open = chunks.filter(|(chunk, _)| {
-                matches!(core.segments.state(chunk.segment), State::Unread | State::Reading)
+                matches!(
+                    core.segments.state(chunk.segment),
+                    SegmentState::Unread | SegmentState::Reading
+                )
             });
             let Some(at) = core.recovery.unread.checked_sub(open.count() + 1) else { return };
             let Some(free) = self.chunks.iter().position(Option::is_none) else { return };
@@ -213,8 +216,8 @@ impl Recovery {
             return false;
         }
         match core.segments.state(chunk.segment) {
-            State::Unread => core.segments.set(chunk.segment, State::Reading),
-            State::Reading => {}
+            SegmentState::Unread => core.segments.set(chunk.segment, SegmentState::Reading),
+            SegmentState::Reading => {}
             // Given up meanwhile.
             _ => {
                 self.free(cell);
@@ -366,7 +369,7 @@ impl Recovery {
         let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
         let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
         let class = core.class_of((number, record.key), record.hint);
-        let age = if class == Class::Over { AGE_MAX } else { age };
+        let age = if class == WorthClass::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))
             .with_class(class)
@@ -449,7 +452,7 @@ impl Recovery {
         let pool = core.segments.pool(segment);
         let _ = drops.segment_end(core.ledger(pool));
         core.stats.distrusted += u64::from(core.recovery.unread_of[usize::from(pool)]);
-        core.segments.set(segment, State::Dead);
+        core.segments.set(segment, SegmentState::Dead);
         core.recovery.seen(pool);
         self.segment_over(core, cell, pool);
         Self::give_up_older(core, pool);

@@ -20,7 +20,7 @@ pub(crate) enum Try {
 
 /// The drive's present refusal of writes, and the time of the next try.
 #[derive(Debug, Default)]
-pub(crate) struct Refusal {
+pub(crate) struct WriteRefusal {
     /// Writes that were refused and are not done.
     open: u32,
     /// Rounds of tries since there have been such writes. Writes that fail together are one round.
@@ -30,7 +30,7 @@ pub(crate) struct Refusal {
     code: u16,
 }
 
-impl Refusal {
+impl WriteRefusal {
     /// A write was refused. Whether puts are declined from now on.
     pub(crate) fn refuse(&mut self, which: Try, code: u16, now_ns: u64) -> bool {
         self.open += u32::from(which == Try::First);
@@ -70,11 +70,11 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAUSE_NS, RETRY_NS_MAX, Refusal, Try};
+    use super::{PAUSE_NS, RETRY_NS_MAX, Try, WriteRefusal};
 
     #[test]
     fn pauses_grow_to_their_limit_and_end_with_the_last_refused_write() {
-        let (mut refusal, mut now) = (Refusal::default(), 5);
+        let (mut refusal, mut now) = (WriteRefusal::default(), 5);
         assert!(!refusal.is_due(now) && !refusal.refuse(Try::First, 7, now));
         assert!(!refusal.refuse(Try::First, 8, now + 1), "the same round");
         let mut pauses = Vec::new();

@@ -2,7 +2,7 @@
 
 use kvrail_units::METADATA_BYTES_MAX;
 
-use crate::config::Geometry;
+use crate::config::StoreGeometry;
 use crate::hint::Hint;
 use crate::key::Key;
 use crate::task::Outcome;
@@ -55,7 +55,7 @@ impl Chain {
 
 /// The kind of place that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PlaceKind {
     /// A block whose bytes are all in its put.
     Block,
     /// A block whose parts arrive one after the other.
@@ -100,16 +100,16 @@ pub struct Put<'a> {
 
 impl Put<'_> {
     /// The kind of place that it needs.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> PlaceKind {
         match (self.at, self.bytes < self.length) {
-            (0, false) => Place::Block,
-            (0, true) => Place::Incomplete,
-            _ => Place::Part,
+            (0, false) => PlaceKind::Block,
+            (0, true) => PlaceKind::Incomplete,
+            _ => PlaceKind::Part,
         }
     }
 
     /// Whether a store of this geometry can take it.
-    pub(crate) fn check_against(&self, geometry: &Geometry, owners: u16) -> Result<(), Fault> {
+    pub(crate) fn check_against(&self, geometry: &StoreGeometry, owners: u16) -> Result<(), Fault> {
         let unit = geometry.logical_block;
         if self.length == 0 || self.length > geometry.block_max() {
             return Err(Fault::Length);
@@ -339,7 +339,7 @@ pub struct Reply {
 
 /// The result of a lookup: bit n for the n-th key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundKeys {
     /// Bit mask of the keys with a present block.
     pub found: u64,
     /// Those of them that are held for the asker.

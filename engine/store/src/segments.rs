@@ -14,7 +14,7 @@ const SPARE: usize = 2;
 
 /// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// Its content does not count. May still be read by gets that began before.
     Free,
     /// Its head is being written.
@@ -37,7 +37,7 @@ pub(crate) enum State {
     Dead,
 }
 
-impl State {
+impl SegmentState {
     /// Whether entries may point to a segment in this state.
     fn has_content(self) -> bool {
         !matches!(self, Self::Free | Self::Preparing | Self::Ready)
@@ -55,7 +55,7 @@ struct Segment {
     /// Gets that read here now.
     readers: u32,
     pages: u32,
-    state: State,
+    state: SegmentState,
     pool: u8,
     /// Numbers of its drops: from, and to below.
     drops: (u64, u64),
@@ -73,7 +73,7 @@ struct Segment {
 
 /// One pool's segments.
 #[derive(Debug)]
-struct Ring {
+struct PoolSegments {
     /// Ready ones in the order of their epochs.
     ready: Fifo<u32>,
     /// The one with content of the lowest epoch.
@@ -93,7 +93,7 @@ pub(crate) struct Segments {
     /// Segments with content of all pools, oldest first.
     order: Fifo<u32>,
     free: Fifo<u32>,
-    rings: Box<[Ring]>,
+    rings: Box<[PoolSegments]>,
     quota: Quota,
     /// Segments whose entries are being removed.
     dead: usize,
@@ -111,7 +111,7 @@ impl Segments {
             ticks: 0,
             readers: 0,
             pages: 0,
-            state: State::Free,
+            state: SegmentState::Free,
             pool: 0,
             drops: (0, 0),
             gaps: false,
@@ -121,7 +121,7 @@ impl Segments {
             held: 0,
         };
         let queue = || Fifo::with_limit(count as usize);
-        let ring = || Ring {
+        let ring = || PoolSegments {
             ready: Fifo::with_limit(READY),
             oldest: None,
             live: 0,
@@ -145,11 +145,11 @@ impl Segments {
         &mut self.table[segment as usize]
     }
 
-    fn ring(&self, pool: u8) -> &Ring {
+    fn ring(&self, pool: u8) -> &PoolSegments {
         &self.rings[usize::from(pool)]
     }
 
-    fn ring_mut(&mut self, pool: u8) -> &mut Ring {
+    fn ring_mut(&mut self, pool: u8) -> &mut PoolSegments {
         &mut self.rings[usize::from(pool)]
     }
 
@@ -158,7 +158,7 @@ impl Segments {
     }
 
     #[inline(always)]
-    pub(crate) fn state(&self, segment: u32) -> State {
+    pub(crate) fn state(&self, segment: u32) -> SegmentState {
         self.table[segment as usize].state
     }
 
@@ -319,7 +319,7 @@ impl Segments {
     pub(crate) fn pass_over(&mut self, segment: u32, held: u64, until_ns: u64) {
         let row = self.at(segment);
         (row.spared_ns, row.held) = (until_ns, u32::try_from(held).unwrap_or(u32::MAX));
-        self.set(segment, State::Sealed);
+        self.set(segment, SegmentState::Sealed);
     }
 
     /// The held bytes of a segment that others go before.
@@ -441,7 +441,7 @@ impl Segments {
             (row.live, row.ticks) == (0, 0),
             "a segment is written again while entries point to it"
         );
-        (row.epoch, row.time, row.pages, row.state) = (epoch, time, 0, State::Preparing);
+        (row.epoch, row.time, row.pages, row.state) = (epoch, time, 0, SegmentState::Preparing);
         row.spared_ns = 0;
         let before = std::mem::replace(&mut row.pool, pool);
         self.ring_mut(pool).preparing += 1;
@@ -456,8 +456,8 @@ impl Segments {
     }
 
     pub(crate) fn prepared(&mut self, segment: u32) {
-        debug_assert_eq!(self.state(segment), State::Preparing, "a head is written once");
-        self.at(segment).state = State::Ready;
+        debug_assert_eq!(self.state(segment), SegmentState::Preparing, "a head is written once");
+        self.at(segment).state = SegmentState::Ready;
         let pool = self.pool(segment);
         let ring = self.ring_mut(pool);
         ring.preparing -= 1;
@@ -467,8 +467,8 @@ impl Segments {
     /// Opens the next ready segment of a pool.
     pub(crate) fn open(&mut self, pool: u8) -> Option<u32> {
         let segment = self.ring_mut(pool).ready.pop()?;
-        debug_assert_eq!((self.state(segment), self.pool(segment)), (State::Ready, pool));
-        self.at(segment).state = State::Open;
+        debug_assert_eq!((self.state(segment), self.pool(segment)), (SegmentState::Ready, pool));
+        self.at(segment).state = SegmentState::Open;
         // Another pool may have opened one of a higher epoch before.
         let at = self.position(self.epoch(segment));
         self.order.insert(at, segment);
@@ -478,10 +478,10 @@ impl Segments {
 
     /// It takes no more blocks; its drops end below this number.
     pub(crate) fn close(&mut self, segment: u32, drops: u64) {
-        debug_assert_eq!(self.state(segment), State::Open, "an open segment is closed once");
+        debug_assert_eq!(self.state(segment), SegmentState::Open, "an open segment is closed once");
         let (from, _) = self.drops(segment);
         self.set_drops(segment, (from, drops));
-        self.set(segment, State::Closing);
+        self.set(segment, SegmentState::Closing);
     }
 
     /// Numbers of a segment's drops: from, and to below.
@@ -515,7 +515,7 @@ impl Segments {
         }
         self.find(pool, |segment| {
             let segment = &self.table[segment as usize];
-            segment.stale && segment.state == State::Sealed
+            segment.stale && segment.state == SegmentState::Sealed
         })
     }
 
@@ -528,16 +528,17 @@ impl Segments {
     /// The segment is complete and has that many pages.
     pub(crate) fn seal(&mut self, segment: u32, pages: u32) {
         self.at(segment).pages = pages;
-        self.set(segment, State::Sealed);
+        self.set(segment, SegmentState::Sealed);
     }
 
-    pub(crate) fn set(&mut self, segment: u32, state: State) {
+    pub(crate) fn set(&mut self, segment: u32, state: SegmentState) {
         let before = std::mem::replace(&mut self.at(segment).state, state);
         let pool = self.pool(segment);
         let sealed = &mut self.ring_mut(pool).sealed;
-        *sealed = *sealed + u32::from(state == State::Sealed) - u32::from(before == State::Sealed);
-        self.dead -= usize::from(before == State::Dead);
-        self.dead += usize::from(state == State::Dead);
+        *sealed = *sealed + u32::from(state == SegmentState::Sealed)
+            - u32::from(before == SegmentState::Sealed);
+        self.dead -= usize::from(before == SegmentState::Dead);
+        self.dead += usize::from(state == SegmentState::Dead);
     }
 
     /// Whether entries of any segment go.
@@ -547,14 +548,14 @@ impl Segments {
 
     /// Whether there are any such entries.
     pub(crate) fn has_dead_entries(&self) -> bool {
-        self.table.iter().any(|segment| segment.state == State::Dead && segment.live > 0)
+        self.table.iter().any(|segment| segment.state == SegmentState::Dead && segment.live > 0)
     }
 
     /// A segment found at the start, by this copy of its head.
     pub(crate) fn found(&mut self, segment: u32, copy: u32, (pool, epoch, time): (u8, u64, u32)) {
         let row = self.at(segment);
-        debug_assert_eq!(row.state, State::Free, "a segment is found once");
-        (row.epoch, row.time, row.state, row.pool) = (epoch, time, State::Unread, pool);
+        debug_assert_eq!(row.state, SegmentState::Free, "a segment is found once");
+        (row.epoch, row.time, row.state, row.pool) = (epoch, time, SegmentState::Unread, pool);
         row.copy = u8::try_from(copy).expect("one of two");
         self.order.push(segment);
         self.quota.take(pool);
@@ -562,7 +563,7 @@ impl Segments {
 
     /// Marks a segment without valid content as free.
     pub(crate) fn found_free(&mut self, segment: u32) {
-        self.set(segment, State::Free);
+        self.set(segment, SegmentState::Free);
         self.free.push(segment);
     }
 
@@ -631,9 +632,9 @@ impl Segments {
             let live: u64 = own().map(|segment| u64::from(segment.live)).sum();
             assert_eq!(live, ring.live, "entries of pool {pool}");
             let drops: u64 = own().map(|segment| segment.drops.1 - segment.drops.0).sum();
-            let sealed = own().filter(|segment| segment.state == State::Sealed).count();
+            let sealed = own().filter(|segment| segment.state == SegmentState::Sealed).count();
             assert_eq!((drops, sealed), (ring.drops, ring.sealed as usize), "pool {pool}");
-            let held = own().filter(|segment| segment.state != State::Free).count();
+            let held = own().filter(|segment| segment.state != SegmentState::Free).count();
             assert_eq!(held, self.held(pool) as usize, "segments of pool {pool}");
         }
     }

@@ -17,13 +17,13 @@ pub(crate) const SHARED_USER_BYTES: u64 = size_of::<u32>() as u64;
 
 /// Slots, and which user has how many.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct SharedSlots<T> {
     slab: Slab<T>,
     whose: Box<[u16]>,
     held: Box<[u32]>,
 }
 
-impl<T> Shared<T> {
+impl<T> SharedSlots<T> {
     pub(crate) fn new(slots: u32, users: u16) -> Self {
         Self {
             slab: Slab::with_slots(slots),
@@ -60,7 +60,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for SharedSlots<T> {
     type Target = Slab<T>;
 
     fn deref(&self) -> &Slab<T> {
@@ -70,12 +70,12 @@ impl<T> Deref for Shared<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Shared;
+    use super::SharedSlots;
 
     #[test]
     fn something_is_free_for_whoever_comes_next() {
-        let mut table = Shared::new(512, 9);
-        let take_all = |table: &mut Shared<()>, user| {
+        let mut table = SharedSlots::new(512, 9);
+        let take_all = |table: &mut SharedSlots<()>, user| {
             let mut taken = 0;
             while table.has_room(user) {
                 table.insert(user, ());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::admission::seen_bytes;
-use crate::config::{Config, ConfigError, Geometry};
+use crate::config::{StoreConfig, StoreConfigError, StoreGeometry};
 use crate::core::{REPLY_BYTES, TASK_BYTES};
 use crate::feed::FEED_BYTES;
 use crate::format::{POOLS_MAX, SPACE_BYTES};
@@ -51,12 +51,12 @@ impl Sizing {
     /// Computes the sizes.
     ///
     /// # Errors
-    /// `ConfigError` when no store can have them.
-    pub fn of(config: &Config) -> Result<Self, ConfigError> {
+    /// `StoreConfigError` when no store can have them.
+    pub fn of(config: &StoreConfig) -> Result<Self, StoreConfigError> {
         config.check().map(|geometry| Self::with(config, &geometry))
     }
 
-    pub(crate) fn with(config: &Config, geometry: &Geometry) -> Self {
+    pub(crate) fn with(config: &StoreConfig, geometry: &StoreGeometry) -> Self {
         let capacity_bytes = u64::from(geometry.segments) * geometry.segment_bytes;
         let blocks = (capacity_bytes / u64::from(config.block_mean)).max(WAYS);
         let buckets = (blocks * 100).div_ceil(WAYS * LOAD_PERCENT).max(2);
@@ -104,20 +104,20 @@ impl fmt::Display for Sizing {
             f,
             "{} of index and {} of other tables for {} of {} blocks: {} bytes a block; \
              {} of buffers",
-            Bytes(self.index_bytes),
-            Bytes(self.table_bytes),
-            Bytes(self.capacity_bytes),
+            ReadableBytes(self.index_bytes),
+            ReadableBytes(self.table_bytes),
+            ReadableBytes(self.capacity_bytes),
             Binary(self.block_mean.into()),
             self.per_block(),
-            Bytes(self.pool_bytes),
+            ReadableBytes(self.pool_bytes),
         )
     }
 }
 
 /// A number of bytes in the unit that fits, as every other size for people.
-struct Bytes(u64);
+struct ReadableBytes(u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ReadableBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match units.iter().find(|(unit, _)| self.0 >= *unit) {

@@ -6,13 +6,13 @@ use crate::format::{SPACE_BYTES, SpaceImage, SpaceState};
 use crate::request::{Fault, SpaceId};
 
 /// Bytes of RAM of a namespace.
-pub(crate) const SPACE_RAM_BYTES: u64 = DOCUMENT_BYTES_MAX as u64 + size_of::<Slot>() as u64;
+pub(crate) const SPACE_RAM_BYTES: u64 = DOCUMENT_BYTES_MAX as u64 + size_of::<SpaceSlot>() as u64;
 /// Bytes of RAM of all numbers.
 pub(crate) const NUMBERS_RAM_BYTES: u64 = NUMBERS as u64 * (size_of::<Number>() as u64 + 8);
 
 /// A slot on the medium.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SpaceSlot {
     state: Option<SpaceState>,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: usize,
@@ -29,7 +29,7 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum NumberState {
     Free,
     Open,
     /// Its uid is gone; entries that still have the number are removed by a sweep.
@@ -41,7 +41,7 @@ enum Use {
 struct Number {
     uid: u64,
     generation: u16,
-    state: Use,
+    state: NumberState,
     pool: u8,
     blocks: u64,
     bytes: u64,
@@ -49,7 +49,7 @@ struct Number {
 
 /// A change of a slot that is being written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
+pub(crate) struct SpaceChange {
     pub(crate) user: u64,
     pub(crate) owner: u16,
     kind: ChangeKind,
@@ -89,11 +89,11 @@ pub struct SpaceView<'a> {
 /// All namespaces of a shard.
 #[derive(Debug)]
 pub(crate) struct Spaces {
-    slots: Box<[Slot]>,
+    slots: Box<[SpaceSlot]>,
     documents: Box<[u8]>,
     numbers: Box<[Number]>,
     mark: u64,
-    change: Option<Change>,
+    change: Option<SpaceChange>,
     retired: u32,
     /// Slots before this one need no mending: copies are counted at the start only.
     mended: usize,
@@ -107,7 +107,7 @@ pub(crate) struct Spaces {
 
 impl Spaces {
     pub(crate) fn new(count: u32) -> Self {
-        let slot = Slot {
+        let slot = SpaceSlot {
             state: None,
             name: [0; NAME_BYTES_MAX],
             name_bytes: 0,
@@ -120,7 +120,7 @@ impl Spaces {
             copies: 0,
             copy: 0,
         };
-        let state = Use::Free;
+        let state = NumberState::Free;
         let number = Number { uid: 0, generation: 0, state, pool: 0, blocks: 0, bytes: 0 };
         Self {
             slots: vec![slot; count as usize].into_boxed_slice(),
@@ -141,7 +141,7 @@ impl Spaces {
     pub(crate) fn resolve(&self, id: SpaceId) -> Result<u16, Fault> {
         let (number, generation) = id.split();
         let known = self.numbers.get(usize::from(number)).ok_or(Fault::Space)?;
-        let open = known.state == Use::Open && known.generation == generation;
+        let open = known.state == NumberState::Open && known.generation == generation;
         open.then_some(number).ok_or(Fault::Space)
     }
 
@@ -166,7 +166,7 @@ impl Spaces {
     }
 
     pub(crate) fn is_open(&self, number: u16) -> bool {
-        self.numbers[usize::from(number)].state == Use::Open
+        self.numbers[usize::from(number)].state == NumberState::Open
     }
 
     /// Highest uid that was ever given out here.
@@ -192,7 +192,7 @@ impl Spaces {
 
     /// The same, looked for among all namespaces.
     pub(crate) fn look_up(&self, uid: u64) -> Option<u16> {
-        let open = |slot: &&Slot| slot.uid == uid && slot.state == Some(SpaceState::Open);
+        let open = |slot: &&SpaceSlot| slot.uid == uid && slot.state == Some(SpaceState::Open);
         self.slots.iter().find(open).map(|slot| slot.number)
     }
 
@@ -212,7 +212,7 @@ impl Spaces {
     }
 
     fn position(&self, name: &[u8]) -> Option<u32> {
-        let same = |slot: &Slot| {
+        let same = |slot: &SpaceSlot| {
             slot.state == Some(SpaceState::Open) && &slot.name[..slot.name_bytes] == name
         };
         self.slots.iter().position(same).and_then(|at| u32::try_from(at).ok())
@@ -252,7 +252,7 @@ impl Spaces {
     }
 
     fn free_number(&self) -> Option<u16> {
-        let free = self.numbers.iter().position(|number| number.state == Use::Free);
+        let free = self.numbers.iter().position(|number| number.state == NumberState::Free);
         free.and_then(|at| u16::try_from(at).ok())
     }
 
@@ -306,7 +306,7 @@ impl Spaces {
 
     /// A slot with a copy that must be written again, if there is one; begins that.
     pub(crate) fn mend(&mut self) -> Option<u32> {
-        let uneven = |slot: &Slot| slot.state.is_some() && slot.copies < 2;
+        let uneven = |slot: &SpaceSlot| slot.state.is_some() && slot.copies < 2;
         let rest = &self.slots[self.mended..];
         self.mended = rest.iter().position(uneven).map_or(self.slots.len(), |at| self.mended + at);
         let row = self.slots.get_mut(self.mended)?;
@@ -319,7 +319,7 @@ impl Spaces {
 
     fn slot_of(&self, id: SpaceId) -> Result<u32, Fault> {
         let number = self.resolve(id)?;
-        let here = |slot: &Slot| slot.state == Some(SpaceState::Open) && slot.number == number;
+        let here = |slot: &SpaceSlot| slot.state == Some(SpaceState::Open) && slot.number == number;
         let slot = self.slots.iter().position(here).ok_or(Fault::Space)?;
         u32::try_from(slot).map_err(|_| Fault::Space)
     }
@@ -327,7 +327,7 @@ impl Spaces {
     fn begin(&mut self, asker: (u64, u16), kind: ChangeKind, slot: u32, uid: u64, created: u64) {
         assert!(self.change.is_none(), "one change at a time");
         let (user, owner) = asker;
-        self.change = Some(Change { user, owner, kind, slot, uid, created });
+        self.change = Some(SpaceChange { user, owner, kind, slot, uid, created });
     }
 
     /// Encodes the image of the slot after the change.
@@ -357,7 +357,7 @@ impl Spaces {
 
     /// Both copies are written: the change counts. The change, and number and uid of a namespace
     /// that is open by it.
-    pub(crate) fn commit(&mut self) -> (Change, Option<(u16, u64)>) {
+    pub(crate) fn commit(&mut self) -> (SpaceChange, Option<(u16, u64)>) {
         let change = self.change.take().expect("a change was being written");
         let old = self.slots[change.slot as usize];
         let slot = &mut self.slots[change.slot as usize];
@@ -383,7 +383,7 @@ impl Spaces {
     }
 
     /// The change could not be written; what was, still counts here.
-    pub(crate) fn abandon(&mut self) -> Change {
+    pub(crate) fn abandon(&mut self) -> SpaceChange {
         let change = self.change.take().expect("a change was being written");
         // One copy may have it: the next change must count before that.
         self.slots[change.slot as usize].serial += 1;
@@ -391,7 +391,7 @@ impl Spaces {
     }
 
     /// Whether a request waits for the change.
-    pub(crate) fn is_asked(change: &Change) -> bool {
+    pub(crate) fn is_asked(change: &SpaceChange) -> bool {
         change.kind != ChangeKind::Mend
     }
 
@@ -400,14 +400,14 @@ impl Spaces {
         let row = &mut self.slots[slot as usize];
         (row.state, row.number) = (Some(SpaceState::Open), number);
         let named = &mut self.numbers[usize::from(number)];
-        (named.uid, named.state, named.pool) = (row.uid, Use::Open, row.pool);
+        (named.uid, named.state, named.pool) = (row.uid, NumberState::Open, row.pool);
         self.open_in[usize::from(row.pool)] += 1;
         (number, row.uid)
     }
 
     fn retire(&mut self, number: u16) {
         let known = &mut self.numbers[usize::from(number)];
-        known.state = Use::Retired;
+        known.state = NumberState::Retired;
         self.open_in[usize::from(known.pool)] -= 1;
         known.generation = known.generation.wrapping_add(1);
         self.retired += 1;
@@ -422,8 +422,8 @@ impl Spaces {
     /// that no put still uses can be given out again.
     pub(crate) fn swept(&mut self, in_use: impl Fn(u16) -> bool) {
         for (at, number) in (0..).zip(&mut self.numbers) {
-            if number.state == Use::Retired && number.blocks == 0 && !in_use(at) {
-                number.state = Use::Free;
+            if number.state == NumberState::Retired && number.blocks == 0 && !in_use(at) {
+                number.state = NumberState::Free;
                 self.retired -= 1;
             }
         }

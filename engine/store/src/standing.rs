@@ -13,14 +13,14 @@ pub(crate) type OfEach = [u64; MEMBERS_MAX as usize];
 
 /// Which members hold which keys, now and before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct KeyOwners {
     member: u16,
     members: Members,
     left: OfEach,
     gone: Members,
 }
 
-impl Standing {
+impl KeyOwners {
     /// That of the only member there ever was.
     pub(crate) const ALONE: Self =
         Self { member: 0, members: Members::first(1), left: [0; 64], gone: Members::NONE };
@@ -46,19 +46,19 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::Standing;
+    use super::KeyOwners;
     use crate::members::Members;
 
     #[test]
     fn what_is_older_than_a_loss_counts_if_the_lost_member_had_not_had_it() {
         let mut left = [0; 64];
         left[1] = 9;
-        let standing = Standing::new(0, Members::first(1), &left);
+        let standing = KeyOwners::new(0, Members::first(1), &left);
         for lo in 0..1000 {
             let of_the_lost = Members::first(2).owner(7, lo) == 1;
             assert_eq!(standing.is_strange(7, lo, 9), of_the_lost);
             assert!(!standing.is_strange(7, lo, 10), "made after it was lost");
-            assert!(!Standing::ALONE.is_strange(7, lo, 1));
+            assert!(!KeyOwners::ALONE.is_strange(7, lo, 1));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::format::{
 };
 use crate::members::Members;
 use crate::pools::pools_max;
-use crate::standing::Standing;
+use crate::standing::KeyOwners;
 use crate::task::{Outcome, Pool, Verb};
 
 /// Namespace slots looked at in one step.
@@ -18,7 +18,7 @@ const SLOTS: u32 = 64;
 
 /// Identity of a new store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// Identity of the volume.
     pub volume: u128,
     /// Random: identity of this content.
@@ -53,7 +53,7 @@ pub struct Expect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Makes an empty one over whatever is there.
-    Create(Identity),
+    Create(StoreIdentity),
     /// Opens what is there.
     Open(Expect),
 }
@@ -178,7 +178,7 @@ impl Starting {
         }
     }
 
-    fn create(core: &Core, identity: &Identity) -> Super {
+    fn create(core: &Core, identity: &StoreIdentity) -> Super {
         let geometry = core.geometry();
         Super {
             volume: identity.volume,
@@ -417,7 +417,7 @@ impl Starting {
         let newest = self.highest.max(superblock.epoch);
         let superblock = superblock.met(expect.members, generation, newest);
         let it = &superblock;
-        core.set_standing(Standing::new(it.member, it.served, &it.left));
+        core.set_standing(KeyOwners::new(it.member, it.served, &it.left));
         self.superblock = Some(superblock);
         self.mark(core, generation);
     }

@@ -4,8 +4,8 @@ mod namespaces;
 #[cfg(test)]
 mod plain;
 
-use crate::admission::Admission;
-use crate::config::{Budget, Config, ConfigError};
+use crate::admission::WriteTokens;
+use crate::config::{Budget, StoreConfig, StoreConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
 use crate::drops::Drops;
 use crate::entry::{Entry, Kind};
@@ -14,7 +14,7 @@ use crate::feed::Evicted;
 use crate::format::POOLS_MAX;
 use crate::holds::Holds;
 use crate::key::Key;
-use crate::list::{Cursor, Lister, Listing};
+use crate::list::{Cursor, Lister, ListingPage};
 use crate::log::Log;
 use crate::pools::{PoolLimits, PoolRule, PoolView};
 use crate::prepare::Prepare;
@@ -23,15 +23,15 @@ use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::refusal::Try;
 use crate::request::{
-    Begun, DeclineReason, DropKey, Fault, Found, Get, Got, Place, Put, ReadId, Reply, SpaceId,
-    Status,
+    Begun, DeclineReason, DropKey, Fault, FoundKeys, Get, Got, PlaceKind, Put, ReadId, Reply,
+    SpaceId, Status,
 };
 use crate::segments::bits;
 use crate::sizing::Sizing;
 use crate::start::{Start, StartError, Starting};
 use crate::stats::Stats;
-use crate::sweep::Sweep;
-use crate::task::{Origin, Outcome, Pool, Task, TaskId, Verb};
+use crate::sweep::IndexSweep;
+use crate::task::{MemberTask, Origin, Outcome, Pool, TaskId, Verb};
 use crate::witness::Witness;
 use crate::writes::Writes;
 
@@ -80,7 +80,7 @@ pub struct Store {
     drops: [Drops; POOLS_MAX],
     prepare: Prepare,
     reclaim: Reclaim,
-    sweep: Sweep,
+    sweep: IndexSweep,
     lister: Lister,
     sizing: Sizing,
 }
@@ -89,11 +89,11 @@ impl Store {
     /// Allocates all tables; nothing is allocated after that.
     ///
     /// # Errors
-    /// `ConfigError` when no store can have these sizes.
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+    /// `StoreConfigError` when no store can have these sizes.
+    pub fn new(config: &StoreConfig) -> Result<Self, StoreConfigError> {
         let geometry = config.check()?;
         let sizing = Sizing::with(config, &geometry);
-        let admission = Admission::new(config.budget, &geometry, sizing.blocks);
+        let admission = WriteTokens::new(config.budget, &geometry, sizing.blocks);
         Ok(Self {
             core: Core::new(config, geometry, (sizing.buckets, sizing.blocks), admission),
             log: Log::new(),
@@ -104,7 +104,7 @@ impl Store {
             drops: std::array::from_fn(|_| Drops::new()),
             prepare: Prepare::new(),
             reclaim: Reclaim::new(config),
-            sweep: Sweep::default(),
+            sweep: IndexSweep::default(),
             lister: Lister::new(),
             sizing,
         })
@@ -240,22 +240,23 @@ impl Store {
         }
     }
 
-    /// Buffers that the pool must have: the first are `Config::buffer_bytes` long, the last
-    /// `Config::images` 8 KiB.
+    /// Buffers that the pool must have: the first are `StoreConfig::buffer_bytes` long, the last
+    /// `StoreConfig::images` 8 KiB.
     #[must_use]
     pub fn pool_buffers(&self) -> u16 {
         self.core.config().buffers + self.core.config().images
     }
 
     /// Has an owner of which nothing is here take part in a user's share of places; below
-    /// `Config::owners`, as there are no more users than owners. Each is a user of its own before.
+    /// `StoreConfig::owners`, as there are no more users than owners. Each is a user of its own
+    /// before.
     pub fn seat(&mut self, owner: u16, user: u16) {
         self.writes.seat(owner, user);
     }
 
     /// Whether a request of this owner that needs such a place can be given now.
     #[must_use]
-    pub fn has_place(&self, owner: u16, place: Place) -> bool {
+    pub fn has_place(&self, owner: u16, place: PlaceKind) -> bool {
         self.reply_room() > 0 && self.writes.has_place(owner, place)
     }
 
@@ -343,7 +344,7 @@ impl Store {
         keys: &[u64],
         hold: Hold,
         now: Now,
-    ) -> Result<Found, Fault> {
+    ) -> Result<FoundKeys, Fault> {
         self.core.set_now(now);
         let number = self.core.spaces.resolve(space)?;
         if keys.len() > LOOKUP_KEYS_MAX || owner >= self.core.config().owners {
@@ -357,7 +358,7 @@ impl Store {
         }
         // Load the tags of all keys before the first comparison.
         std::hint::black_box(tags);
-        let mut found = Found::default();
+        let mut found = FoundKeys::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
             let is_it =
@@ -469,7 +470,7 @@ impl Store {
 
     /// The blocks of the last `list`, once they are read. The caller of `list` must take them, even
     /// if the owner is gone.
-    pub fn listed(&mut self) -> Option<Listing<'_>> {
+    pub fn listed(&mut self) -> Option<ListingPage<'_>> {
         self.lister.take(&self.core)
     }
 
@@ -568,7 +569,7 @@ impl Store {
 
     /// The next thing to do, if there is one. The bytes of the store's own writes are in the pool
     /// when it returns.
-    pub fn next_task(&mut self, pool: &mut impl Pool) -> Option<Task> {
+    pub fn next_task(&mut self, pool: &mut impl Pool) -> Option<MemberTask> {
         self.core.next_task(pool)
     }
 

@@ -4,7 +4,7 @@
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
-use crate::segments::State;
+use crate::segments::SegmentState;
 use crate::worth::AGE_MAX;
 use crate::writes::Writes;
 
@@ -14,14 +14,14 @@ const TICKS: u64 = AGE_MAX / 2;
 /// A walk in steps. An insertion may displace an entry into a part that was walked already; then
 /// what called for the walk is still there at its end, and it begins again.
 #[derive(Debug, Default)]
-pub(crate) struct Sweep {
+pub(crate) struct IndexSweep {
     at: u64,
     remaining: u64,
     /// The tick in which the last walk began.
     tick: u64,
 }
 
-impl Sweep {
+impl IndexSweep {
     fn is_needed(&self, core: &Core) -> bool {
         let old = core.worth.clock.tick() > self.tick + TICKS;
         let dead = core.segments.has_dead() && core.segments.has_dead_entries();
@@ -37,7 +37,8 @@ impl Sweep {
             }
             Kind::Live | Kind::Suspect => {
                 let segment = core.geometry().segment_of(entry.place());
-                !core.spaces.is_open(entry.number()) || core.segments.state(segment) == State::Dead
+                !core.spaces.is_open(entry.number())
+                    || core.segments.state(segment) == SegmentState::Dead
             }
         }
     }

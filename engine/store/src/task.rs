@@ -71,11 +71,11 @@ pub enum Verb {
 
 /// Where the bytes come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum TaskMemory {
     /// No bytes move.
     None,
-    /// Memory of the put with this token. The transfer is `Task::length` bytes on the medium, of
-    /// which the put has `exact`: the rest is padding with arbitrary content.
+    /// Memory of the put with this token. The transfer is `MemberTask::length` bytes on the medium,
+    /// of which the put has `exact`: the rest is padding with arbitrary content.
     Client {
         /// The request's.
         user: u64,
@@ -107,7 +107,7 @@ pub enum Urgency {
 
 /// One operation on the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct MemberTask {
     /// Its name.
     pub id: TaskId,
     /// The operation.
@@ -117,7 +117,7 @@ pub struct Task {
     /// Bytes; a multiple of the logical block.
     pub length: u64,
     /// Memory of the bytes.
-    pub memory: Memory,
+    pub memory: TaskMemory,
     /// Requests that wait for the task.
     pub urgency: Urgency,
 }

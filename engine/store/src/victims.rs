@@ -5,7 +5,7 @@
 
 use crate::core::{Core, Knowledge};
 use crate::holds::Holds;
-use crate::segments::{State, bits};
+use crate::segments::{SegmentState, bits};
 
 /// Sixteenths of a segment that drops may take to be written again.
 const DROPS_SIXTEENTHS: u64 = 1;
@@ -18,7 +18,7 @@ const RANGES: usize = 16;
 
 /// Whether another segment could go instead of the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum VictimChoice {
     Coldest,
     /// None: all others were passed over.
     LastOfAll,
@@ -49,8 +49,8 @@ fn can_go(core: &Core, pool: u8) -> bool {
     let Some(oldest) = core.segments.oldest(pool) else { return false };
     match core.segments.state(oldest) {
         // After a restart nothing is known of its hits: nothing of it would move.
-        State::Unread => core.recovery.may_evict_unread,
-        State::Sealed => {
+        SegmentState::Unread => core.recovery.may_evict_unread,
+        SegmentState::Sealed => {
             let whole = core.recovery.knowledge == Knowledge::Whole;
             core.segments.live(oldest) == 0 || whole
         }
@@ -59,8 +59,8 @@ fn can_go(core: &Core, pool: u8) -> bool {
 }
 
 /// The next victim of a pool; `None`: not known before the next survey.
-pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
-    let ordered = |segment| (segment, Choice::Ordered);
+pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, VictimChoice)> {
+    let ordered = |segment| (segment, VictimChoice::Ordered);
     if is_in_order(core, pool) {
         return core.segments.oldest(pool).map(ordered);
     }
@@ -72,9 +72,9 @@ pub(crate) fn next(core: &mut Core, pool: u8) -> Option<(u32, Choice)> {
     let most = core.geometry().segment_bytes / 16 * DROPS_SIXTEENTHS;
     let few = is_oldest(core, coldest) || (to - from) * DROP_BYTES <= most;
     let oldest = core.segments.oldest(pool);
-    let sealed = oldest.filter(|segment| core.segments.state(*segment) == State::Sealed);
+    let sealed = oldest.filter(|segment| core.segments.state(*segment) == SegmentState::Sealed);
     let spared = core.segments.spared(coldest, core.now().ns);
-    let choice = if spared.is_some() { Choice::LastOfAll } else { Choice::Coldest };
+    let choice = if spared.is_some() { VictimChoice::LastOfAll } else { VictimChoice::Coldest };
     if few { Some((coldest, choice)) } else { sealed.map(ordered) }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn victim(core: &Core, holds: &Holds, last: u8) -> Option<(u8, u8)> {
 pub(crate) fn dead(core: &Core, pool: u8) -> Option<u32> {
     core.segments.find(pool, |segment| {
         let (from, to) = core.segments.drops(segment);
-        core.segments.state(segment) == State::Dead
+        core.segments.state(segment) == SegmentState::Dead
             && core.segments.live(segment) == 0
             && (from == to || is_oldest(core, segment))
     })

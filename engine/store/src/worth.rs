@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 
 use crate::entry::{Entry, STAMP_MASK};
 use crate::format::POOLS_MAX;
-use crate::hint::{Class, Priority};
-use crate::segments::{Segments, State};
+use crate::hint::{Priority, WorthClass};
+use crate::segments::{SegmentState, Segments};
 
 /// Ticks of the clock in which as many bytes are used as the store has.
 pub(crate) const TICKS_OF_STORE: u64 = 64;
@@ -43,12 +43,12 @@ const STEPS_OF_SURVEY: u32 = 16;
 
 /// Counts bytes that are used, and gives uses stamps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct UseClock {
     used: u64,
     shift: u32,
 }
 
-impl Clock {
+impl UseClock {
     /// A clock for a store of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
         let shift = (bytes / TICKS_OF_STORE).max(1).ilog2();
@@ -100,9 +100,9 @@ impl Clock {
 /// The tick of an entry with what its priority is worth.
 fn shifted(tick: u64, entry: &Entry, by: u64) -> u64 {
     match entry.class() {
-        Class::Of(Priority::Low) => tick - by,
-        Class::Of(Priority::High) => tick + by,
-        Class::Of(Priority::Normal) | Class::Over => tick,
+        WorthClass::Of(Priority::Low) => tick - by,
+        WorthClass::Of(Priority::High) => tick + by,
+        WorthClass::Of(Priority::Normal) | WorthClass::Over => tick,
     }
 }
 
@@ -132,17 +132,17 @@ struct PoolState {
 
 /// Ages of one pool's segments while a survey goes on.
 #[derive(Clone, Copy, Debug)]
-struct Tally {
+struct AgeTally {
     counts: [u32; BUCKETS],
     sums: [u64; BUCKETS],
     seen: u32,
     oldest: u64,
-    coldest: Option<(Turn, Coldest)>,
+    coldest: Option<(EvictionRank, Coldest)>,
 }
 
 /// How much a segment's turn to go it is: the greatest one goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum EvictionRank {
     /// Where all others are spared, too: the one with the fewest held bytes.
     Spared(Reverse<u32>),
     /// Its age.
@@ -152,7 +152,7 @@ enum Turn {
 /// Ages by eighths of octaves.
 const BUCKETS: usize = 80;
 
-impl Tally {
+impl AgeTally {
     const EMPTY: Self =
         Self { counts: [0; BUCKETS], sums: [0; BUCKETS], seen: 0, oldest: 0, coldest: None };
 
@@ -163,7 +163,8 @@ impl Tally {
         self.sums[bucket] += age;
         self.seen += 1;
         self.oldest = self.oldest.max(age);
-        let turn = spared.map_or(Turn::Due(age), |held| Turn::Spared(Reverse(held)));
+        let turn =
+            spared.map_or(EvictionRank::Due(age), |held| EvictionRank::Spared(Reverse(held)));
         if self.coldest.is_none_or(|(most, _)| turn > most) {
             self.coldest = Some((turn, coldest));
         }
@@ -206,9 +207,9 @@ fn bucket(age: u64) -> usize {
 /// Uses and ages of all pools.
 #[derive(Debug)]
 pub(crate) struct Worth {
-    pub(crate) clock: Clock,
+    pub(crate) clock: UseClock,
     pools: [PoolState; POOLS_MAX],
-    tallies: Box<[Tally; POOLS_MAX]>,
+    tallies: Box<[AgeTally; POOLS_MAX]>,
     /// The next segment of the survey under way.
     at: Option<u32>,
     /// The tick in which the last survey began.
@@ -218,15 +219,15 @@ pub(crate) struct Worth {
 }
 
 /// Bytes of RAM of the tallies.
-pub(crate) const TALLIES_BYTES: u64 = (POOLS_MAX * size_of::<Tally>()) as u64;
+pub(crate) const TALLIES_BYTES: u64 = (POOLS_MAX * size_of::<AgeTally>()) as u64;
 
 impl Worth {
     /// The worth of all blocks of a store of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
         Self {
-            clock: Clock::new(bytes),
+            clock: UseClock::new(bytes),
             pools: [PoolState::default(); POOLS_MAX],
-            tallies: Box::new([Tally::EMPTY; POOLS_MAX]),
+            tallies: Box::new([AgeTally::EMPTY; POOLS_MAX]),
             at: None,
             surveyed: 0,
             wanted: false,
@@ -280,7 +281,7 @@ impl Worth {
         let coldest = self.pools[usize::from(pool)].coldest.take();
         let there = |coldest: &Coldest| {
             segments.epoch(coldest.segment) == coldest.epoch
-                && segments.state(coldest.segment) == State::Sealed
+                && segments.state(coldest.segment) == SegmentState::Sealed
                 && (coldest.spared || segments.spared(coldest.segment, now_ns).is_none())
         };
         self.wanted |= coldest.filter(there).is_none();
@@ -318,7 +319,7 @@ impl Worth {
         };
         let end = (begin + segments.count().div_ceil(STEPS_OF_SURVEY)).min(segments.count());
         for segment in begin..end {
-            if segments.state(segment) == State::Sealed {
+            if segments.state(segment) == SegmentState::Sealed {
                 let (epoch, pool) = (segments.epoch(segment), segments.pool(segment));
                 // One without blocks goes first.
                 let age = segments.mean_tick(segment);
@@ -342,7 +343,7 @@ impl Worth {
                 pool.cold_tick = tick - tally.mean_of_oldest(COLD_SHARE);
                 pool.cut_tick = tick - tally.mean_of_next(CUT_SHARE);
                 pool.coldest = tally.coldest.map(|(_, coldest)| coldest);
-                *tally = Tally::EMPTY;
+                *tally = AgeTally::EMPTY;
             }
         }
     }
@@ -351,9 +352,10 @@ impl Worth {
 #[cfg(test)]
 mod tests {
     use super::{
-        AGE_MAX, BUCKETS, Clock, Coldest, GAP_BITS, STAMP_MASK, Tally, Turn, Worth, bucket,
+        AGE_MAX, AgeTally, BUCKETS, Coldest, EvictionRank, GAP_BITS, STAMP_MASK, UseClock, Worth,
+        bucket,
     };
-    use crate::segments::{Segments, State};
+    use crate::segments::{SegmentState, Segments};
 
     #[test]
     fn buckets_are_in_the_order_of_ages() {
@@ -368,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_stamp_says_its_age() {
-        let mut clock = Clock::new(1 << 20);
+        let mut clock = UseClock::new(1 << 20);
         let stamp = clock.stamp(0);
         (0..700).for_each(|_| clock.count(1 << 14));
         assert_eq!((clock.age(stamp), clock.tick_of(stamp)), (700, clock.tick() - 700));
@@ -377,15 +379,18 @@ mod tests {
 
     #[test]
     fn the_oldest_share_has_its_mean() {
-        let mut tally = Tally::EMPTY;
+        let mut tally = AgeTally::EMPTY;
         for age in 1..=32 {
             tally.take(age, None, Coldest { segment: 7, epoch: age, spared: false });
         }
         tally.take(32, Some(9), Coldest { segment: 7, epoch: 33, spared: true });
         assert_eq!((tally.mean_of_oldest(33), tally.mean_of_oldest(1)), (32, 16));
-        assert_eq!((tally.mean_of_next(16), Tally::EMPTY.mean_of_next(3)), (32, 0));
-        assert_eq!(tally.coldest.map(|(turn, it)| (turn, it.epoch)), Some((Turn::Due(32), 32)));
-        let mut spared = Tally::EMPTY;
+        assert_eq!((tally.mean_of_next(16), AgeTally::EMPTY.mean_of_next(3)), (32, 0));
+        assert_eq!(
+            tally.coldest.map(|(turn, it)| (turn, it.epoch)),
+            Some((EvictionRank::Due(32), 32))
+        );
+        let mut spared = AgeTally::EMPTY;
         for held in [5, 3, 4] {
             let coldest = Coldest { segment: 7, epoch: held.into(), spared: true };
             spared.take(7, Some(held), coldest);
@@ -400,7 +405,7 @@ mod tests {
         let mut segments = Segments::new(4);
         for segment in 0..2 {
             segments.found(segment, 0, (0, u64::from(segment) + 1, 0));
-            segments.set(segment, State::Sealed);
+            segments.set(segment, SegmentState::Sealed);
         }
         segments.sort();
         let mut worth = Worth::new(1 << 20);

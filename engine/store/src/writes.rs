@@ -6,8 +6,8 @@
 
 use kvrail_units::METADATA_BYTES_MAX;
 
-use crate::block::{Block, BlockStage, Part};
-use crate::config::Geometry;
+use crate::block::{Block, BlockPart, BlockStage};
+use crate::config::StoreGeometry;
 use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};
@@ -16,13 +16,13 @@ use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
-use crate::log::{Claim, Log};
+use crate::log::{Log, SpaceClaim};
 use crate::placed::Placed;
 use crate::request::{
-    Answer, Begun, DeclineReason, DropKey, Durability, Fault, Place, Put, Status,
+    Answer, Begun, DeclineReason, DropKey, Durability, Fault, PlaceKind, Put, Status,
 };
 use crate::segments::bits;
-use crate::shared::{SHARED_SLOT_BYTES, SHARED_USER_BYTES, Shared};
+use crate::shared::{SHARED_SLOT_BYTES, SHARED_USER_BYTES, SharedSlots};
 use crate::stats::count_decline;
 use crate::task::{Origin, Outcome, TaskId, Verb};
 
@@ -33,7 +33,7 @@ const WAITING: usize = 16;
 
 /// A write that needs space, or a page.
 #[derive(Clone, Copy, Debug)]
-enum Waiter {
+enum WaitingWrite {
     Part(u32),
     Drop(u32),
 }
@@ -41,15 +41,15 @@ enum Waiter {
 /// Puts and drops that are not answered.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    blocks: Shared<Block>,
+    blocks: SharedSlots<Block>,
     metadata: Box<[u8]>,
-    parts: Shared<Part>,
-    drops: Shared<Dropping>,
+    parts: SharedSlots<BlockPart>,
+    drops: SharedSlots<Dropping>,
     /// Owner of the share of each user of slots.
     users: Box<[u16]>,
     /// Blocks of each owner with missing parts.
     incomplete: Box<[u32]>,
-    waiting: Lines<Waiter>,
+    waiting: Lines<WaitingWrite>,
     unrecorded: Fifo<u32>,
     durables: Durables,
     hand: u32,
@@ -59,8 +59,10 @@ pub(crate) struct Writes {
 pub(crate) const BLOCK_RAM_BYTES: u64 =
     size_of::<Option<Block>>() as u64 + METADATA_BYTES_MAX as u64 + 40 + SHARED_SLOT_BYTES;
 /// Bytes of RAM of a part or a drop.
-pub(crate) const WRITE_RAM_BYTES: u64 =
-    (size_of::<Option<Part>>() + size_of::<Option<Dropping>>()) as u64 + 56 + 2 * SHARED_SLOT_BYTES;
+pub(crate) const WRITE_RAM_BYTES: u64 = (size_of::<Option<BlockPart>>()
+    + size_of::<Option<Dropping>>()) as u64
+    + 56
+    + 2 * SHARED_SLOT_BYTES;
 /// Bytes of RAM for each owner.
 pub(crate) const WRITER_RAM_BYTES: u64 =
     3 * SHARED_USER_BYTES + (size_of::<u16>() + size_of::<u32>()) as u64;
@@ -69,10 +71,10 @@ impl Writes {
     pub(crate) fn new(puts: u32, writes: u32, owners: u16) -> Self {
         let durable = (puts + writes) as usize;
         Self {
-            blocks: Shared::new(puts, owners),
+            blocks: SharedSlots::new(puts, owners),
             metadata: vec![0; puts as usize * METADATA_BYTES_MAX].into_boxed_slice(),
-            parts: Shared::new(writes, owners),
-            drops: Shared::new(writes, owners),
+            parts: SharedSlots::new(writes, owners),
+            drops: SharedSlots::new(writes, owners),
             users: (0..owners).collect(),
             incomplete: vec![0; usize::from(owners)].into_boxed_slice(),
             waiting: Lines::with_limit(2 * writes),
@@ -94,14 +96,15 @@ impl Writes {
 
     /// Whether an owner may take such a place. An incomplete block waits for its client, maybe for
     /// ever: a user has fewer of those than there are free slots.
-    pub(crate) fn has_place(&self, owner: u16, place: Place) -> bool {
+    pub(crate) fn has_place(&self, owner: u16, place: PlaceKind) -> bool {
         let user = self.user(owner);
         match place {
-            Place::Drop => self.drops.has_room(user),
-            Place::Part => self.parts.has_room(user),
-            Place::Block => self.blocks.has_room(user) && self.parts.has_room(user),
-            Place::Incomplete => {
-                self.has_place(owner, Place::Block) && self.incomplete_of(user) < self.blocks.room()
+            PlaceKind::Drop => self.drops.has_room(user),
+            PlaceKind::Part => self.parts.has_room(user),
+            PlaceKind::Block => self.blocks.has_room(user) && self.parts.has_room(user),
+            PlaceKind::Incomplete => {
+                self.has_place(owner, PlaceKind::Block)
+                    && self.incomplete_of(user) < self.blocks.room()
             }
         }
     }
@@ -200,7 +203,7 @@ impl Writes {
         if block.begun != put.at {
             return Err(Status::Invalid(Fault::Part).into());
         }
-        if !self.has_place(put.owner, Place::Part) {
+        if !self.has_place(put.owner, PlaceKind::Part) {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         Ok(self.add_part(slot, put))
@@ -215,19 +218,24 @@ impl Writes {
         let count = &mut self.incomplete[usize::from(block.owner)];
         *count += u32::from(block.is_incomplete());
         *count -= u32::from(was_incomplete);
-        let part =
-            Part { block: slot, user: put.user, owner: put.owner, at: put.at, bytes: put.bytes };
+        let part = BlockPart {
+            block: slot,
+            user: put.user,
+            owner: put.owner,
+            at: put.at,
+            bytes: put.bytes,
+        };
         self.parts.insert(self.users[usize::from(put.owner)], part)
     }
 
     /// The pool that something needs space in.
-    fn pool_of(&self, core: &Core, waiter: Waiter) -> u8 {
+    fn pool_of(&self, core: &Core, waiter: WaitingWrite) -> u8 {
         match waiter {
-            Waiter::Part(slot) => {
+            WaitingWrite::Part(slot) => {
                 let block = self.blocks.get(self.parts.get(slot).block);
                 core.spaces.pool(block.number)
             }
-            Waiter::Drop(slot) => self.drops.get(slot).pool(),
+            WaitingWrite::Drop(slot) => self.drops.get(slot).pool(),
         }
     }
 
@@ -235,15 +243,15 @@ impl Writes {
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u16> {
         let waiters = bits(self.waiting.used()).flat_map(|pool| self.waiting.of(pool));
         waiters.take(WAITING).map(|waiter| match waiter {
-            Waiter::Part(slot) => self.parts.get(slot).owner,
-            Waiter::Drop(slot) => self.drops.get(slot).owner(),
+            WaitingWrite::Part(slot) => self.parts.get(slot).owner,
+            WaitingWrite::Drop(slot) => self.drops.get(slot).owner(),
         })
     }
 
     fn begin_part(&mut self, core: &mut Core, log: &mut Log, part: u32) {
-        let pool = self.pool_of(core, Waiter::Part(part));
+        let pool = self.pool_of(core, WaitingWrite::Part(part));
         if !self.waiting.is_empty(pool) || !self.issue(core, log, part) {
-            self.waiting.push(pool, Waiter::Part(part));
+            self.waiting.push(pool, WaitingWrite::Part(part));
         }
     }
 
@@ -267,13 +275,15 @@ impl Writes {
         let placed = match block.placed {
             Some(placed) => placed,
             None => {
-                let Some(placed) = log.place(core, pool, padded, Claim::Put) else { return false };
+                let Some(placed) = log.place(core, pool, padded, SpaceClaim::Put) else {
+                    return false;
+                };
                 core.payers().given(part.owner, padded);
                 placed
             }
         };
         block.placed = Some(placed);
-        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let offset = StoreGeometry::place_at(placed.place) + u64::from(part.at);
         core.part_task(TaskId::new(Origin::Part, slot), offset, (part.user, part.bytes));
         true
     }
@@ -317,13 +327,13 @@ impl Writes {
 
     /// Issues a write of the store's own at the place of a client's failed write: its result shows
     /// whether the drive or the client's memory is the cause.
-    fn probe(core: &mut Core, log: &mut Log, placed: Placed, part: &Part) {
+    fn probe(core: &mut Core, log: &mut Log, placed: Placed, part: &BlockPart) {
         let probing = core.images().any(|image| matches!(image, Image::Probe { .. }));
         if probing || core.refusal().is_open() || !core.has_image() {
             return;
         }
         log.keep(placed);
-        let offset = Geometry::place_at(placed.place) + u64::from(part.at);
+        let offset = StoreGeometry::place_at(placed.place) + u64::from(part.at);
         let length = PAGE_BYTES.min(core.geometry().padded(part.bytes) as usize);
         let image = Image::Probe { placed };
         core.write_image(image, Verb::Write, offset, length, |_, bytes| bytes.fill(0));
@@ -407,9 +417,9 @@ impl Writes {
     pub(crate) fn drop_key(&mut self, core: &mut Core, log: &mut Log, drop: &DropKey) -> Begun {
         match self.begin_drop(core, log, drop) {
             Ok(slot) => {
-                let pool = self.pool_of(core, Waiter::Drop(slot));
+                let pool = self.pool_of(core, WaitingWrite::Drop(slot));
                 if !self.waiting.is_empty(pool) || !self.record_drop(core, log, slot) {
-                    self.waiting.push(pool, Waiter::Drop(slot));
+                    self.waiting.push(pool, WaitingWrite::Drop(slot));
                 }
                 Begun::Taken
             }
@@ -437,7 +447,7 @@ impl Writes {
             let same = found.filter(|(_, entry)| entry.is_there() && entry.check() == only);
             same.ok_or(Status::Miss)?;
         }
-        if !self.has_place(drop.owner, Place::Drop) {
+        if !self.has_place(drop.owner, PlaceKind::Drop) {
             return Err(Status::Declined(DeclineReason::Busy).into());
         }
         // While recovery goes on, an entry stands for the drop: nothing older must come back.
@@ -508,8 +518,8 @@ impl Writes {
         for pool in bits(self.waiting.used()) {
             while let Some(waiter) = self.waiting.front(pool) {
                 let went = match waiter {
-                    Waiter::Part(slot) => self.issue(core, log, slot),
-                    Waiter::Drop(slot) => self.record_drop(core, log, slot),
+                    WaitingWrite::Part(slot) => self.issue(core, log, slot),
+                    WaitingWrite::Drop(slot) => self.record_drop(core, log, slot),
                 };
                 if !went {
                     break;

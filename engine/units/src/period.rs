@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::quantity::{Quantity, Unit, quantity};
+use crate::quantity::{NamedUnit, Quantity, quantity};
 
-const UNITS: [Unit; 6] = [
+const UNITS: [NamedUnit; 6] = [
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
     ("s", 1_000_000_000),

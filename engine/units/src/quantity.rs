@@ -3,16 +3,16 @@
 use std::fmt;
 
 /// A unit's name and how many of the smallest one it is.
-pub(super) type Unit = (&'static str, u64);
+pub(super) type NamedUnit = (&'static str, u64);
 
 /// One kind of quantity.
 pub(super) struct Quantity {
     /// Units, largest first, so that printing picks the largest that divides.
-    pub(super) units: &'static [Unit],
+    pub(super) units: &'static [NamedUnit],
     /// The unit of zero.
-    pub(super) zero: Unit,
+    pub(super) zero: NamedUnit,
     /// The unit of a number without one; none refuses it.
-    pub(super) bare: Option<Unit>,
+    pub(super) bare: Option<NamedUnit>,
     /// Its name in errors, with its article.
     pub(super) name: &'static str,
     /// How it is written right.

@@ -1,8 +1,8 @@
 //! Bytes as people write them: `"256KiB"`.
 
-use crate::quantity::{Quantity, Unit, quantity};
+use crate::quantity::{NamedUnit, Quantity, quantity};
 
-const UNITS: [Unit; 5] =
+const UNITS: [NamedUnit; 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 const SIZE: Quantity = Quantity {

@@ -15,17 +15,17 @@ use uuid::Uuid;
 use crate::alignment::MemberKind;
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
-use crate::create::{Fill, Found, Overwrite, allocate, check_space, write_label};
+use crate::create::{Fill, MemberContent, Overwrite, allocate, check_space, write_label};
 use crate::error::{Reason, VolumeError};
-use crate::fill::{Job, Progress, Stopped, fill};
+use crate::fill::{FillJob, FillProgress, FillStop, fill};
 use crate::label::{GUARD_BYTES, LABEL_BYTES, Label};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct, labelled};
 use crate::purpose::StoreShape;
 use crate::relabel::relabel;
 use crate::set::Set;
-use crate::shard::{self, Place, supers};
-use crate::staged::Staged;
+use crate::shard::{self, MemberPlace, supers};
+use crate::staged::StagedMembers;
 
 /// A member to be added.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct NewMember {
 /// written leaves the store as it was, and the new member as `create` leaves it.
 pub fn add(
     new: &NewMember,
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
 ) -> Result<Volume, VolumeError> {
     let others = new.members.iter().filter(|path| **path != new.path);
     let all: Vec<PathBuf> = others.chain([&new.path]).cloned().collect();
@@ -69,7 +69,7 @@ pub fn add(
     let set = Set::of(pairs, Some(&new.name))?;
     let label = set.label().clone();
     let Some(shape) = label.purpose.store() else { return Err(new.refuse(Reason::Raw)) };
-    let mut staged = Staged::default();
+    let mut staged = StagedMembers::default();
     staged.take(&new.path, new.direct)?;
     let made = match staged.claims()[0].content()? {
         Content::Ours(found) if is_half_added(&found, &label) => found,
@@ -106,10 +106,10 @@ impl NewMember {
     fn make(
         &self,
         (set, label, shape): (&Set, &Label, StoreShape),
-        staged: &mut Staged,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        staged: &mut StagedMembers,
+        progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
     ) -> Result<Label, VolumeError> {
-        let found = Found::on(&staged.claims()[0])?;
+        let found = MemberContent::on(&staged.claims()[0])?;
         let path = &self.path;
         found.check(self.overwrite).map_err(|reason| VolumeError::at(path, reason))?;
         let file_bytes = label.data_end() + GUARD_BYTES;
@@ -124,7 +124,7 @@ impl NewMember {
         let label = self.label(label, claim)?;
         let (index, members) = (label.member_index, label.members());
         let of = (label.volume_uuid, &label.geometry(1));
-        shard::make((claim, Place { index, members, generation }), of, shape)?;
+        shard::make((claim, MemberPlace { index, members, generation }), of, shape)?;
         write_label(claim, &label)?;
         Ok(label)
     }
@@ -146,7 +146,7 @@ impl NewMember {
         &self,
         claim: &Claim,
         end: u64,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
     ) -> Result<(), VolumeError> {
         let wanted = match self.fill {
             Fill::Everything => true,
@@ -157,10 +157,10 @@ impl NewMember {
             return Ok(());
         }
         let seed = Uuid::new_v4().as_u64_pair().0;
-        let job = Job { fd: claim.as_fd(), range: LABEL_BYTES..end, seed };
+        let job = FillJob { fd: claim.as_fd(), range: LABEL_BYTES..end, seed };
         fill(&[job], progress).map_err(|stopped| match stopped {
-            Stopped::ByCaller => self.refuse(Reason::Interrupted),
-            Stopped::Failed(_, errno) => claim.failed("writing it", errno),
+            FillStop::ByCaller => self.refuse(Reason::Interrupted),
+            FillStop::Failed(_, errno) => claim.failed("writing it", errno),
         })
     }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::error::Reason;
 use crate::holder::Holder;
-use crate::identity::{Identity, identity_of};
+use crate::identity::{FileIdentity, identity_of};
 use crate::kernel::Kernel;
 use crate::patience::{outlive_loops, outlive_the_dead};
 use crate::stack::Loop;
@@ -22,17 +22,19 @@ use crate::stack::Loop;
 /// that sandboxes itself first must keep the right to read them.
 #[must_use]
 pub fn beneath(path: &Path) -> Vec<PathBuf> {
-    let Some(Identity::Block { device } | Identity::File { device, .. }) = identity_of(path) else {
+    let Some(FileIdentity::Block { device } | FileIdentity::File { device, .. }) =
+        identity_of(path)
+    else {
         return Vec::new();
     };
     Kernel::default().beneath(device).into_iter().map(|beneath| beneath.file).collect()
 }
 
 /// Takes the shared locks of everything that a member rests on.
-pub(crate) fn hold(kernel: &Kernel, member: Identity) -> Result<Vec<OwnedFd>, Reason> {
-    let (Identity::Block { device } | Identity::File { device, .. }) = member;
+pub(crate) fn hold(kernel: &Kernel, member: FileIdentity) -> Result<Vec<OwnedFd>, Reason> {
+    let (FileIdentity::Block { device } | FileIdentity::File { device, .. }) = member;
     let beneath = kernel.beneath(device);
-    if matches!(member, Identity::Block { .. }) {
+    if matches!(member, FileIdentity::Block { .. }) {
         kernel.unseen(device).map_or(Ok(()), |what| Err(unseen(what)))?;
         outlive_loops(kernel, || check_alone(kernel, &beneath))?;
     }
@@ -79,7 +81,7 @@ fn unseen(what: String) -> Reason {
 }
 
 /// Whether the path still leads to the file that was looked up.
-fn is(file: &OwnedFd, identity: Identity) -> bool {
-    let found = |device, inode| identity == Identity::File { device, inode };
+fn is(file: &OwnedFd, identity: FileIdentity) -> bool {
+    let found = |device, inode| identity == FileIdentity::File { device, inode };
     fstat(file).is_ok_and(|stat| found(stat.st_dev, stat.st_ino))
 }

@@ -21,7 +21,7 @@ use crate::beneath;
 use crate::bytes::{AlignedBytes, read_at, write_at};
 use crate::content::{Content, judge};
 use crate::error::{Reason, VolumeError};
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::kernel::Kernel;
 use crate::label::COPY_BYTES;
 use crate::patience::{outlive_loops, outlive_the_dead};
@@ -75,12 +75,12 @@ impl Claim {
         let refuse = |reason| VolumeError::at(path, reason);
         let identity = classify(path).map_err(refuse)?;
         let kind = match identity {
-            Identity::Block { .. } => MemberKind::Block,
-            Identity::File { .. } => MemberKind::File,
+            FileIdentity::Block { .. } => MemberKind::Block,
+            FileIdentity::File { .. } => MemberKind::File,
         };
         // Before it is opened: such a file system may not answer.
         kernel.check_user_space(identity, path).map_err(refuse)?;
-        if let Identity::Block { device } = identity {
+        if let FileIdentity::Block { device } = identity {
             check_kind(kernel, device).map_err(refuse)?;
         }
         let attempt = || open_exclusively(path, kind, direct);
@@ -224,21 +224,21 @@ pub(crate) fn read_content(fd: impl AsFd, bytes: u64) -> Result<Content, Errno> 
     Ok(judge(&head[..head_bytes], &tail[..tail_bytes], bytes))
 }
 
-pub(crate) fn classify(path: &Path) -> Result<Identity, Reason> {
+pub(crate) fn classify(path: &Path) -> Result<FileIdentity, Reason> {
     let stat = stat(path).map_err(|errno| Reason::Open { errno })?;
     identity(&stat)
 }
 
-fn identify(fd: &OwnedFd) -> Result<Identity, Reason> {
+fn identify(fd: &OwnedFd) -> Result<FileIdentity, Reason> {
     let stat = fstat(fd).map_err(|errno| Reason::Open { errno })?;
     identity(&stat)
 }
 
-fn identity(stat: &rustix::fs::Stat) -> Result<Identity, Reason> {
+fn identity(stat: &rustix::fs::Stat) -> Result<FileIdentity, Reason> {
     let what = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => return Ok(Identity::Block { device: stat.st_rdev }),
+        FileType::BlockDevice => return Ok(FileIdentity::Block { device: stat.st_rdev }),
         FileType::RegularFile => {
-            return Ok(Identity::File { device: stat.st_dev, inode: stat.st_ino });
+            return Ok(FileIdentity::File { device: stat.st_dev, inode: stat.st_ino });
         }
         FileType::Directory => "a directory",
         FileType::CharacterDevice => "a character device",
@@ -326,16 +326,16 @@ fn takes_block(fd: &OwnedFd, block: u32) -> Result<bool, Errno> {
 }
 
 /// Uses that the exclusive open does not refuse by itself.
-fn check_uses(kernel: &Kernel, fd: &OwnedFd, identity: Identity) -> Result<(), Reason> {
+fn check_uses(kernel: &Kernel, fd: &OwnedFd, identity: FileIdentity) -> Result<(), Reason> {
     match identity {
-        Identity::Block { device } => {
+        FileIdentity::Block { device } => {
             let partitions = kernel.partitions(device);
             if !partitions.is_empty() {
                 let partitions = partitions.into_iter().map(|part| part.name).collect();
                 return Err(Reason::Partitioned { partitions });
             }
         }
-        Identity::File { .. } => {
+        FileIdentity::File { .. } => {
             outlive_loops(kernel, || match kernel.silent_holders(identity) {
                 holders if holders.is_empty() => Ok(()),
                 holders => Err(Reason::Busy { holders }),

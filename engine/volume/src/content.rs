@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::label::{COPIES_AT, COPY_BYTES, Copy, LABEL_LENGTH, Label, read_copy};
+use crate::label::{COPIES_AT, COPY_BYTES, LABEL_LENGTH, Label, LabelCopy, read_copy};
 use crate::signature::{Signature, identify};
 
 /// Content of a member's first MiB (and, for foreign formats, of its end).
@@ -87,16 +87,17 @@ fn judge_label(
         Some(Content::Damaged(Damage { what, surviving, lost_copy: None }))
     };
     // Nothing but the one copy: neither bytes between them nor a foreign signature.
-    let torn = |bad: &Copy, index: usize, surviving, stranger: Option<Signature>| {
+    let torn = |bad: &LabelCopy, index: usize, surviving, stranger: Option<Signature>| {
         let alone = stray(area).is_none() && identify(head, tail, device_bytes).is_none();
-        let same_format = !matches!(bad, Copy::OtherVersion(_));
+        let same_format = !matches!(bad, LabelCopy::OtherVersion(_));
         let lost_copy = (alone && same_format).then_some(index);
         let what = words(bad, index, stranger);
         Some(Content::Damaged(Damage { what, surviving: Some(surviving), lost_copy }))
     };
     match copies {
-        [Copy::Absent, Copy::Absent] => None,
-        [Copy::Whole(first), Copy::Whole(second)] if first == second => match stray(area) {
+        [LabelCopy::Absent, LabelCopy::Absent] => None,
+        [LabelCopy::Whole(first), LabelCopy::Whole(second)] if first == second => match stray(area)
+        {
             None => Some(Content::Ours(*first)),
             Some(at) => {
                 // The label's own bytes hide nothing of what came later.
@@ -105,31 +106,31 @@ fn judge_label(
             }
         },
         // Members were being added or retired: the copies are written one after the other.
-        [Copy::Whole(first), Copy::Whole(second)]
+        [LabelCopy::Whole(first), LabelCopy::Whole(second)]
             if first.changes != second.changes
                 && first.with_members_of(&second) == *second
                 && stray(area).is_none() =>
         {
             Some(Content::Ours(if first.changes > second.changes { *first } else { *second }))
         }
-        [Copy::Whole(first), Copy::Whole(_)] => {
+        [LabelCopy::Whole(first), LabelCopy::Whole(_)] => {
             damaged("its two copies disagree: it was being rewritten".into(), Some(first))
         }
-        [Copy::OtherVersion(found), Copy::OtherVersion(second)] if found == second => {
+        [LabelCopy::OtherVersion(found), LabelCopy::OtherVersion(second)] if found == second => {
             Some(Content::OtherVersion { found })
         }
-        [Copy::Whole(label), bad] => torn(&bad, 1, label, None),
-        [bad, Copy::Whole(label)] => torn(&bad, 0, label, identify(head, tail, device_bytes)),
+        [LabelCopy::Whole(label), bad] => torn(&bad, 1, label, None),
+        [bad, LabelCopy::Whole(label)] => torn(&bad, 0, label, identify(head, tail, device_bytes)),
         [bad, _] => damaged(words(&bad, 0, identify(head, tail, device_bytes)), None),
     }
 }
 
-fn words(copy: &Copy, index: usize, stranger: Option<Signature>) -> String {
+fn words(copy: &LabelCopy, index: usize, stranger: Option<Signature>) -> String {
     let at = COPIES_AT[index];
     match (copy, stranger) {
-        (Copy::Torn, _) => format!("the copy at byte {at} is torn (checksum)"),
-        (Copy::Impossible, _) => format!("the copy at byte {at} has impossible values"),
-        (Copy::OtherVersion(found), _) => format!("the copy at byte {at} has format {found}"),
+        (LabelCopy::Torn, _) => format!("the copy at byte {at} is torn (checksum)"),
+        (LabelCopy::Impossible, _) => format!("the copy at byte {at} has impossible values"),
+        (LabelCopy::OtherVersion(found), _) => format!("the copy at byte {at} has format {found}"),
         (_, Some(stranger)) => format!("the copy at byte {at} is gone; {stranger} is there"),
         (_, None) => format!("the copy at byte {at} is gone"),
     }

@@ -15,16 +15,16 @@ use crate::alignment::MemberKind;
 use crate::bytes::{AlignedBytes, write_at};
 use crate::claim::{Claim, DirectIo};
 use crate::content::Content;
-use crate::cut::Layout;
+use crate::cut::VolumeLayout;
 use crate::error::{Reason, VolumeError};
-use crate::fill::{Job, Progress, Stopped, fill};
+use crate::fill::{FillJob, FillProgress, FillStop, fill};
 use crate::label::{GUARD_BYTES, LABEL_BYTES, Label, STRIPE_BYTES_MAX};
 use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct};
 use crate::purpose::{Purpose, StoreMember, StoreShape};
-use crate::shard::{self, Place};
+use crate::shard::{self, MemberPlace};
 use crate::signature::HEAD_BYTES;
-use crate::staged::Staged;
+use crate::staged::StagedMembers;
 use crate::survey::{Survey, survey_device, survey_file};
 
 /// Bytes at the end that are erased: the last two labels of a ZFS pool member lie furthest from it.
@@ -67,7 +67,7 @@ pub struct NewVolume {
     /// capacity of the smallest member.
     pub capacity_bytes: Option<u64>,
     /// Its purpose, and its layout.
-    pub layout: Layout,
+    pub layout: VolumeLayout,
     /// The initial fill.
     pub fill: Fill,
     /// Content that may be overwritten.
@@ -84,18 +84,18 @@ pub struct NewVolume {
 /// were there and have been written are left blank.
 pub fn create(
     new: &NewVolume,
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
 ) -> Result<Volume, VolumeError> {
     let count = new.members.len();
     if count == 0 || count > usize::from(MEMBERS_MAX) {
         return Err(new.refuse(Reason::MemberCount { count }));
     }
     check_distinct(&new.members)?;
-    let mut staged = Staged::default();
+    let mut staged = StagedMembers::default();
     for path in &new.members {
         staged.take(path, new.direct)?;
     }
-    let found = staged.claims().iter().map(Found::on).collect::<Result<Vec<_>, _>>()?;
+    let found = staged.claims().iter().map(MemberContent::on).collect::<Result<Vec<_>, _>>()?;
     for (claim, found) in staged.claims().iter().zip(&found) {
         found.check(new.overwrite).map_err(|reason| VolumeError::at(claim.path(), reason))?;
     }
@@ -115,7 +115,7 @@ pub fn create(
         let made = |(claim, label): (&Claim, &Label)| {
             let of = (label.volume_uuid, &label.geometry(1));
             let (index, members) = (label.member_index, label.members());
-            shard::make((claim, Place { index, members, generation: 1 }), of, store)
+            shard::make((claim, MemberPlace { index, members, generation: 1 }), of, store)
         };
         staged.claims().iter().zip(&labels).try_for_each(made)?;
     }
@@ -128,14 +128,14 @@ pub fn create(
 
 /// The values that are the same on all members.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct VolumeShape {
     logical_block: u32,
     member_bytes: u64,
     stripe_bytes: u64,
     purpose: Purpose,
 }
 
-impl Shape {
+impl VolumeShape {
     fn data_end(self) -> u64 {
         LABEL_BYTES + self.member_bytes
     }
@@ -150,12 +150,12 @@ impl NewVolume {
         VolumeError::new(format!("volume {}", self.name), reason)
     }
 
-    fn shape(&self, claims: &[Claim]) -> Result<Shape, VolumeError> {
+    fn shape(&self, claims: &[Claim]) -> Result<VolumeShape, VolumeError> {
         let alignment = claims.iter().map(Claim::alignment).reduce(Alignment::join);
         let logical_block = alignment.map_or(0, |alignment| alignment.logical_block);
         let stripe_bytes = match self.layout {
-            Layout::Raw { stripe_bytes } => stripe_bytes,
-            Layout::Store { .. } => u64::from(logical_block).max(STORE_UNIT_BYTES),
+            VolumeLayout::Raw { stripe_bytes } => stripe_bytes,
+            VolumeLayout::Store { .. } => u64::from(logical_block).max(STORE_UNIT_BYTES),
         };
         let fits = (1..=STRIPE_BYTES_MAX).contains(&stripe_bytes)
             && stripe_bytes.is_multiple_of(u64::from(logical_block));
@@ -167,14 +167,14 @@ impl NewVolume {
             None => self.smallest(stripe_bytes, claims)?,
         };
         let purpose = match self.layout {
-            Layout::Raw { .. } => Purpose::Raw,
-            Layout::Store { segment_bytes, block_mean } => {
+            VolumeLayout::Raw { .. } => Purpose::Raw,
+            VolumeLayout::Store { segment_bytes, block_mean } => {
                 let member = StoreMember::new(member_bytes, logical_block);
                 let shape = StoreShape::choose(member, segment_bytes, block_mean);
                 Purpose::Store(shape.map_err(|reason| self.refuse(reason))?)
             }
         };
-        Ok(Shape { logical_block, member_bytes, stripe_bytes, purpose })
+        Ok(VolumeShape { logical_block, member_bytes, stripe_bytes, purpose })
     }
 
     /// Each member's share of a wanted capacity, in whole stripes.
@@ -231,8 +231,8 @@ impl NewVolume {
     fn write_once(
         &self,
         claims: &[Claim],
-        shape: Shape,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        shape: VolumeShape,
+        progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
     ) -> Result<(), VolumeError> {
         let wanted = |claim: &&Claim| match self.fill {
             Fill::Everything => true,
@@ -240,21 +240,21 @@ impl NewVolume {
             Fill::Nothing => false,
         };
         let written: Vec<&Claim> = claims.iter().filter(wanted).collect();
-        let jobs: Vec<Job<'_>> = written
+        let jobs: Vec<FillJob<'_>> = written
             .iter()
-            .map(|&claim| Job {
+            .map(|&claim| FillJob {
                 fd: std::os::fd::AsFd::as_fd(claim),
                 range: LABEL_BYTES..shape.data_end(),
                 seed: Uuid::new_v4().as_u64_pair().0,
             })
             .collect();
         fill(&jobs, progress).map_err(|stopped| match stopped {
-            Stopped::ByCaller => self.refuse(Reason::Interrupted),
-            Stopped::Failed(index, errno) => written[index].failed("writing it", errno),
+            FillStop::ByCaller => self.refuse(Reason::Interrupted),
+            FillStop::Failed(index, errno) => written[index].failed("writing it", errno),
         })
     }
 
-    fn labels(&self, claims: &[Claim], shape: Shape) -> Result<Vec<Label>, VolumeError> {
+    fn labels(&self, claims: &[Claim], shape: VolumeShape) -> Result<Vec<Label>, VolumeError> {
         let volume_uuid = Uuid::new_v4();
         let member_uuids: Vec<Uuid> = claims.iter().map(|_| Uuid::new_v4()).collect();
         let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -281,12 +281,12 @@ impl NewVolume {
 }
 
 /// Content of a member before a volume is made there.
-pub(crate) struct Found {
+pub(crate) struct MemberContent {
     content: Content,
     survey: Survey,
 }
 
-impl Found {
+impl MemberContent {
     pub(crate) fn on(claim: &Claim) -> Result<Self, VolumeError> {
         let (content, bytes) = (claim.content()?, claim.bytes());
         let survey = match claim.kind() {

@@ -18,7 +18,7 @@ const LOGICAL_BLOCK_MAX: u32 = 4096;
 
 /// The layout of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum VolumeLayout {
     /// Raw, in stripes.
     Raw {
         /// Bytes of one stripe; one KV block is a good choice.

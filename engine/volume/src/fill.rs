@@ -18,7 +18,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// How far the writing is, over all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Progress {
+pub struct FillProgress {
     /// Bytes written.
     pub done_bytes: u64,
     /// Bytes to write.
@@ -27,7 +27,7 @@ pub struct Progress {
 
 /// A member's part to be written.
 #[derive(Debug)]
-pub(crate) struct Job<'a> {
+pub(crate) struct FillJob<'a> {
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) range: Range<u64>,
     /// Differs for each member, so that no two hold the same bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Job<'a> {
 
 /// Why the filling ended early.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub(crate) enum FillStop {
     /// By the caller's choice.
     ByCaller,
     /// The member with this index in the list could not be written.
@@ -46,9 +46,9 @@ pub(crate) enum Stopped {
 /// Writes all jobs, one thread each (members are different devices as a rule), and reports from
 /// the caller's thread.
 pub(crate) fn fill(
-    jobs: &[Job<'_>],
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<(), Stopped> {
+    jobs: &[FillJob<'_>],
+    progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
+) -> Result<(), FillStop> {
     let total_bytes = jobs.iter().map(|job| job.range.end - job.range.start).sum();
     let stop = AtomicBool::new(false);
     let (sender, receiver) = channel();
@@ -72,27 +72,27 @@ pub(crate) fn fill(
     })
 }
 
-type Step = Result<u64, (usize, Errno)>;
+type FillStep = Result<u64, (usize, Errno)>;
 
 fn follow(
-    steps: &Receiver<Step>,
+    steps: &Receiver<FillStep>,
     total_bytes: u64,
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<(), Stopped> {
+    progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
+) -> Result<(), FillStop> {
     let mut done_bytes = 0;
-    let mut report = |done_bytes| match progress(Progress { done_bytes, total_bytes }) {
+    let mut report = |done_bytes| match progress(FillProgress { done_bytes, total_bytes }) {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Stopped::ByCaller),
+        ControlFlow::Break(()) => Err(FillStop::ByCaller),
     };
     report(0)?;
     for step in steps {
-        done_bytes += step.map_err(|(index, errno)| Stopped::Failed(index, errno))?;
+        done_bytes += step.map_err(|(index, errno)| FillStop::Failed(index, errno))?;
         report(done_bytes)?;
     }
     Ok(())
 }
 
-fn write_job(job: &Job<'_>, stop: &AtomicBool, steps: &Sender<Step>) -> Result<(), Errno> {
+fn write_job(job: &FillJob<'_>, stop: &AtomicBool, steps: &Sender<FillStep>) -> Result<(), Errno> {
     let mut noise = Noise(job.seed);
     let mut chunk = AlignedBytes::zeroed(CHUNK_BYTES);
     let mut at = job.range.start;
@@ -136,16 +136,16 @@ mod tests {
 
     use rustix::io::Errno;
 
-    use super::{Job, Progress, Stopped, fill};
+    use super::{FillJob, FillProgress, FillStop, fill};
 
     const BYTES: u64 = 9 << 20;
 
     #[test]
     fn writes_every_block_of_the_range_once_and_differently() {
         let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
-        let jobs: Vec<Job<'_>> = (0..)
+        let jobs: Vec<FillJob<'_>> = (0..)
             .zip(&files)
-            .map(|(seed, file)| Job { fd: file.as_fd(), range: 4096..BYTES, seed: seed << 32 })
+            .map(|(seed, file)| FillJob { fd: file.as_fd(), range: 4096..BYTES, seed: seed << 32 })
             .collect();
         let mut seen = Vec::new();
         fill(&jobs, &mut |progress| {
@@ -154,8 +154,8 @@ mod tests {
         })
         .unwrap();
         let total_bytes = 2 * (BYTES - 4096);
-        assert_eq!(seen.first(), Some(&Progress { done_bytes: 0, total_bytes }));
-        assert_eq!(seen.last(), Some(&Progress { done_bytes: total_bytes, total_bytes }));
+        assert_eq!(seen.first(), Some(&FillProgress { done_bytes: 0, total_bytes }));
+        assert_eq!(seen.last(), Some(&FillProgress { done_bytes: total_bytes, total_bytes }));
         assert!(seen.is_sorted_by_key(|progress| progress.done_bytes));
         let mut blocks = std::collections::HashSet::new();
         let mut block = [0; 512];
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn stops_when_told() {
         let file = tempfile::tempfile().unwrap();
-        let jobs = [Job { fd: file.as_fd(), range: 0..BYTES, seed: 1 }];
-        assert_eq!(fill(&jobs, &mut |_| ControlFlow::Break(())), Err(Stopped::ByCaller));
+        let jobs = [FillJob { fd: file.as_fd(), range: 0..BYTES, seed: 1 }];
+        assert_eq!(fill(&jobs, &mut |_| ControlFlow::Break(())), Err(FillStop::ByCaller));
     }
 
     #[test]
@@ -184,10 +184,10 @@ mod tests {
             return;
         };
         let jobs = [
-            Job { fd: good.as_fd(), range: 0..BYTES, seed: 1 },
-            Job { fd: full.as_fd(), range: 0..BYTES, seed: 2 },
+            FillJob { fd: good.as_fd(), range: 0..BYTES, seed: 1 },
+            FillJob { fd: full.as_fd(), range: 0..BYTES, seed: 2 },
         ];
         let outcome = fill(&jobs, &mut |_| ControlFlow::Continue(()));
-        assert_eq!(outcome, Err(Stopped::Failed(1, Errno::NOSPC)));
+        assert_eq!(outcome, Err(FillStop::Failed(1, Errno::NOSPC)));
     }
 }

@@ -3,7 +3,7 @@
 use crc_fast::{CrcAlgorithm, checksum};
 use uuid::Uuid;
 
-use crate::label::{COPIES_AT, COPY_BYTES, CRC_AT, Copy, LABEL_LENGTH, Label, read_copy};
+use crate::label::{COPIES_AT, COPY_BYTES, CRC_AT, LABEL_LENGTH, Label, LabelCopy, read_copy};
 use crate::purpose::{Purpose, StoreShape};
 
 /// Both copies of a label, with valid checksums: an image that decodes encodes to the same bytes.
@@ -21,9 +21,9 @@ pub fn label(bytes: &[u8]) {
         area[at..at + COPY_BYTES].copy_from_slice(&copy);
     }
     for number in 0..2 {
-        if let Copy::Whole(told) = read_copy(&area, number) {
+        if let LabelCopy::Whole(told) = read_copy(&area, number) {
             let again = self::area(&told.encode());
-            assert_eq!(read_copy(&again, number), Copy::Whole(told));
+            assert_eq!(read_copy(&again, number), LabelCopy::Whole(told));
         }
     }
 }

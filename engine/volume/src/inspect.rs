@@ -10,7 +10,7 @@ use crate::claim::{classify, read_content};
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
 use crate::holder::Holder;
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::kernel::Kernel;
 
 /// Content and holders of a path.
@@ -41,8 +41,8 @@ pub fn inspect(path: &Path) -> Result<Inspection, VolumeError> {
     // Before our own descriptor shows up among the users.
     let holders = kernel.holders(identity);
     let (kind, partitions) = match identity {
-        Identity::Block { device } => (MemberKind::Block, kernel.partitions(device)),
-        Identity::File { .. } => (MemberKind::File, Vec::new()),
+        FileIdentity::Block { device } => (MemberKind::Block, kernel.partitions(device)),
+        FileIdentity::File { .. } => (MemberKind::File, Vec::new()),
     };
     // NONBLOCK: a drive without a medium must not keep us.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;

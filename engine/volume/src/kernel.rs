@@ -12,7 +12,7 @@ use rustix::fs::{major, minor};
 use kvrail_memory::{Mount, state_of, unescape};
 
 use crate::holder::Holder;
-use crate::identity::{Identity, identity_of};
+use crate::identity::{FileIdentity, identity_of};
 use crate::stack::{self, Loop};
 use crate::sysfs::{Sysfs, entries, parse_device, text};
 
@@ -25,7 +25,7 @@ pub(crate) struct Kernel {
 
 /// A block device or partition with its kernel name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedDevice {
     pub(crate) name: String,
     pub(crate) device: u64,
 }
@@ -44,10 +44,10 @@ impl Kernel {
 
     /// The holders. The more informative ones come first; processes only where there is no other
     /// holder, because every mount helper and udev worker shows up there for a moment.
-    pub(crate) fn holders(&self, identity: Identity) -> Vec<Holder> {
+    pub(crate) fn holders(&self, identity: FileIdentity) -> Vec<Holder> {
         let mut found = self.swaps(identity);
         match identity {
-            Identity::Block { device } => {
+            FileIdentity::Block { device } => {
                 for part in self.with_partitions(device) {
                     found.extend(self.mounts(&part));
                     found.extend(self.stacked(&part));
@@ -60,7 +60,7 @@ impl Kernel {
                     found = beneath.iter().flat_map(|file| self.locked_beneath(file)).collect();
                 }
             }
-            Identity::File { device, inode } => {
+            FileIdentity::File { device, inode } => {
                 found.extend(self.loops_of(identity));
                 found.extend(self.lockers(device, inode));
             }
@@ -97,7 +97,7 @@ impl Kernel {
     }
 
     /// Uses of a file that no lock shows: swap, and loop devices made of it.
-    pub(crate) fn silent_holders(&self, identity: Identity) -> Vec<Holder> {
+    pub(crate) fn silent_holders(&self, identity: FileIdentity) -> Vec<Holder> {
         let mut found = self.swaps(identity);
         found.extend(self.loops_of(identity));
         found
@@ -123,14 +123,14 @@ impl Kernel {
     }
 
     /// The partitions of a whole disk.
-    pub(crate) fn partitions(&self, device: u64) -> Vec<Named> {
+    pub(crate) fn partitions(&self, device: u64) -> Vec<NamedDevice> {
         let directory = self.sys.directory(device);
-        let mut found: Vec<Named> = entries(&directory)
+        let mut found: Vec<NamedDevice> = entries(&directory)
             .into_iter()
             .filter(|name| directory.join(name).join("partition").exists())
             .filter_map(|name| {
                 let device = parse_device(&text(&directory.join(&name).join("dev"))?)?;
-                Some(Named { name, device })
+                Some(NamedDevice { name, device })
             })
             .collect();
         found.sort_by_key(|part| part.device);
@@ -184,10 +184,10 @@ impl Kernel {
         names.into_iter().map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect()
     }
 
-    fn with_partitions(&self, device: u64) -> Vec<Named> {
+    fn with_partitions(&self, device: u64) -> Vec<NamedDevice> {
         let directory = self.sys.directory(device);
         let name = directory.file_name().map(|name| name.to_string_lossy().into_owned());
-        let mut all = vec![Named { name: name.unwrap_or_default(), device }];
+        let mut all = vec![NamedDevice { name: name.unwrap_or_default(), device }];
         all.extend(self.partitions(device));
         // A partition cannot be had while its disk is held as a whole.
         if directory.join("partition").exists()
@@ -195,12 +195,12 @@ impl Kernel {
             && let Some(device) = text(&disk.join("dev")).as_deref().and_then(parse_device)
         {
             let name = disk.file_name().map(|name| name.to_string_lossy().into_owned());
-            all.push(Named { name: name.unwrap_or_default(), device });
+            all.push(NamedDevice { name: name.unwrap_or_default(), device });
         }
         all
     }
 
-    fn mounts(&self, part: &Named) -> Vec<Holder> {
+    fn mounts(&self, part: &NamedDevice) -> Vec<Holder> {
         let table = text(&self.proc.join("self/mountinfo")).unwrap_or_default();
         let mounts =
             table.lines().filter_map(Mount::parse).filter(|mount| shows(mount, part.device));
@@ -210,7 +210,7 @@ impl Kernel {
             .collect()
     }
 
-    fn stacked(&self, part: &Named) -> Vec<Holder> {
+    fn stacked(&self, part: &NamedDevice) -> Vec<Holder> {
         let holders = self.sys.directory(part.device).join("holders");
         let upper = |name: String| {
             let mapped = text(&self.sys.class().join(&name).join("dm/name"));
@@ -220,17 +220,17 @@ impl Kernel {
         entries(&holders).into_iter().map(upper).collect()
     }
 
-    fn swaps(&self, identity: Identity) -> Vec<Holder> {
+    fn swaps(&self, identity: FileIdentity) -> Vec<Holder> {
         let table = text(&self.proc.join("swaps")).unwrap_or_default();
         let paths = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
         paths
             .map(unescape)
             .filter(|path| match identity_of(Path::new(path)) {
-                Some(Identity::Block { device }) => match identity {
-                    Identity::Block { device: wanted } => {
+                Some(FileIdentity::Block { device }) => match identity {
+                    FileIdentity::Block { device: wanted } => {
                         self.with_partitions(wanted).iter().any(|part| part.device == device)
                     }
-                    Identity::File { .. } => false,
+                    FileIdentity::File { .. } => false,
                 },
                 other => other == Some(identity),
             })
@@ -239,7 +239,7 @@ impl Kernel {
     }
 
     /// By the file itself, not by a name of it: it may have several.
-    fn loops_of(&self, file: Identity) -> Vec<Holder> {
+    fn loops_of(&self, file: FileIdentity) -> Vec<Holder> {
         let of_it =
             stack::loops(&self.sys).into_iter().filter(|device| device.identity == Some(file));
         of_it.map(|device| Holder::Loop { device: device.name }).collect()
@@ -256,7 +256,7 @@ impl Kernel {
     }
 
     fn locked_beneath(&self, it: &Loop) -> Vec<Holder> {
-        let Some(Identity::File { device, inode }) = it.identity else { return Vec::new() };
+        let Some(FileIdentity::File { device, inode }) = it.identity else { return Vec::new() };
         let file = it.file.display().to_string();
         let beneath = |holder| match holder {
             Holder::Process { pid, command } => {
@@ -307,7 +307,7 @@ impl Kernel {
             let link = directory.join(fd);
             // The target's name is looked at first: a stat on a dead network mount would hang.
             fs::read_link(&link).is_ok_and(|target| target.starts_with("/dev"))
-                && identity_of(&link) == Some(Identity::Block { device })
+                && identity_of(&link) == Some(FileIdentity::Block { device })
         })
     }
 
@@ -321,7 +321,8 @@ impl Kernel {
 fn shows(mount: &Mount, device: u64) -> bool {
     let source = Path::new(&mount.source);
     parse_device(&mount.device) == Some(device)
-        || (source.starts_with("/dev") && identity_of(source) == Some(Identity::Block { device }))
+        || (source.starts_with("/dev")
+            && identity_of(source) == Some(FileIdentity::Block { device }))
 }
 
 #[cfg(test)]
@@ -331,7 +332,7 @@ mod tests {
 
     use rustix::fs::makedev;
 
-    use super::{Identity, Kernel, Named};
+    use super::{FileIdentity, Kernel, NamedDevice};
     use crate::holder::Holder;
 
     /// A disk 259:0 `nvme0n1` with partitions 1 and 2; partition 2 is in `dm-0` (vg-lv) and `md0`.
@@ -395,7 +396,7 @@ mod tests {
     #[test]
     fn names_mounts_and_stacks_of_partitions() {
         let (_root, kernel) = machine();
-        let disk = Identity::Block { device: makedev(259, 0) };
+        let disk = FileIdentity::Block { device: makedev(259, 0) };
         let found = kernel.holders(disk);
         let said: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -415,7 +416,7 @@ mod tests {
         let (_root, kernel) = machine();
         let disk = makedev(259, 0);
         let parts = [("nvme0n1p1", 1), ("nvme0n1p2", 2)]
-            .map(|(name, number)| Named { name: name.into(), device: makedev(259, number) });
+            .map(|(name, number)| NamedDevice { name: name.into(), device: makedev(259, number) });
         assert_eq!(kernel.partitions(disk), parts);
         assert!(kernel.is_read_only(disk));
         assert!(!kernel.is_read_only(makedev(259, 1)));
@@ -444,10 +445,10 @@ mod tests {
         fs::write(proc.join("77/comm"), "kvrail\n").unwrap();
         let holder = Holder::Process { pid: 77, command: "kvrail".into() };
         for device in [makedev(0xfe, 0), makedev(0, 99)] {
-            let file = Identity::File { device, inode: 131 };
+            let file = FileIdentity::File { device, inode: 131 };
             assert_eq!(kernel.holders(file), std::slice::from_ref(&holder));
         }
-        let other = Identity::File { device: makedev(0xfe, 0), inode: 31 };
+        let other = FileIdentity::File { device: makedev(0xfe, 0), inode: 31 };
         assert_eq!(kernel.holders(other), []);
     }
 }

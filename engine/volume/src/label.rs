@@ -54,7 +54,7 @@ const NAME_FIELD: usize = 64;
 /// One copy as it lies on the member.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Image {
+struct LabelImage {
     magic: [u8; 16],
     version: U32,
     /// 0 for the first copy, 1 for the second: a label seen at another place than it was written
@@ -84,19 +84,19 @@ struct Image {
 
 const RESERVED: usize = COPY_BYTES - 152 - 16 * MEMBERS_MAX as usize - 24 - 8;
 
-/// `Image::purpose` of a store.
+/// `LabelImage::purpose` of a store.
 const PURPOSE_STORE: u32 = 1;
 pub(crate) const CRC_AT: usize = COPY_BYTES - 8;
 
-const _: () = assert!(size_of::<Image>() == COPY_BYTES && align_of::<Image>() == 1);
-const _: () = assert!(std::mem::offset_of!(Image, version) == 16);
-const _: () = assert!(std::mem::offset_of!(Image, volume_uuid) == 24);
-const _: () = assert!(std::mem::offset_of!(Image, member_index) == 104);
-const _: () = assert!(std::mem::offset_of!(Image, member_uuids) == 152);
-const _: () = assert!(std::mem::offset_of!(Image, purpose) == 1176);
-const _: () = assert!(std::mem::offset_of!(Image, segment_bytes) == 1184);
-const _: () = assert!(std::mem::offset_of!(Image, changes) == 1192);
-const _: () = assert!(std::mem::offset_of!(Image, crc) == CRC_AT);
+const _: () = assert!(size_of::<LabelImage>() == COPY_BYTES && align_of::<LabelImage>() == 1);
+const _: () = assert!(std::mem::offset_of!(LabelImage, version) == 16);
+const _: () = assert!(std::mem::offset_of!(LabelImage, volume_uuid) == 24);
+const _: () = assert!(std::mem::offset_of!(LabelImage, member_index) == 104);
+const _: () = assert!(std::mem::offset_of!(LabelImage, member_uuids) == 152);
+const _: () = assert!(std::mem::offset_of!(LabelImage, purpose) == 1176);
+const _: () = assert!(std::mem::offset_of!(LabelImage, segment_bytes) == 1184);
+const _: () = assert!(std::mem::offset_of!(LabelImage, changes) == 1192);
+const _: () = assert!(std::mem::offset_of!(LabelImage, crc) == CRC_AT);
 const _: () = assert!(COPIES_AT[1] + COPY_BYTES <= LABEL_LENGTH && LABEL_LENGTH == 1 << 20);
 const _: () = assert!(crate::name::NAME_BYTES_MAX < NAME_FIELD);
 
@@ -132,7 +132,7 @@ pub struct Label {
 
 /// The content at the place of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Copy {
+pub(crate) enum LabelCopy {
     /// No magic: never written, or overwritten from its first byte.
     Absent,
     /// The magic, and a checksum that is wrong: torn or overwritten.
@@ -203,7 +203,7 @@ impl Label {
         area
     }
 
-    fn image(&self, copy: u32) -> Image {
+    fn image(&self, copy: u32) -> LabelImage {
         let mut volume_name = [0; NAME_FIELD];
         let name = self.volume_name.as_str().as_bytes();
         volume_name[..name.len()].copy_from_slice(name);
@@ -218,7 +218,7 @@ impl Label {
             }
             Purpose::Store(shape) => (STORE_LABEL_VERSION, PURPOSE_STORE, Some(shape)),
         };
-        let mut image = Image {
+        let mut image = LabelImage {
             magic: MAGIC,
             version: version.into(),
             copy: copy.into(),
@@ -266,29 +266,29 @@ impl Label {
 }
 
 /// Reads one copy out of the first MiB.
-pub(crate) fn read_copy(area: &[u8; LABEL_LENGTH], copy: usize) -> Copy {
+pub(crate) fn read_copy(area: &[u8; LABEL_LENGTH], copy: usize) -> LabelCopy {
     let bytes = &area[COPIES_AT[copy]..COPIES_AT[copy] + COPY_BYTES];
     let image =
-        Image::ref_from_bytes(bytes).expect("COPY_BYTES is its size, and it has no padding");
+        LabelImage::ref_from_bytes(bytes).expect("COPY_BYTES is its size, and it has no padding");
     if image.magic != MAGIC {
-        return Copy::Absent;
+        return LabelCopy::Absent;
     }
     if checksum(CrcAlgorithm::Crc64Nvme, &bytes[..CRC_AT]) != image.crc.get() {
-        return Copy::Torn;
+        return LabelCopy::Torn;
     }
     let known = [LABEL_VERSION, STORE_LABEL_VERSION, CHANGED_LABEL_VERSION];
     if !known.contains(&image.version.get()) {
-        return Copy::OtherVersion(image.version.get());
+        return LabelCopy::OtherVersion(image.version.get());
     }
     match decode(image) {
         Some(label) if image.copy.get() as usize == copy && label.is_possible() => {
-            Copy::Whole(Box::new(label))
+            LabelCopy::Whole(Box::new(label))
         }
-        _ => Copy::Impossible,
+        _ => LabelCopy::Impossible,
     }
 }
 
-fn decode(image: &Image) -> Option<Label> {
+fn decode(image: &LabelImage) -> Option<Label> {
     let count = usize::from(image.member_count.get());
     if !(1..=usize::from(MEMBERS_MAX)).contains(&count) {
         return None;
@@ -315,7 +315,7 @@ fn decode(image: &Image) -> Option<Label> {
 }
 
 /// Its purpose, if its format can express it.
-fn purpose(image: &Image) -> Option<Purpose> {
+fn purpose(image: &LabelImage) -> Option<Purpose> {
     let (version, purpose) = (image.version.get(), image.purpose.get());
     match (version, purpose) {
         (LABEL_VERSION, _) => Some(Purpose::Raw),
@@ -358,7 +358,7 @@ pub(crate) fn sample() -> Label {
 
 #[cfg(test)]
 mod tests {
-    use super::{COPIES_AT, Copy, LABEL_LENGTH, Label, read_copy, reseal, sample};
+    use super::{COPIES_AT, LABEL_LENGTH, Label, LabelCopy, read_copy, reseal, sample};
     use crate::purpose::{Purpose, StoreShape};
 
     fn area(label: &Label) -> Box<[u8; LABEL_LENGTH]> {
@@ -370,7 +370,7 @@ mod tests {
         let label = sample();
         let area = area(&label);
         for copy in 0..2 {
-            assert_eq!(read_copy(&area, copy), Copy::Whole(Box::new(label.clone())));
+            assert_eq!(read_copy(&area, copy), LabelCopy::Whole(Box::new(label.clone())));
         }
         assert_eq!(label.geometry(4).capacity(), 20 * 1_124_352);
     }
@@ -389,19 +389,19 @@ mod tests {
         let shape = StoreShape { segment_bytes: 256 << 20, block_mean: 1 << 20 };
         let label = Label { purpose: Purpose::Store(shape), ..sample() };
         let mut stored = area(&label);
-        assert_eq!(read_copy(&stored, 1), Copy::Whole(Box::new(label)));
+        assert_eq!(read_copy(&stored, 1), LabelCopy::Whole(Box::new(label)));
         assert_eq!(stored[16], 2);
         // A raw label has zeros there, and whatever a later program of version 1 writes is passed
         // over.
         assert_eq!(area(&sample())[1176..1192], [0; 16]);
         stored[1176] = 2;
         reseal(&mut stored[..]);
-        assert_eq!(read_copy(&stored, 0), Copy::Impossible, "an unknown purpose");
+        assert_eq!(read_copy(&stored, 0), LabelCopy::Impossible, "an unknown purpose");
         for (segment_bytes, block_mean) in [(3 << 20, 1 << 20), (256 << 20, 0), (64 << 10, 1 << 20)]
         {
             let purpose = Purpose::Store(StoreShape { segment_bytes, block_mean });
             let impossible = area(&Label { purpose, ..sample() });
-            assert_eq!(read_copy(&impossible, 0), Copy::Impossible, "{purpose:?}");
+            assert_eq!(read_copy(&impossible, 0), LabelCopy::Impossible, "{purpose:?}");
         }
     }
 
@@ -414,9 +414,9 @@ mod tests {
         assert_eq!((label.member_count(), label.members().bits()), (2, 0b110));
         let stored = area(&label);
         assert_eq!((stored[16], stored[1192]), (3, 4));
-        assert_eq!(read_copy(&stored, 1), Copy::Whole(Box::new(label.clone())));
+        assert_eq!(read_copy(&stored, 1), LabelCopy::Whole(Box::new(label.clone())));
         label.member_index = 0;
-        assert_eq!(read_copy(&area(&label), 0), Copy::Impossible, "a member that was retired");
+        assert_eq!(read_copy(&area(&label), 0), LabelCopy::Impossible, "a member that was retired");
     }
 
     const FORMAT_1_CRC: u64 = 0xdccd_1a5f_d67a_5218;
@@ -425,16 +425,16 @@ mod tests {
     fn another_version_is_told_from_a_torn_one() {
         let mut area = area(&sample());
         area[16] = 9;
-        assert_eq!(read_copy(&area, 0), Copy::Torn);
+        assert_eq!(read_copy(&area, 0), LabelCopy::Torn);
         reseal(&mut area[..]);
-        assert_eq!(read_copy(&area, 0), Copy::OtherVersion(9));
+        assert_eq!(read_copy(&area, 0), LabelCopy::OtherVersion(9));
     }
 
     #[test]
     fn a_copy_at_the_wrong_place_is_not_taken() {
         let mut area = area(&sample());
         area.copy_within(COPIES_AT[1]..COPIES_AT[1] + 4096, 0);
-        assert_eq!(read_copy(&area, 0), Copy::Impossible);
+        assert_eq!(read_copy(&area, 0), LabelCopy::Impossible);
     }
 
     #[test]
@@ -454,7 +454,7 @@ mod tests {
         for (name, spoil) in cases {
             let mut label = sample();
             spoil(&mut label);
-            assert_eq!(read_copy(&area(&label), 0), Copy::Impossible, "{name}");
+            assert_eq!(read_copy(&area(&label), 0), LabelCopy::Impossible, "{name}");
         }
     }
 }

@@ -147,7 +147,7 @@ mod tests {
     use super::open;
     use crate::claim::DirectIo;
     use crate::create::{Fill, NewVolume, Overwrite, create};
-    use crate::cut::Layout;
+    use crate::cut::VolumeLayout;
     use crate::label::GUARD_BYTES;
     use crate::open::labelled;
 
@@ -160,7 +160,7 @@ mod tests {
             name: "kv0".parse().unwrap(),
             members: vec![path.clone()],
             capacity_bytes: Some(1 << 20),
-            layout: Layout::Raw { stripe_bytes: 64 << 10 },
+            layout: VolumeLayout::Raw { stripe_bytes: 64 << 10 },
             fill: Fill::Nothing,
             overwrite: Overwrite::Nothing,
             direct: DirectIo::Off,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Reason;
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::kernel::Kernel;
 
 /// How long the kernel may take to let go of what a dead process had: its requests at the device
@@ -23,7 +23,7 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 /// opens live until then. Without this, a sidecar that is restarted at once would be refused.
 pub(crate) fn outlive_the_dead<T>(
     kernel: &Kernel,
-    identity: Identity,
+    identity: FileIdentity,
     mut attempt: impl FnMut() -> Result<T, Reason>,
 ) -> Result<T, Reason> {
     let start = Instant::now();

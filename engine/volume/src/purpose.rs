@@ -1,6 +1,6 @@
 //! The purpose of a volume, and the shape of a store.
 
-use kvrail_store::{Budget, Config, Discard, Times};
+use kvrail_store::{Budget, Discard, StoreConfig, Times};
 use serde::Serialize;
 
 /// Powers of two that a segment's bytes can be.
@@ -84,12 +84,12 @@ impl StoreShape {
 
     /// The sizes of a member's store, with this many owners of requests. Nothing is discarded.
     #[must_use]
-    pub fn config(self, member: StoreMember, owners: u16) -> Config {
+    pub fn config(self, member: StoreMember, owners: u16) -> StoreConfig {
         let share = if member.area_bytes < SMALL_BYTES { 4 } else { 1 };
         let blocks = member.area_bytes / u64::from(self.block_mean);
         // A move goes through a buffer in pieces: the largest block is two of them or more.
         let quarter = u32::try_from(self.segment_bytes / 4).unwrap_or(u32::MAX);
-        Config {
+        StoreConfig {
             area_bytes: member.area_bytes,
             logical_block: member.logical_block,
             segment_bytes: self.segment_bytes,

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::Geometry;
 use kvrail_store::{
-    Identity, Members, Memory, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
-    Super, SuperError, Task, Verb,
+    MemberTask, Members, Now, Outcome, PAGE_BYTES, Phase, Pool, SUPER_AT, Start, Store,
+    StoreIdentity, Super, SuperError, TaskMemory, Verb,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -26,11 +26,11 @@ const BUDGET: u32 = 1024;
 
 /// A store's buffers.
 #[derive(Debug)]
-struct Buffers(Vec<AlignedBytes>);
+struct StoreBuffers(Vec<AlignedBytes>);
 
-impl Buffers {
+impl StoreBuffers {
     /// Buffers in the number and size that the store requires.
-    fn of(store: &Store, config: &kvrail_store::Config) -> Self {
+    fn of(store: &Store, config: &kvrail_store::StoreConfig) -> Self {
         let bytes = |buffer| if buffer < config.buffers { config.buffer_bytes } else { 8 << 10 };
         let buffers =
             (0..store.pool_buffers()).map(|buffer| AlignedBytes::zeroed(bytes(buffer) as usize));
@@ -38,7 +38,7 @@ impl Buffers {
     }
 }
 
-impl Pool for Buffers {
+impl Pool for StoreBuffers {
     fn load(&self, buffer: u16, at: u32, bytes: &mut [u8]) {
         bytes.copy_from_slice(&self.0[usize::from(buffer)][at as usize..][..bytes.len()]);
     }
@@ -49,7 +49,11 @@ impl Pool for Buffers {
 }
 
 /// Runs a store until it serves, or does not start.
-fn run(store: &mut Store, pool: &mut Buffers, (file, area_at): (&Claim, u64)) -> Result<(), Errno> {
+fn run(
+    store: &mut Store,
+    pool: &mut StoreBuffers,
+    (file, area_at): (&Claim, u64),
+) -> Result<(), Errno> {
     let begun = Instant::now();
     loop {
         let now = now(begun);
@@ -76,14 +80,18 @@ fn now(begun: Instant) -> Now {
 }
 
 /// Executes a task of the store. There is no client, so all bytes are the store's own.
-fn perform(pool: &mut Buffers, (file, area_at): (&Claim, u64), task: &Task) -> Result<(), Errno> {
+fn perform(
+    pool: &mut StoreBuffers,
+    (file, area_at): (&Claim, u64),
+    task: &MemberTask,
+) -> Result<(), Errno> {
     let at = area_at + task.offset;
     let bytes = match task.memory {
-        Memory::Pool { buffer, at } => {
+        TaskMemory::Pool { buffer, at } => {
             let length = usize::try_from(task.length).map_err(|_| Errno::INVAL)?;
             &mut pool.0[usize::from(buffer)][at as usize..][..length]
         }
-        Memory::None | Memory::Client { .. } => &mut [],
+        TaskMemory::None | TaskMemory::Client { .. } => &mut [],
     };
     match task.verb {
         Verb::Read if read_at(file, bytes, at)? < bytes.len() => Err(Errno::IO),
@@ -103,7 +111,7 @@ fn random() -> Result<u128, Errno> {
 
 /// A member's place among the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MemberPlace {
     pub(crate) index: u16,
     /// All members, this one too.
     pub(crate) members: Members,
@@ -116,7 +124,7 @@ pub(crate) struct Place {
 /// # Errors
 /// `Reason::Io` when the member cannot be written.
 pub(crate) fn make(
-    (claim, place): (&Claim, Place),
+    (claim, place): (&Claim, MemberPlace),
     (volume, geometry): (Uuid, &Geometry),
     shape: StoreShape,
 ) -> Result<(), VolumeError> {
@@ -124,7 +132,7 @@ pub(crate) fn make(
     let member = StoreMember::new(geometry.member_bytes, geometry.logical_block);
     let serving = shape.config(member, 1);
     // An empty store has nothing to look up: the least tables will do.
-    let config = kvrail_store::Config {
+    let config = kvrail_store::StoreConfig {
         block_mean: u32::MAX,
         buffers: 2,
         buffer_bytes: 8 << 10,
@@ -133,8 +141,8 @@ pub(crate) fn make(
         ..serving
     };
     let mut store = Store::new(&config).map_err(|_| failed(Errno::INVAL))?;
-    let mut pool = Buffers::of(&store, &config);
-    let identity = Identity {
+    let mut pool = StoreBuffers::of(&store, &config);
+    let identity = StoreIdentity {
         volume: volume.as_u128(),
         instance: random().map_err(failed)?,
         seed: random().map_err(failed)?,
@@ -160,7 +168,7 @@ pub fn erase(volume: &Volume) -> Result<(), VolumeError> {
     let members = volume.present;
     let mut all = members.iter().zip(&volume.members);
     all.try_for_each(|(index, it)| {
-        make((&it.claim, Place { index, members, generation: 1 }), of, shape)
+        make((&it.claim, MemberPlace { index, members, generation: 1 }), of, shape)
     })
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::identity::{Identity, identity_of};
+use crate::identity::{FileIdentity, identity_of};
 use crate::sysfs::{Sysfs, entries};
 
 /// A loop device and the piece of a file that it shows.
@@ -18,7 +18,7 @@ pub(crate) struct Loop {
     /// Where its file is.
     pub(crate) file: PathBuf,
     /// Which file that is, where it can be found.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<FileIdentity>,
     /// Bytes of the file.
     range: Range<u64>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn beneath(sys: &Sysfs, device: u64) -> Vec<Loop> {
         }
         open.extend(sys.parts_of(&name));
         if let Some(it) = loop_of(sys, &name) {
-            if let Some(Identity::File { device, .. }) = it.identity {
+            if let Some(FileIdentity::File { device, .. }) = it.identity {
                 open.extend(sys.disk_name(device));
             }
             found.push(it);

@@ -29,12 +29,12 @@ enum Undo {
 
 /// Claimed members; whatever is dropped before `commit` is undone.
 #[derive(Debug, Default)]
-pub(crate) struct Staged {
+pub(crate) struct StagedMembers {
     claims: Vec<Claim>,
     undo: Vec<Undo>,
 }
 
-impl Staged {
+impl StagedMembers {
     /// Claims a member, and makes the file where there is none.
     pub(crate) fn take(&mut self, path: &Path, direct: DirectIo) -> Result<(), VolumeError> {
         let made = make_file(path)?;
@@ -82,7 +82,7 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedMembers {
     fn drop(&mut self) {
         for (claim, undo) in self.claims.iter().zip(&self.undo) {
             match undo {

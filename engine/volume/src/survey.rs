@@ -47,7 +47,7 @@ impl Survey {
 
 /// Surveys a file of `bytes` bytes.
 pub(crate) fn survey_file(fd: impl AsFd, bytes: u64) -> Result<Survey, Errno> {
-    let mut look = Look::new(fd, bytes);
+    let mut look = SurveyReader::new(fd, bytes);
     look.at_places(4096)?;
     let (mut at, mut read) = (LABEL_BYTES, 0);
     while let Some((start, end)) = look.extent(at)? {
@@ -68,7 +68,7 @@ pub(crate) fn survey_file(fd: impl AsFd, bytes: u64) -> Result<Survey, Errno> {
 
 /// Surveys a device of `bytes` bytes with blocks of `block` bytes.
 pub(crate) fn survey_device(fd: impl AsFd, bytes: u64, block: u32) -> Result<Survey, Errno> {
-    let mut look = Look::new(fd, bytes);
+    let mut look = SurveyReader::new(fd, bytes);
     look.at_places(u64::from(block).max(4096))?;
     look.stretch(LABEL_BYTES, bytes.min(LABEL_BYTES + END_BYTES))?;
     look.stretch(bytes.saturating_sub(END_BYTES).max(LABEL_BYTES), bytes)?;
@@ -79,14 +79,14 @@ pub(crate) fn survey_device(fd: impl AsFd, bytes: u64, block: u32) -> Result<Sur
     Ok(look.found)
 }
 
-struct Look<F> {
+struct SurveyReader<F> {
     fd: F,
     bytes: u64,
     buffer: AlignedBytes,
     found: Survey,
 }
 
-impl<F: AsFd> Look<F> {
+impl<F: AsFd> SurveyReader<F> {
     fn new(fd: F, bytes: u64) -> Self {
         let buffer = AlignedBytes::zeroed(READ_BYTES);
         Self { fd, bytes, buffer, found: Survey::default() }

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::statfs;
 
 use crate::error::Reason;
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::kernel::Kernel;
 
 /// How the kernel marks them, virtiofs too: `FUSE_SUPER_MAGIC` of linux/magic.h.
@@ -24,12 +24,16 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), Reason> {
 impl Kernel {
     /// Refuses a member that lies on such a file system, itself or through loop devices and device
     /// mappers.
-    pub(crate) fn check_user_space(&self, identity: Identity, path: &Path) -> Result<(), Reason> {
-        let file = matches!(identity, Identity::File { .. });
+    pub(crate) fn check_user_space(
+        &self,
+        identity: FileIdentity,
+        path: &Path,
+    ) -> Result<(), Reason> {
+        let file = matches!(identity, FileIdentity::File { .. });
         if file && is_user_space(path) {
             return Err(Reason::UserSpace { below: None });
         }
-        let (Identity::Block { device } | Identity::File { device, .. }) = identity;
+        let (FileIdentity::Block { device } | FileIdentity::File { device, .. }) = identity;
         match self.beneath(device).into_iter().find(|beneath| is_user_space(&beneath.file)) {
             Some(it) => Err(Reason::UserSpace { below: Some(it.file) }),
             None => Ok(()),

@@ -11,8 +11,8 @@ use common::{
     MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal, two_files,
 };
 use kvrail_volume::{
-    Content, DirectIo, ErrorClass, Fill, IoPath, LABEL_BYTES, Layout, MemberKind, NewVolume,
-    Overwrite, Reason, Repair, create, inspect, open, repair, wipe,
+    Content, DirectIo, ErrorClass, Fill, IoPath, LABEL_BYTES, MemberKind, NewVolume, Overwrite,
+    Reason, Repair, VolumeLayout, create, inspect, open, repair, wipe,
 };
 
 #[test]
@@ -36,7 +36,8 @@ fn a_created_volume_opens_in_any_order_with_the_same_shape() {
 fn a_deepseek_stripe_works() {
     let directory = directory();
     let members = vec![directory.path().join("a"), directory.path().join("b")];
-    let new = NewVolume { layout: Layout::Raw { stripe_bytes: 1_124_352 }, ..new_volume(&members) };
+    let new =
+        NewVolume { layout: VolumeLayout::Raw { stripe_bytes: 1_124_352 }, ..new_volume(&members) };
     let made = make(&new);
     let block = match &made {
         Ok(made) => made.geometry.logical_block,
@@ -305,7 +306,7 @@ fn bad_requests_are_refused_and_leave_nothing_behind() {
     let directory = directory();
     let path = directory.path().join("member");
     let base = new_volume(std::slice::from_ref(&path));
-    let raw = |stripe_bytes| Layout::Raw { stripe_bytes };
+    let raw = |stripe_bytes| VolumeLayout::Raw { stripe_bytes };
     let cases: Vec<(NewVolume, &str)> = vec![
         (NewVolume { members: vec![], ..base.clone() }, "0 members"),
         (NewVolume { members: vec![path.clone(); 65], ..base.clone() }, "65 members"),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{MIB, assert_says, directory, go_on, make, new_volume, open_any, poke, refusal};
 use kvrail_store::Members;
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewMember, NewVolume, Overwrite, Present, Volume, VolumeError,
+    DirectIo, Fill, NewMember, NewVolume, Overwrite, Present, Volume, VolumeError, VolumeLayout,
     VolumeToOpen, add, open_present, retire,
 };
 
@@ -17,7 +17,7 @@ const LABEL: usize = 1 << 20;
 const COPIES: [usize; 2] = [0, LABEL / 2];
 
 fn store_of(members: &[PathBuf]) {
-    let layout = Layout::Store { segment_bytes: None, block_mean: Some(64 << 10) };
+    let layout = VolumeLayout::Store { segment_bytes: None, block_mean: Some(64 << 10) };
     let capacity_bytes = Some(4 * MIB * members.len() as u64);
     let new = NewVolume { layout, capacity_bytes, fill: Fill::Nothing, ..new_volume(members) };
     make(&new).unwrap();

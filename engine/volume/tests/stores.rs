@@ -5,9 +5,9 @@ mod common;
 
 use common::{MIB, assert_says, directory, make, new_volume, open_any, poke, refusal};
 use kvrail_store::{SUPER_AT, Super};
-use kvrail_volume::{LABEL_BYTES, Layout, NewVolume, Purpose, StoreShape, Volume};
+use kvrail_volume::{LABEL_BYTES, NewVolume, Purpose, StoreShape, Volume, VolumeLayout};
 
-const STORE: Layout = Layout::Store { segment_bytes: None, block_mean: Some(64 << 10) };
+const STORE: VolumeLayout = VolumeLayout::Store { segment_bytes: None, block_mean: Some(64 << 10) };
 
 fn new_store(members: &[std::path::PathBuf]) -> NewVolume {
     NewVolume { layout: STORE, capacity_bytes: Some(16 * MIB), ..new_volume(members) }
@@ -112,7 +112,7 @@ fn values_that_no_store_has_are_refused_before_anything_is_made() {
     let directory = directory();
     let path = directory.path().join("a");
     let with = |segment_bytes, block_mean| {
-        let layout = Layout::Store { segment_bytes, block_mean };
+        let layout = VolumeLayout::Store { segment_bytes, block_mean };
         let new = NewVolume { layout, ..new_store(std::slice::from_ref(&path)) };
         let said = refusal(make(&new));
         assert!(!path.exists(), "{said}");

@@ -18,7 +18,7 @@ use kvrail_ring::{
 use crate::block_request::{BlockRequest, Existing, Verifier};
 use crate::done::{BlockNote, Completed, Decline, Ticket};
 use crate::lease::Lease;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 
 /// Bytes of a page for tails.
 pub(crate) const TAIL_BYTES: usize = limits::TAIL_BYTES as usize;
@@ -29,7 +29,7 @@ const REPLACED_MAX: u8 = 8;
 
 /// Where an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum BlockStep {
     /// All bytes by one request, or a put's next part.
     Moving,
     /// A get part by part of a block this long.
@@ -44,7 +44,7 @@ enum Step {
 #[derive(Debug)]
 pub(crate) struct BlockOp {
     request: BlockRequest,
-    opened: Opened,
+    opened: OpenedNamespace,
     ticket: Ticket,
     /// Takes the bytes behind the last whole logical block.
     tail: Option<Lease>,
@@ -54,7 +54,7 @@ pub(crate) struct BlockOp {
     crc: u64,
     /// First byte of the part in flight.
     at: u32,
-    step: Step,
+    step: BlockStep,
     /// Wrong bytes were seen once.
     reread: bool,
     /// Blocks with other bytes that a put has dropped, and how many bytes they had.
@@ -123,7 +123,7 @@ impl BlockOp {
     /// An operation of a checked request. Computes the check of a put.
     pub(crate) fn new(
         request: BlockRequest,
-        opened: Opened,
+        opened: OpenedNamespace,
         ticket: Ticket,
         tail: Option<Lease>,
     ) -> Self {
@@ -140,7 +140,7 @@ impl BlockOp {
             ticket,
             tail,
             at: 0,
-            step: Step::Moving,
+            step: BlockStep::Moving,
             reread: false,
             replaced: 0,
             replaced_bytes: 0,
@@ -169,7 +169,7 @@ impl BlockOp {
     /// Bytes that the next request of a put or get moves at most.
     fn part(&self) -> u32 {
         let whole = match self.step {
-            Step::Parts { block_bytes } => block_bytes,
+            BlockStep::Parts { block_bytes } => block_bytes,
             _ => u32::try_from(self.request.bytes).unwrap_or(u32::MAX),
         };
         debug_assert!(self.at < whole, "a part has bytes");
@@ -180,7 +180,7 @@ impl BlockOp {
     pub(crate) fn slot(&mut self) -> (kvrail_ring::Request, Option<Side<'_>>) {
         let (opcode, [lo, hi]) = (self.request.opcode, self.request.key.halves());
         let moves = matches!(opcode, Opcode::Put | Opcode::Get);
-        let aside = matches!(self.step, Step::Telling { .. } | Step::Dropping { .. });
+        let aside = matches!(self.step, BlockStep::Telling { .. } | BlockStep::Dropping { .. });
         let bytes = if moves && !aside { self.part() } else { 0 };
         if opcode == Opcode::Put && !aside {
             self.fill_tail(bytes);
@@ -193,11 +193,11 @@ impl BlockOp {
             (RegionId(0), 0)
         };
         let (opcode, check, flags) = match self.step {
-            Step::Telling { check } => (Opcode::Suspect, check, 0),
+            BlockStep::Telling { check } => (Opcode::Suspect, check, 0),
             // Durable, or what was replaced could come back after a crash.
-            Step::Dropping { check } => (Opcode::Drop, check, FLAG_DURABLE),
-            Step::Parts { .. } => (opcode, self.at.into(), self.request.flags | FLAG_PART),
-            Step::Moving => (opcode, self.check, self.request.flags),
+            BlockStep::Dropping { check } => (Opcode::Drop, check, FLAG_DURABLE),
+            BlockStep::Parts { .. } => (opcode, self.at.into(), self.request.flags | FLAG_PART),
+            BlockStep::Moving => (opcode, self.check, self.request.flags),
         };
         let page = self.tail.as_ref().map_or(0, |tail| tail.offset() / TAIL_BYTES);
         let keyed = KeyedRequest {
@@ -238,12 +238,12 @@ impl BlockOp {
     pub(crate) fn ended(&mut self, end: &CompletionSnapshot, verified: &mut Verified) -> Next {
         self.device_ns = self.device_ns.max(end.device_ns());
         self.queue_ns = self.queue_ns.max(end.queue_ns());
-        if matches!(self.step, Step::Telling { .. }) {
+        if matches!(self.step, BlockStep::Telling { .. }) {
             return Next::End(Status::Miss, BlockNote::Wrong, 0);
         }
         let stale = end.status() == Status::Stale;
         match self.request.opcode {
-            Opcode::Put if matches!(self.step, Step::Dropping { .. }) && !stale => {
+            Opcode::Put if matches!(self.step, BlockStep::Dropping { .. }) && !stale => {
                 self.dropped(end)
             }
             Opcode::Put if stale => Next::End(Status::Declined, BlockNote::Stale, 0),
@@ -288,7 +288,7 @@ impl BlockOp {
             return Next::End(Status::Declined, note, 0);
         }
         self.replaced += 1;
-        self.step = Step::Dropping { check };
+        self.step = BlockStep::Dropping { check };
         Next::Again
     }
 
@@ -297,7 +297,7 @@ impl BlockOp {
         match end.status() {
             Status::Ok | Status::Miss => {
                 self.replaced_bytes += dropped_bytes(end);
-                (self.at, self.step) = (0, Step::Moving);
+                (self.at, self.step) = (0, BlockStep::Moving);
                 Next::Again
             }
             status => Next::End(status, BlockNote::of(end), 0),
@@ -307,20 +307,20 @@ impl BlockOp {
     fn get_ended(&mut self, end: &CompletionSnapshot, verified: &mut Verified) -> Next {
         let (asked, moved) = (self.part(), end.bytes());
         match (end.status(), self.step) {
-            (Status::TooSmall, Step::Moving) if u64::from(moved) <= self.request.bytes => {
+            (Status::TooSmall, BlockStep::Moving) if u64::from(moved) <= self.request.bytes => {
                 if moved <= asked {
                     return Next::Bogus { asked, moved };
                 }
-                self.step = Step::Parts { block_bytes: moved };
+                self.step = BlockStep::Parts { block_bytes: moved };
                 Next::Again
             }
             // Another block is there since: it is too long, or its parts do not fit together.
-            (Status::TooSmall | Status::Invalid, Step::Parts { .. }) => self.begin_anew(),
+            (Status::TooSmall | Status::Invalid, BlockStep::Parts { .. }) => self.begin_anew(),
             (Status::TooSmall, _) => Next::End(Status::TooSmall, BlockNote::None, u64::from(moved)),
-            (Status::Ok, Step::Moving) if moved > 0 && moved <= asked => {
+            (Status::Ok, BlockStep::Moving) if moved > 0 && moved <= asked => {
                 self.verify(moved, end.checksum(), verified)
             }
-            (Status::Ok, Step::Parts { block_bytes }) if moved == asked => {
+            (Status::Ok, BlockStep::Parts { block_bytes }) if moved == asked => {
                 self.at += asked;
                 if self.at < block_bytes {
                     return Next::Again;
@@ -337,7 +337,7 @@ impl BlockOp {
         if std::mem::replace(&mut self.reread, true) {
             return Next::End(Status::Miss, BlockNote::None, 0);
         }
-        (self.at, self.step) = (0, Step::Moving);
+        (self.at, self.step) = (0, BlockStep::Moving);
         Next::Again
     }
 
@@ -361,7 +361,7 @@ impl BlockOp {
         }
         if self.reread || !verified.rereads() {
             verified.count_wrong();
-            self.step = Step::Telling { check };
+            self.step = BlockStep::Telling { check };
             return Next::Again;
         }
         verified.reread += 1;

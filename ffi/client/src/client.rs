@@ -11,7 +11,7 @@ use kvrail_protocol::{
     StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
-use kvrail_ring::{Epoch, PollerIndex, RegionId, Segment, SessionId};
+use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
 
 use crate::arena::{Arena, ArenaFacts};
 use crate::attach::{AttachOptions, attach};
@@ -19,7 +19,7 @@ use crate::block_op::TAIL_BYTES;
 use crate::error::ClientError;
 use crate::gpu::{self, GpuCache, GpuRegion};
 use crate::lease::Lease;
-use crate::mapping::Mapping;
+use crate::mapping::ProcessMapping;
 use crate::queue::{Parts, Queue};
 use crate::request::Request;
 use crate::route::VolumeRoute;
@@ -246,7 +246,7 @@ impl Client {
     /// `NotShared` when others cannot map that memory; otherwise as `import_arena`.
     pub fn import_mapping(&self, address: usize) -> Result<(Arena, usize), ClientError> {
         let not = |why| ClientError::NotShared { address, why };
-        let mapping = Mapping::of(address).ok_or_else(|| not("is not mapped"))?;
+        let mapping = ProcessMapping::of(address).ok_or_else(|| not("is not mapped"))?;
         if !mapping.is_shared_file() {
             return Err(not("is private to this process"));
         }
@@ -338,7 +338,7 @@ impl Client {
             ControlReply::QueueServed { queue: other } if other == queue => {}
             other => return Err(ClientError::protocol(format!("answer to a mapping: {other:?}"))),
         }
-        let segment = Segment::open(Arc::new(segment))?;
+        let segment = QueueSegment::open(Arc::new(segment))?;
         let routes = self.session.volumes().iter().map(VolumeRoute::new).collect();
         let parts = Parts { number: queue, segment, wake_fd, doorbells, routes, tails };
         Queue::assemble(Arc::clone(&self.session), parts)

@@ -21,13 +21,13 @@ use crate::error::ClientError;
 
 /// How a session ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct SessionEnd {
     pub(crate) reason: String,
     pub(crate) hardware: Hardware,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ControlState {
     buffer: PacketBuffer,
     last_seq: u64,
     /// Requests whose callers still wait.
@@ -45,11 +45,11 @@ pub(crate) struct Control {
     protocol: Version,
     /// The sidecar's release.
     sidecar: String,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     news: Condvar,
     timeout: Duration,
     pid: u32,
-    ended: OnceLock<Ended>,
+    ended: OnceLock<SessionEnd>,
     gone: AtomicBool,
     begun: Instant,
     /// When the socket was looked at for `was_seen`, since `begun`.
@@ -71,7 +71,7 @@ impl Control {
             channel,
             protocol: welcome.protocol,
             sidecar: welcome.sidecar.clone(),
-            state: Mutex::new(State { last_seq: HELLO_SEQ, ..State::default() }),
+            state: Mutex::new(ControlState { last_seq: HELLO_SEQ, ..ControlState::default() }),
             news: Condvar::new(),
             timeout,
             pid: std::process::id(),
@@ -133,7 +133,7 @@ impl Control {
     }
 
     /// How it ended.
-    pub(crate) fn ended(&self) -> Option<&Ended> {
+    pub(crate) fn ended(&self) -> Option<&SessionEnd> {
         self.ended.get()
     }
 
@@ -174,7 +174,7 @@ impl Control {
         std::process::id() == self.pid
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ControlState> {
         // Nothing under this lock panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,9 +261,9 @@ impl Control {
     /// Waits for something new: at the socket, or for the thread that waits there.
     fn wait<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ControlState>,
         left: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, ControlState> {
         if state.reading {
             let left = left.unwrap_or(Duration::from_secs(3600));
             let woken = self.news.wait_timeout(state, left);
@@ -286,7 +286,7 @@ impl Control {
     }
 
     /// Takes everything that has arrived.
-    fn absorb(&self, state: &mut State) {
+    fn absorb(&self, state: &mut ControlState) {
         loop {
             let packet = self.channel.receive::<SidecarMessage>(&mut state.buffer, FDS_MAX);
             let Packet { message, fds } = match packet.and_then(unspill) {
@@ -313,7 +313,7 @@ impl Control {
 
     /// Remembers how it ended; the first word counts.
     fn finish(&self, reason: String, hardware: Hardware) {
-        let _known = self.ended.set(Ended { reason, hardware });
+        let _known = self.ended.set(SessionEnd { reason, hardware });
         self.gone.store(true, Ordering::Release); // pairs with Acquire in `is_gone`
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum BogusCompletion {
 
 /// What a completion came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum CompletionEffect {
     /// A notice: nothing has ended.
     Notice,
     /// A slot was answered.
@@ -65,7 +65,7 @@ enum EntryState {
 /// An entry. The lease of a whole request stays here from submission to completion: it is moved in
 /// once and out once.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct InFlightEntry {
     /// `user_data` of its slot, or of the next one while the entry is free: index and generation.
     name: u64,
     /// Of a whole request or a block.
@@ -81,7 +81,7 @@ pub(crate) struct Entry {
     lease: Option<Lease>,
 }
 
-impl Entry {
+impl InFlightEntry {
     fn free(index: u32) -> Self {
         Self {
             name: u64::from(index),
@@ -136,7 +136,7 @@ impl Entry {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct InflightTable {
-    entries: Vec<Entry>,
+    entries: Vec<InFlightEntry>,
     /// The table's length when no entry is free.
     first_free: u32,
     /// Free entries.
@@ -157,7 +157,7 @@ impl InflightTable {
     pub(crate) fn new(depth: u32, tails: Vec<Lease>, latencies: QueueLatencies) -> Self {
         debug_assert!(tails.is_empty() || tails.len() == depth as usize, "a page for each entry");
         Self {
-            entries: (0..depth).map(Entry::free).collect(),
+            entries: (0..depth).map(InFlightEntry::free).collect(),
             first_free: 0,
             room: depth,
             joins: Joins::new(depth),
@@ -182,7 +182,7 @@ impl InflightTable {
 
     /// An entry for one more slot, if there is one. It is the slot's from now on.
     #[inline(always)]
-    pub(crate) fn claim(&mut self) -> Option<&mut Entry> {
+    pub(crate) fn claim(&mut self) -> Option<&mut InFlightEntry> {
         let entry = self.entries.get_mut(self.first_free as usize)?;
         let EntryState::Free { next } = entry.state else {
             debug_assert!(false, "the free list has free entries only");
@@ -278,7 +278,7 @@ impl InflightTable {
         lane: u16,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let name = completion.user_data();
         let index = u32::try_from(name & u64::from(u32::MAX)).expect("the low half");
         let entry = self.entries.get_mut(index as usize);
@@ -301,7 +301,7 @@ impl InflightTable {
                 queue_ns: completion.queue_ns(),
                 lease: entry.lease.take(),
             });
-            return Ok(Settled::Piece);
+            return Ok(CompletionEffect::Piece);
         }
         self.settle_other(index, *completion, sink)
     }
@@ -314,7 +314,7 @@ impl InflightTable {
         index: u32,
         completion: CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let entry = &self.entries[index as usize];
         let is_notice = completion.flags() & FLAG_NOTICE != 0;
         match entry.state {
@@ -330,7 +330,7 @@ impl InflightTable {
             }
             _ if is_notice => {
                 self.notice(index, sink);
-                Ok(Settled::Notice)
+                Ok(CompletionEffect::Notice)
             }
             EntryState::Block => self.block_answered(index, &completion, sink),
             EntryState::Whole | EntryState::Piece { .. } | EntryState::Keys(_) => {
@@ -345,7 +345,7 @@ impl InflightTable {
                 if short {
                     return Err(BogusCompletion::Short { asked, moved });
                 }
-                Ok(Settled::Piece)
+                Ok(CompletionEffect::Piece)
             }
         }
     }
@@ -362,13 +362,13 @@ impl InflightTable {
         index: u32,
         completion: &CompletionSnapshot,
         sink: &mut impl CompletionSink,
-    ) -> Result<Settled, BogusCompletion> {
+    ) -> Result<CompletionEffect, BogusCompletion> {
         let (op, verified) = self.blocks.get(index);
         let (end, bogus) = match op.ended(completion, verified) {
             Next::Again => {
                 self.entries[index as usize].rename();
                 self.blocks.send_again(index);
-                return Ok(Settled::Piece);
+                return Ok(CompletionEffect::Piece);
             }
             Next::End(status, note, bytes) => ((status, note, bytes), None),
             Next::Bogus { asked, moved } => {
@@ -378,7 +378,7 @@ impl InflightTable {
         };
         let long = op.reads() && end.2 >= LONG_BYTES;
         self.end_block(index, end, Hardware::Settled, sink);
-        bogus.map_or(Ok(if long { Settled::Long } else { Settled::Piece }), Err)
+        bogus.map_or(Ok(if long { CompletionEffect::Long } else { CompletionEffect::Piece }), Err)
     }
 
     fn end_block(

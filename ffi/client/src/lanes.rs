@@ -1,8 +1,8 @@
 //! A queue's lanes to all pollers, each with its doorbell.
 
-use kvrail_ring::{ClientLane, Doorbell, LaneFault, Ring, Side};
+use kvrail_ring::{ClientLane, Doorbell, LaneFault, RingBell, Side};
 
-use crate::inflight::{BogusCompletion, InflightTable, Settled};
+use crate::inflight::{BogusCompletion, CompletionEffect, InflightTable};
 use crate::sink::CompletionSink;
 
 /// Bytes of puts that are summed, about 20 us, before what was staged ahead of them is published: a
@@ -51,8 +51,8 @@ impl LaneEnd {
             let taken =
                 self.lane.take_into(|completion| match inflight.settle(index, &completion, sink) {
                     Ok(one) => {
-                        ended += u32::from(one != Settled::Notice);
-                        over = one == Settled::Long && until == Until::Long;
+                        ended += u32::from(one != CompletionEffect::Notice);
+                        over = one == CompletionEffect::Long && until == Until::Long;
                     }
                     Err(bogus) => {
                         ended += u32::from(matches!(bogus, BogusCompletion::Short { .. }));
@@ -75,13 +75,13 @@ impl LaneEnd {
 
 /// A place for one request in a lane.
 #[derive(Debug)]
-pub(crate) struct Room<'a> {
+pub(crate) struct LaneRoom<'a> {
     end: &'a mut LaneEnd,
     staged: &'a mut u64,
     bit: u64,
 }
 
-impl Room<'_> {
+impl LaneRoom<'_> {
     /// Writes a request into it; its poller sees it after `publish`.
     #[inline(always)]
     pub(crate) fn stage(self, slot: kvrail_ring::Request) {
@@ -100,7 +100,7 @@ impl Room<'_> {
 
 /// All lanes of a queue, by poller.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct QueueLanes {
     ends: Vec<LaneEnd>,
     /// Lanes with staged requests, one bit each.
     staged: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Lanes {
     summed: u64,
 }
 
-impl Lanes {
+impl QueueLanes {
     pub(crate) fn new(lanes: impl Iterator<Item = (ClientLane, Doorbell)>) -> Self {
         let end = |(lane, doorbell)| LaneEnd { lane, doorbell, outstanding: 0 };
         let ends: Vec<_> = lanes.map(end).collect();
@@ -122,10 +122,10 @@ impl Lanes {
 
     /// A lane that one more request fits into.
     #[inline(always)]
-    pub(crate) fn room(&mut self, lane: u16) -> Option<Room<'_>> {
+    pub(crate) fn room(&mut self, lane: u16) -> Option<LaneRoom<'_>> {
         let end = self.ends.get_mut(usize::from(lane))?;
         let staged = &mut self.staged;
-        end.lane.has_room().then_some(Room { end, staged, bit: 1 << lane })
+        end.lane.has_room().then_some(LaneRoom { end, staged, bit: 1 << lane })
     }
 
     /// Whether so many more requests fit into a lane.
@@ -153,7 +153,7 @@ impl Lanes {
         while self.staged != 0 {
             let end = &mut self.ends[self.staged.trailing_zeros() as usize];
             self.staged &= self.staged - 1;
-            if end.lane.publish() == Ring::Now {
+            if end.lane.publish() == RingBell::Now {
                 end.doorbell.ring();
             }
         }

@@ -9,7 +9,7 @@ use kvrail_store::{Chain, HOLD_MS_MAX};
 use crate::answers::{KeysAnswer, KeysName};
 use crate::error::ClientError;
 use crate::key::BlockKey;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 use crate::queue::Queue;
 use crate::store::Namespace;
 
@@ -113,7 +113,7 @@ impl Found {
 }
 
 /// Keys of one member, five at a time: where each stands in the question.
-type Group = ([u32; LOOKUP_KEYS], usize);
+type MemberKeys = ([u32; LOOKUP_KEYS], usize);
 
 /// A lookup that goes on while its thread does something else. [`Queue::poll`], or waiting, fetches
 /// its answers; [`Queue::poll_lookup`] takes them.
@@ -131,7 +131,7 @@ pub struct PendingLookup {
     /// What its answers are known by.
     number: u32,
     /// With their lanes, in the order in which they are asked for.
-    groups: Vec<(u16, Group)>,
+    groups: Vec<(u16, MemberKeys)>,
     /// Keys that are in groups.
     grouped: usize,
     /// Groups that were asked for.
@@ -385,7 +385,7 @@ impl PendingLookup {
     }
 
     /// The request for a group of keys.
-    fn slot(&self, opened: Opened, group: &Group) -> kvrail_ring::Request {
+    fn slot(&self, opened: OpenedNamespace, group: &MemberKeys) -> kvrail_ring::Request {
         let (places, count) = group;
         let mut lows = [0; LOOKUP_KEYS];
         for (low, place) in lows.iter_mut().zip(places) {
@@ -410,7 +410,7 @@ impl PendingLookup {
     }
 
     /// Groups the keys of one more wave by member, five at a time.
-    fn group(&mut self, opened: Opened) {
+    fn group(&mut self, opened: OpenedNamespace) {
         let (from, first) = (self.grouped, self.groups.len());
         debug_assert_eq!(self.sent, first, "waves follow each other");
         debug_assert!(from < self.keys.len(), "there are keys for one more wave");

@@ -9,7 +9,7 @@ use rustix::fs::{major, minor};
 
 /// A mapping of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
+pub(crate) struct ProcessMapping {
     begin: usize,
     end: usize,
     /// First byte in the file.
@@ -20,7 +20,7 @@ pub(crate) struct Mapping {
     path: PathBuf,
 }
 
-impl Mapping {
+impl ProcessMapping {
     /// The mapping that this address lies in.
     pub(crate) fn of(address: usize) -> Option<Self> {
         all().into_iter().find(|mapping| mapping.contains(address))
@@ -78,13 +78,13 @@ pub(crate) fn position(base: usize, bytes: usize, address: usize) -> Option<usiz
     inside(usize::try_from(position).ok()?).filter(|_| same)
 }
 
-fn all() -> Vec<Mapping> {
+fn all() -> Vec<ProcessMapping> {
     let text = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     text.lines().filter_map(parse).collect()
 }
 
 /// A line of `/proc/self/maps`: `begin-end mode offset device inode path`, see proc(5).
-fn parse(line: &str) -> Option<Mapping> {
+fn parse(line: &str) -> Option<ProcessMapping> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     let address = |text: &str| usize::from_str_radix(text, 16).ok();
     let mut words = line.split_ascii_whitespace();
@@ -93,12 +93,12 @@ fn parse(line: &str) -> Option<Mapping> {
     let (offset, device, inode) = (hexadecimal(words.next()?)?, words.next()?, words.next()?);
     let path = line.find('/').map_or_else(PathBuf::new, |at| PathBuf::from(&line[at..]));
     let file = (device.to_owned(), inode.parse().ok()?);
-    Some(Mapping { begin: address(begin)?, end: address(end)?, offset, shared, file, path })
+    Some(ProcessMapping { begin: address(begin)?, end: address(end)?, offset, shared, file, path })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mapping, parse};
+    use super::{ProcessMapping, parse};
 
     #[test]
     fn a_line_of_the_kernel() {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn this_process() {
         let value = 7_u8;
-        assert!(!Mapping::of((&raw const value).addr()).unwrap().is_shared_file());
-        assert_eq!(Mapping::of(8), None);
+        assert!(!ProcessMapping::of((&raw const value).addr()).unwrap().is_shared_file());
+        assert_eq!(ProcessMapping::of(8), None);
     }
 }

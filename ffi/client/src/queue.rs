@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{ControlReply, ControlRequest, Hardware};
-use kvrail_ring::{Doorbell, Segment, Status, TimedCall, watch_hangup};
+use kvrail_ring::{Doorbell, QueueSegment, Status, TimedCall, watch_hangup};
 
 use crate::answers::{KeysAnswer, KeysName};
 use crate::arena::Arena;
@@ -14,7 +14,7 @@ use crate::block_op::Verified;
 use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
 use crate::inflight::InflightTable;
-use crate::lanes::{LaneError, Lanes, Until};
+use crate::lanes::{LaneError, QueueLanes, Until};
 use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
 use crate::route::VolumeRoute;
@@ -42,7 +42,7 @@ const YIELD_AFTER: Duration = Duration::from_micros(5);
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) number: u32,
-    pub(crate) segment: Segment,
+    pub(crate) segment: QueueSegment,
     pub(crate) wake_fd: OwnedFd,
     pub(crate) doorbells: Vec<OwnedFd>,
     pub(crate) routes: Vec<VolumeRoute>,
@@ -85,7 +85,7 @@ pub struct Queue {
     session: Arc<Session>,
     number: u32,
     submitter: Submitter,
-    lanes: Lanes,
+    lanes: QueueLanes,
     inflight: InflightTable,
     /// Whose pages take the tails of blocks.
     tail_arena: Option<Arena>,
@@ -122,7 +122,7 @@ impl Queue {
             number,
             submitter: Submitter::new(session.tag(), routes),
             session,
-            lanes: Lanes::new(lanes.into_iter().zip(doorbells)),
+            lanes: QueueLanes::new(lanes.into_iter().zip(doorbells)),
             inflight: InflightTable::new(depth, tails, latencies),
             tail_arena,
             waiter: Waiter::new(sleep, wake_fd),

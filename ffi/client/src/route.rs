@@ -32,11 +32,11 @@ pub(crate) struct VolumeRoute {
     /// The lane of the only member.
     only: Option<u16>,
     /// Requests name keys, not places: no range is one.
-    content: Content,
+    content: RouteKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
+enum RouteKind {
     Raw,
     Store,
 }
@@ -63,7 +63,7 @@ impl VolumeRoute {
                 _ => None,
             },
             lanes: volume.info.pollers.clone(),
-            content: if volume.is_store() { Content::Store } else { Content::Raw },
+            content: if volume.is_store() { RouteKind::Store } else { RouteKind::Raw },
         }
     }
 
@@ -79,7 +79,7 @@ impl VolumeRoute {
         }
         match offset.checked_add(length) {
             Some(end) if end <= self.capacity => Ok(()),
-            _ if self.content == Content::Store => Err(SubmitErrorKind::IsStore),
+            _ if self.content == RouteKind::Store => Err(SubmitErrorKind::IsStore),
             _ => Err(SubmitErrorKind::BeyondEnd { offset, length, capacity: self.capacity }),
         }
     }

@@ -10,9 +10,9 @@ use kvrail_store::Members;
 use crate::error::ClientError;
 use crate::identity::Identity;
 use crate::key::BlockKey;
-use crate::opened::{Opened, SharedOpened};
+use crate::opened::{OpenedNamespace, SharedOpened};
 use crate::session::Session;
-use crate::tables::Shown;
+use crate::tables::PresenceTables;
 use crate::tag::ClientTag;
 use crate::volume::Volume;
 
@@ -23,15 +23,15 @@ pub struct Store {
     volume: Volume,
     info: StoreInfo,
     members: Members,
-    shown: Arc<Shown>,
+    shown: Arc<PresenceTables>,
 }
 
 /// A set of programs that share blocks: a name, and an identity that is the same for all. Cheap to
 /// clone.
 #[derive(Clone)]
-pub struct Namespace(Arc<Shared>);
+pub struct Namespace(Arc<SharedNamespace>);
 
-struct Shared {
+struct SharedNamespace {
     store: Store,
     name: String,
     identity: Identity,
@@ -91,7 +91,7 @@ impl Store {
         absent: Absent,
     ) -> Result<Namespace, ClientError> {
         let opened = self.ask_to_open(name, identity, absent)?;
-        Ok(Namespace(Arc::new(Shared {
+        Ok(Namespace(Arc::new(SharedNamespace {
             store: self.clone(),
             name: name.to_owned(),
             identity: identity.clone(),
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Its presence tables.
-    pub(crate) fn shown(&self) -> &Shown {
+    pub(crate) fn shown(&self) -> &PresenceTables {
         &self.shown
     }
 
@@ -127,7 +127,7 @@ impl Store {
         };
         match self.session.control().call("opening a namespace", ask, &[])?.message {
             ControlReply::Namespace { handle, uid, .. } => {
-                Ok(self.session.opened().note(Opened { handle, uid }))
+                Ok(self.session.opened().note(OpenedNamespace { handle, uid }))
             }
             other => Err(ClientError::protocol(format!("answer to a namespace: {other:?}"))),
         }
@@ -216,7 +216,7 @@ impl Namespace {
     /// # Errors
     /// As [`Store::namespace`].
     pub fn refresh(&self) -> Result<(), ClientError> {
-        let Shared { store, name, identity, .. } = &*self.0;
+        let SharedNamespace { store, name, identity, .. } = &*self.0;
         store.ask_to_open(name, identity, Absent::Create).map(drop)
     }
 
@@ -245,13 +245,13 @@ impl Namespace {
 
     /// A namespace without a sidecar.
     #[cfg(test)]
-    pub(crate) fn assumed(store: Store, opened: Opened) -> Self {
+    pub(crate) fn assumed(store: Store, opened: OpenedNamespace) -> Self {
         let identity = Identity::new([("model", "test")]).expect("it has a field");
         let name = "assumed".into();
-        Self(Arc::new(Shared { store, name, identity, opened: SharedOpened::new(opened) }))
+        Self(Arc::new(SharedNamespace { store, name, identity, opened: SharedOpened::new(opened) }))
     }
 
-    pub(crate) fn opened(&self) -> Opened {
+    pub(crate) fn opened(&self) -> OpenedNamespace {
         self.0.opened.get()
     }
 

@@ -7,11 +7,11 @@ use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
 use crate::block_request::BlockRequest;
 use crate::done::Ticket;
-use crate::inflight::{Entry, InflightTable};
+use crate::inflight::{InFlightEntry, InflightTable};
 use crate::joins::{Checksum, Origin};
-use crate::lanes::{LaneError, Lanes, Room};
+use crate::lanes::{LaneError, LaneRoom, QueueLanes};
 use crate::lease::Lease;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
 use crate::submit_error_kind::SubmitErrorKind;
@@ -65,7 +65,7 @@ pub(crate) trait Stage: Sized {
     fn stage(
         self,
         submitter: &mut Submitter,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, (Self, NotStaged)>;
 
@@ -80,7 +80,7 @@ impl Stage for Request {
     fn stage(
         self,
         submitter: &mut Submitter,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, (Self, NotStaged)> {
         match submitter.stage_plain(self, lanes, inflight) {
@@ -100,7 +100,7 @@ impl Stage for BlockRequest {
     fn stage(
         self,
         submitter: &mut Submitter,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, (Self, NotStaged)> {
         match submitter.place(&self, lanes, inflight) {
@@ -151,7 +151,7 @@ impl Submitter {
     fn stage_plain(
         &mut self,
         request: Request,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, Request> {
         if let Some(piece) = self.plain_piece(&request)
@@ -169,8 +169,8 @@ impl Submitter {
         &mut self,
         request: Request,
         piece: LanePiece,
-        entry: &mut Entry,
-        room: Room<'_>,
+        entry: &mut InFlightEntry,
+        room: LaneRoom<'_>,
     ) -> Ticket {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
@@ -202,7 +202,7 @@ impl Submitter {
     fn stage_other(
         &mut self,
         mut request: Request,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, (Request, NotStaged)> {
         self.stage_range(&mut request, lanes, inflight).map_err(|why| (request, why))
@@ -212,7 +212,7 @@ impl Submitter {
     fn stage_range(
         &mut self,
         request: &mut Request,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
         self.check_range(request)?;
@@ -272,7 +272,7 @@ impl Submitter {
     fn place(
         &self,
         request: &BlockRequest,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &InflightTable,
     ) -> Result<BlockPlace, NotStaged> {
         self.check_block(request)?;
@@ -292,7 +292,7 @@ impl Submitter {
         &mut self,
         request: BlockRequest,
         BlockPlace { opened, lane }: BlockPlace,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Ticket {
         if request.is_to_be_summed() {
@@ -334,7 +334,7 @@ impl Submitter {
     fn reserve_all(
         &self,
         request: &Request,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &InflightTable,
     ) -> Result<u32, NotStaged> {
         let capacity = inflight.capacity();
@@ -362,7 +362,7 @@ impl Submitter {
         &mut self,
         request: &mut Request,
         checksum: Checksum,
-        lanes: &mut Lanes,
+        lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, NotStaged> {
         let count = self.reserve_all(request, lanes, inflight)?;
@@ -383,7 +383,7 @@ impl Submitter {
 /// Makes sure that so many pieces fit into the table and a lane.
 fn reserve(
     (lane, pieces): (u16, u32),
-    lanes: &mut Lanes,
+    lanes: &mut QueueLanes,
     inflight: &InflightTable,
 ) -> Result<(), NotStaged> {
     if inflight.room() < pieces as usize {
@@ -395,7 +395,7 @@ fn reserve(
 /// Where the key of a request for a block lies.
 #[derive(Clone, Copy, Debug)]
 struct BlockPlace {
-    opened: Opened,
+    opened: OpenedNamespace,
     lane: u16,
 }
 
@@ -404,7 +404,7 @@ pub(crate) fn stage_keys(
     keys: KeysName,
     lane: u16,
     slot: kvrail_ring::Request,
-    lanes: &mut Lanes,
+    lanes: &mut QueueLanes,
     inflight: &mut InflightTable,
 ) -> Result<(), NotStaged> {
     reserve((lane, 1), lanes, inflight)?;
@@ -418,7 +418,7 @@ pub(crate) fn stage_keys(
 
 /// Stages the further requests of operations on blocks, as far as their lanes have room.
 pub(crate) fn stage_unsent(
-    lanes: &mut Lanes,
+    lanes: &mut QueueLanes,
     inflight: &mut InflightTable,
 ) -> Result<(), LaneError> {
     let mut at = 0;
@@ -434,7 +434,7 @@ pub(crate) fn stage_unsent(
 }
 
 /// Writes the present request of an operation on a block.
-fn stage_slot(room: Room<'_>, user_data: u64, op: &mut BlockOp) {
+fn stage_slot(room: LaneRoom<'_>, user_data: u64, op: &mut BlockOp) {
     let (slot, side) = op.slot();
     let slot = kvrail_ring::Request { user_data, ..slot };
     match side {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use kvrail_memory::View;
+use kvrail_memory::WordView;
 use kvrail_protocol::{ControlReply, ControlRequest};
 use kvrail_ring::{Presence, PresenceReader};
 use kvrail_store::Members;
@@ -33,7 +33,7 @@ impl Tables {
         let mut files = packet.fds.into_iter();
         let table = |bytes: u64| {
             let file = if bytes > 0 { files.next() } else { None };
-            file.map_or(Ok(None), |file| Ok(PresenceReader::new(View::open(file, bytes)?)))
+            file.map_or(Ok(None), |file| Ok(PresenceReader::new(WordView::open(file, bytes)?)))
         };
         let of = bytes.into_iter().map(table).collect::<Result<Vec<_>, ClientError>>()?;
         if of.len() != usize::from(members.count()) {
@@ -56,12 +56,12 @@ impl Tables {
 
 /// The tables of a store, once they were requested.
 #[derive(Default)]
-pub(crate) struct Shown {
+pub(crate) struct PresenceTables {
     tables: RwLock<Option<Arc<Tables>>>,
     tried: Mutex<Option<Instant>>,
 }
 
-impl Shown {
+impl PresenceTables {
     /// The tables; nothing where they cannot be had now.
     pub(crate) fn get(
         &self,
@@ -91,7 +91,7 @@ impl Shown {
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for PresenceTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("presence tables")
     }

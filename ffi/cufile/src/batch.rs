@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::abi::{IoEvent, IoParams, MODE_BATCH, OPCODE_READ, OPCODE_WRITE, Timespec};
 use crate::error::CuFileError;
-use crate::library::{Buffer, CuFile, Direction, File, check, signed};
+use crate::library::{Buffer, CuFile, File, TransferDirection, check, signed};
 use crate::status::BatchStatus;
 
 /// One transfer of a batch.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// The file.
     pub file: Arc<File>,
     /// First byte in the file.
@@ -42,27 +42,27 @@ pub struct Report {
 }
 
 /// A batch handle with room for a fixed number of entries, used again when all have ended.
-pub struct Batch {
+pub struct TransferBatch {
     library: Arc<CuFile>,
     handle: *mut c_void,
     params: Box<[IoParams]>,
     events: Box<[IoEvent]>,
     held: Box<[Option<Held>]>,
     open: u32,
-    state: State,
+    state: BatchState,
 }
 
 /// Files and buffers that an open entry keeps alive.
 type Held = (Arc<File>, Arc<Buffer>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BatchState {
     Usable,
     /// A call failed: the library may still use the entries.
     Retired,
 }
 
-impl Batch {
+impl TransferBatch {
     /// Sets a handle up; slow, so done at start.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Batch {
             events: vec![event; places].into(),
             held: (0..places).map(|_| None).collect(),
             open: 0,
-            state: State::Usable,
+            state: BatchState::Usable,
         })
     }
 
@@ -110,13 +110,13 @@ impl Batch {
     /// Whether it can take entries: all earlier ones ended, and no call failed.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.open == 0 && self.state == State::Usable
+        self.open == 0 && self.state == BatchState::Usable
     }
 
     /// Whether a call failed; it is never used again.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.state == State::Retired
+        self.state == BatchState::Retired
     }
 
     /// Hands all entries to the library.
@@ -139,8 +139,8 @@ impl Batch {
                 bytes: entry.bytes as usize,
                 file: entry.file.handle,
                 opcode: match entry.direction {
-                    Direction::Read => OPCODE_READ,
-                    Direction::Write => OPCODE_WRITE,
+                    TransferDirection::Read => OPCODE_READ,
+                    TransferDirection::Write => OPCODE_WRITE,
                 },
                 cookie: ptr::without_provenance_mut(index + 1),
             };
@@ -151,7 +151,7 @@ impl Batch {
         // SAFETY: the parameters live in this value, which leaks while entries are open; files and
         // buffers they name are held in `held`, the ranges were checked against the buffers.
         let got = unsafe { (self.library.table.batch_submit)(self.handle, count, params, 0) };
-        check("cuFileBatchIOSubmit", got).inspect_err(|_| self.state = State::Retired)?;
+        check("cuFileBatchIOSubmit", got).inspect_err(|_| self.state = BatchState::Retired)?;
         self.open = count;
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Batch {
                 &raw mut at_once,
             )
         };
-        check("cuFileBatchIOGetStatus", got).inspect_err(|_| self.state = State::Retired)?;
+        check("cuFileBatchIOGetStatus", got).inspect_err(|_| self.state = BatchState::Retired)?;
         for place in 0..(count as usize).min(self.events.len()) {
             let event = self.events[place];
             let status = BatchStatus(event.status);
@@ -203,7 +203,7 @@ impl Batch {
     }
 }
 
-impl fmt::Debug for Batch {
+impl fmt::Debug for TransferBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("capacity", &self.capacity())
@@ -215,11 +215,11 @@ impl fmt::Debug for Batch {
 
 // SAFETY: a batch is used by one thread at a time; its pointers are the library's names and the
 // arrays it owns.
-unsafe impl Send for Batch {}
+unsafe impl Send for TransferBatch {}
 
-impl Drop for Batch {
+impl Drop for TransferBatch {
     fn drop(&mut self) {
-        if self.open == 0 && self.state == State::Usable {
+        if self.open == 0 && self.state == BatchState::Usable {
             // SAFETY: no entry is open, so the library holds nothing of it.
             unsafe { (self.library.table.batch_destroy)(self.handle) }
             return;

@@ -15,7 +15,7 @@ mod library;
 mod status;
 mod table;
 
-pub use batch::{Batch, Entry, Report};
+pub use batch::{Entry, Report, TransferBatch};
 pub use error::CuFileError;
-pub use library::{Buffer, Compat, CuFile, Direction, File, Properties};
+pub use library::{Buffer, Compat, CuFile, File, Properties, TransferDirection};
 pub use status::{BatchStatus, OpStatus};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::abi::{CallError, Descriptor, DriverProperties, KIND_FD};
 use crate::error::CuFileError;
 use crate::status::OpStatus;
-use crate::table::Table;
+use crate::table::FunctionTable;
 
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` of the parameters that hold a truth value.
 const PARAMETER_ALLOW_COMPAT: u32 = 1;
@@ -55,7 +55,7 @@ impl Properties {
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TransferDirection {
     /// File to GPU memory.
     Read,
     /// GPU memory to file.
@@ -65,7 +65,7 @@ pub enum Direction {
 /// libcufile with its driver open.
 #[derive(Debug)]
 pub struct CuFile {
-    pub(crate) table: Table,
+    pub(crate) table: FunctionTable,
 }
 
 /// Turns a returned status into a result.
@@ -83,7 +83,7 @@ impl CuFile {
     /// # Errors
     /// `CuFileError` when the library or a function is missing or the driver cannot be opened.
     pub fn open(compat: Compat) -> Result<Arc<Self>, CuFileError> {
-        let table = Table::load()?;
+        let table = FunctionTable::load()?;
         let allowed = compat == Compat::Allowed;
         // SAFETY: plain values; allowed before the driver is open.
         let set = unsafe { (table.set_bool)(PARAMETER_ALLOW_COMPAT, allowed) };
@@ -175,7 +175,7 @@ impl CuFile {
     /// A cuFile status, or INTERNAL_ERROR with the negative number the call returned.
     pub fn transfer(
         &self,
-        direction: Direction,
+        direction: TransferDirection,
         (file, file_offset): (&File, u64),
         (buffer, buffer_offset): (&Buffer, u64),
         bytes: usize,
@@ -185,16 +185,16 @@ impl CuFile {
         let moved = match direction {
             // SAFETY: file and buffer are registered while they are borrowed here; the range lies
             // within the buffer, checked above.
-            Direction::Read => unsafe {
+            TransferDirection::Read => unsafe {
                 (self.table.read)(file.handle, buffer.base, bytes, at, inside)
             },
             // SAFETY: as for the read.
-            Direction::Write => unsafe {
+            TransferDirection::Write => unsafe {
                 (self.table.write)(file.handle, buffer.base, bytes, at, inside)
             },
         };
         usize::try_from(moved).map_err(|_| CuFileError::Call {
-            call: if direction == Direction::Read { "cuFileRead" } else { "cuFileWrite" },
+            call: if direction == TransferDirection::Read { "cuFileRead" } else { "cuFileWrite" },
             status: OpStatus(i32::try_from(-moved).unwrap_or(OpStatus::INTERNAL_ERROR.0)),
             cuda: 0,
         })

@@ -22,13 +22,13 @@ macro_rules! table {
     ($($field:ident: $symbol:literal fn($($argument:ty),*) $(-> $output:ty)?;)*) => {
         /// Functions of libcufile.
         #[derive(Debug)]
-        pub(crate) struct Table {
+        pub(crate) struct FunctionTable {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) $(-> $output)?,)*
             /// The file they are from.
             pub(crate) library: &'static str,
         }
 
-        impl Table {
+        impl FunctionTable {
             /// Loads the library.
             pub(crate) fn load() -> Result<Self, CuFileError> {
                 let (name, library) = open()?;

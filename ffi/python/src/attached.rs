@@ -12,13 +12,13 @@ use crate::errors::from_reason;
 /// An attached region and the Python objects whose memory it is. However it ends, they are let go
 /// only when the sidecar has let go.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct AttachedRegion {
     region: Arc<kvrail_client::GpuRegion>,
     keep: Option<Py<PyAny>>,
     detached: OnceLock<()>,
 }
 
-impl Attached {
+impl AttachedRegion {
     pub(crate) fn new(region: kvrail_client::GpuRegion, keep: Py<PyAny>) -> Self {
         Self { region: Arc::new(region), keep: Some(keep), detached: OnceLock::new() }
     }
@@ -46,7 +46,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedRegion {
     fn drop(&mut self) {
         if self.detached.get().is_some() {
             return;

@@ -7,29 +7,29 @@ use kvrail_client::{Arena, GpuRange, Lease, Queue, Request, SubmitErrorKind, Vol
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::attached::Attached;
+use crate::attached::AttachedRegion;
 use crate::completion::Completion;
 use crate::errors::raised::{RequestError, TimedOutError};
 use crate::errors::{from_reason, from_status};
 use crate::memory::named;
 use crate::numbers::Numbers;
-use crate::options::Options;
+use crate::options::RequestOptions;
 use crate::session::Session;
 use crate::wait::{deadline, wait_for};
 
 /// What the requests of a batch do.
 #[derive(Clone, Debug)]
 pub(crate) enum RangeWork {
-    Read(Moves),
-    Write(Moves),
+    Read(RangeMoves),
+    Write(RangeMoves),
     Flush,
     Discard { offset: u64, length: u64 },
 }
 
 /// Where bytes come from and go to.
 #[derive(Clone, Debug)]
-pub(crate) struct Moves {
-    memory: Memory,
+pub(crate) struct RangeMoves {
+    memory: BatchMemory,
     offsets: Numbers,
     /// First byte in the arena, or in each block.
     positions: Numbers,
@@ -38,34 +38,34 @@ pub(crate) struct Moves {
 
 /// Whose bytes.
 #[derive(Clone, Debug)]
-enum Memory {
+enum BatchMemory {
     Arena(Arc<Arena>),
-    Blocks(Arc<Attached>, Numbers),
+    Blocks(Arc<AttachedRegion>, Numbers),
 }
 
 /// A range of memory that a request takes along.
-enum Range {
+enum MemoryRange {
     Arena(Lease),
     Block(GpuRange),
 }
 
-impl Moves {
+impl RangeMoves {
     /// One range.
     pub(crate) fn one(arena: Arc<Arena>, offset: u64, length: u64, position: u64) -> Self {
         let [offsets, positions, lengths] = [offset, position, length].map(Numbers::One);
-        Self { memory: Memory::Arena(arena), offsets, positions, lengths }
+        Self { memory: BatchMemory::Arena(arena), offsets, positions, lengths }
     }
 
     /// Blocks of a region, or the same part of each: first byte and bytes.
     pub(crate) fn blocks(
-        region: Arc<Attached>,
+        region: Arc<AttachedRegion>,
         offsets: &Bound<'_, PyAny>,
         blocks: &Bound<'_, PyAny>,
         part: Option<(u64, u64)>,
     ) -> PyResult<Self> {
         let (start, length) = part.unwrap_or((0, region.block_bytes()));
         let offsets = Numbers::read("offsets", offsets)?;
-        let memory = Memory::Blocks(region, Numbers::read("blocks", blocks)?);
+        let memory = BatchMemory::Blocks(region, Numbers::read("blocks", blocks)?);
         let [positions, lengths] = [start, length].map(Numbers::One);
         Ok(Self { memory, offsets, positions, lengths })
     }
@@ -78,7 +78,7 @@ impl Moves {
         lengths: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         Ok(Self {
-            memory: Memory::Arena(arena),
+            memory: BatchMemory::Arena(arena),
             offsets: Numbers::read("offsets", offsets)?,
             positions: Numbers::read("positions", positions)?,
             lengths: Numbers::read("length", lengths)?,
@@ -86,21 +86,21 @@ impl Moves {
     }
 
     /// The memory of the range with this number.
-    fn range(&self, index: usize) -> PyResult<Range> {
+    fn range(&self, index: usize) -> PyResult<MemoryRange> {
         let (position, length) = (self.positions.get(index), self.lengths.get(index));
         match &self.memory {
-            Memory::Arena(arena) => named(arena, position, length).map(Range::Arena),
-            Memory::Blocks(region, blocks) => {
-                region.range(blocks.get(index), position, length).map(Range::Block)
+            BatchMemory::Arena(arena) => named(arena, position, length).map(MemoryRange::Arena),
+            BatchMemory::Blocks(region, blocks) => {
+                region.range(blocks.get(index), position, length).map(MemoryRange::Block)
             }
         }
     }
 
     /// How many ranges; all arrays must agree.
-    fn count(&self, options: &Options) -> PyResult<usize> {
+    fn count(&self, options: &RequestOptions) -> PyResult<usize> {
         let blocks = match &self.memory {
-            Memory::Arena(_) => None,
-            Memory::Blocks(_, blocks) => blocks.count(),
+            BatchMemory::Arena(_) => None,
+            BatchMemory::Blocks(_, blocks) => blocks.count(),
         };
         let said = [
             ("blocks", blocks),
@@ -123,20 +123,20 @@ impl Moves {
 
 /// Requests that are submitted together.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct RequestBatch {
     volume: Volume,
     work: RangeWork,
-    options: Options,
+    options: RequestOptions,
     count: usize,
 }
 
-impl Batch {
+impl RequestBatch {
     pub(crate) fn new(
         volume: &Volume,
         work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let options = Options::read(options)?;
+        let options = RequestOptions::read(options)?;
         let count = match &work {
             RangeWork::Read(moves) | RangeWork::Write(moves) => moves.count(&options)?,
             RangeWork::Flush | RangeWork::Discard { .. } => 1,
@@ -146,17 +146,17 @@ impl Batch {
 
     /// The request with this number.
     fn build(&self, index: usize) -> PyResult<Request> {
-        let (volume, moves) = (&self.volume, |moves: &Moves| -> PyResult<_> {
+        let (volume, moves) = (&self.volume, |moves: &RangeMoves| -> PyResult<_> {
             Ok((moves.offsets.get(index), moves.range(index)?))
         });
         let request = match &self.work {
             RangeWork::Read(all) => match moves(all)? {
-                (offset, Range::Arena(lease)) => Request::read(volume, offset, lease),
-                (offset, Range::Block(range)) => Request::read_gpu(volume, offset, range),
+                (offset, MemoryRange::Arena(lease)) => Request::read(volume, offset, lease),
+                (offset, MemoryRange::Block(range)) => Request::read_gpu(volume, offset, range),
             },
             RangeWork::Write(all) => match moves(all)? {
-                (offset, Range::Arena(lease)) => Request::write(volume, offset, lease),
-                (offset, Range::Block(range)) => Request::write_gpu(volume, offset, range),
+                (offset, MemoryRange::Arena(lease)) => Request::write(volume, offset, lease),
+                (offset, MemoryRange::Block(range)) => Request::write_gpu(volume, offset, range),
             },
             RangeWork::Flush => Request::flush(&self.volume),
             RangeWork::Discard { offset, length } => {
@@ -214,15 +214,15 @@ impl Batch {
     /// Submits all requests, waits for all, and returns their ends in order.
     pub(crate) fn run(&self, py: Python<'_>, session: &Session) -> PyResult<Vec<Completion>> {
         let mut queue = session.borrow_queue(py)?;
-        let outcome = Run::new(self).drive(py, (&mut queue, session));
+        let outcome = BatchRun::new(self).drive(py, (&mut queue, session));
         session.return_queue(queue);
         outcome
     }
 }
 
 /// A batch while it is waited for. The queue may still bring ends of calls that were interrupted.
-struct Run<'a> {
-    batch: &'a Batch,
+struct BatchRun<'a> {
+    batch: &'a RequestBatch,
     first: Option<u64>,
     submitted: usize,
     ended: usize,
@@ -230,8 +230,8 @@ struct Run<'a> {
     until: Option<Instant>,
 }
 
-impl<'a> Run<'a> {
-    fn new(batch: &'a Batch) -> Self {
+impl<'a> BatchRun<'a> {
+    fn new(batch: &'a RequestBatch) -> Self {
         let ends = (0..batch.count).map(|_| None).collect();
         let until = deadline(batch.options.timeout);
         Self { batch, first: None, submitted: 0, ended: 0, ends, until }

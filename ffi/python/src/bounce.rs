@@ -15,11 +15,11 @@ const BYTES: usize = 16 << 20;
 /// The arenas, made when they are needed: a longer one where a longer block comes.
 #[derive(Debug, Default)]
 pub(crate) struct Bounce {
-    made: Arc<Made>,
+    made: Arc<BounceArenas>,
 }
 
 #[derive(Debug, Default)]
-struct Made {
+struct BounceArenas {
     arenas: Mutex<Vec<Arc<Arena>>>,
     /// Held by the thread that makes one, so that not all threads make theirs.
     making: Mutex<()>,
@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Made {
+impl BounceArenas {
     fn has_room(&self, bytes: usize) -> bool {
         lock(&self.arenas).iter().any(|arena| arena.bytes() >= bytes)
     }

@@ -16,7 +16,7 @@ use crate::results::{Found, Results};
 
 /// An end that waits to be handed out.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum FlightEnd {
     /// Of a request for a range, or a notice.
     Range(Completed),
     /// Of the group with this ticket.
@@ -38,7 +38,7 @@ pub(crate) struct Question {
 }
 
 /// A lookup that has ended.
-pub(crate) type Answer = (u32, Question, Result<kvrail_client::Found, ClientError>);
+pub(crate) type EndedLookup = (u32, Question, Result<kvrail_client::Found, ClientError>);
 
 /// A queue with what it has in flight. The queue is dropped first: what is in flight has memory of
 /// the others.
@@ -53,7 +53,7 @@ pub(crate) struct Flight {
     lookups: BTreeMap<u32, (Question, PendingLookup)>,
     done: Vec<Completed>,
     /// In the order in which they ended.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<FlightEnd>,
     last_ticket: u32,
 }
 
@@ -162,7 +162,7 @@ impl Flight {
 
     /// Takes what has completed, and submits what there is room for then. Returns the groups and
     /// the lookups that have ended.
-    pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<Answer>) {
+    pub(crate) fn poll(&mut self) -> (Vec<(u32, Group)>, Vec<EndedLookup>) {
         // What was in flight at most: whoever polls gets back to its work.
         for _ in 0..self.queue.outstanding().max(1) {
             let came = self.queue.poll_some(&mut self.done);
@@ -170,7 +170,7 @@ impl Flight {
                 // A queue of a volume has no groups, and one of a namespace no ranges.
                 if self.ranges > 0 {
                     self.ranges -= usize::from(!done.is_notice());
-                    self.ended.push_back(Ended::Range(done));
+                    self.ended.push_back(FlightEnd::Range(done));
                 } else if let Some(group) = self.groups.get_mut(&Group::number_of(&done)) {
                     group.take(done);
                 }
@@ -188,7 +188,7 @@ impl Flight {
     }
 
     /// The lookups that have ended, or whose time is over.
-    fn answers(&mut self) -> Vec<Answer> {
+    fn answers(&mut self) -> Vec<EndedLookup> {
         let Self { queue, lookups, .. } = self;
         let mut over = Vec::new();
         for (ticket, (question, pending)) in &mut *lookups {
@@ -222,12 +222,12 @@ impl Flight {
     }
 
     /// Keeps an end, to be handed out.
-    pub(crate) fn keep(&mut self, end: Ended) {
+    pub(crate) fn keep(&mut self, end: FlightEnd) {
         self.ended.push_back(end);
     }
 
     /// Hands out up to `most`, in the order in which they ended.
-    pub(crate) fn hand_out(&mut self, most: Option<usize>) -> Vec<Ended> {
+    pub(crate) fn hand_out(&mut self, most: Option<usize>) -> Vec<FlightEnd> {
         let count = most.unwrap_or(usize::MAX).min(self.ended.len());
         self.ended.drain(..count).collect()
     }

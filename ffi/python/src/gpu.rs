@@ -7,7 +7,7 @@ use kvrail_client::{Fragment, GpuCache, GpuMemory};
 use pyo3::prelude::*;
 
 use crate::ask::ask;
-use crate::attached::Attached;
+use crate::attached::AttachedRegion;
 use crate::closable::Closable;
 use crate::errors::raised::LayoutError;
 use crate::errors::{detached, from_client};
@@ -20,7 +20,7 @@ use crate::volume_object::Volume;
 #[derive(Debug)]
 pub(crate) struct GpuRegion {
     session: Arc<Session>,
-    cell: Arc<Closable<Attached>>,
+    cell: Arc<Closable<AttachedRegion>>,
     /// Of the region; they outlive it.
     region: Arc<kvrail_client::GpuRegion>,
 }
@@ -60,7 +60,7 @@ fn exported(memory: &Bound<'_, PyAny>) -> PyResult<GpuMemory> {
 pub(crate) fn attach(session: &Arc<Session>, layout: &Bound<'_, PyAny>) -> PyResult<GpuRegion> {
     let (client, cache) = (session.client()?, cache(layout)?);
     let keep = layout.getattr("keep")?.unbind();
-    let attach = move || client.attach_gpu(cache).map(|region| Attached::new(region, keep));
+    let attach = move || client.attach_gpu(cache).map(|region| AttachedRegion::new(region, keep));
     let attached = ask(layout.py(), attach, drop)?.map_err(from_client)?;
     let region = Arc::clone(attached.region());
     Ok(GpuRegion { session: Arc::clone(session), cell: session.add_region(attached), region })
@@ -68,7 +68,7 @@ pub(crate) fn attach(session: &Arc<Session>, layout: &Bound<'_, PyAny>) -> PyRes
 
 impl GpuRegion {
     /// The region, while it is attached, in the process that attached it.
-    pub(crate) fn get(&self) -> PyResult<Arc<Attached>> {
+    pub(crate) fn get(&self) -> PyResult<Arc<AttachedRegion>> {
         self.session.birth().check()?;
         self.cell.get()
     }

@@ -9,12 +9,12 @@ use crate::results::{Found, Results};
 #[derive(Debug)]
 pub(crate) struct GroupEnd {
     ticket: u32,
-    outcome: Outcome,
+    outcome: GroupOutcome,
 }
 
 /// What a group or a lookup came to.
 #[derive(Debug)]
-enum Outcome {
+enum GroupOutcome {
     Results(PyResult<Py<Results>>),
     Found(PyResult<Py<Found>>),
 }
@@ -22,12 +22,15 @@ enum Outcome {
 impl GroupEnd {
     /// The end of a put, get or drop.
     pub(crate) fn of_group(py: Python<'_>, ticket: u32, results: PyResult<Results>) -> Self {
-        Self { ticket, outcome: Outcome::Results(results.and_then(|results| Py::new(py, results))) }
+        Self {
+            ticket,
+            outcome: GroupOutcome::Results(results.and_then(|results| Py::new(py, results))),
+        }
     }
 
     /// The end of a lookup.
     pub(crate) fn of_lookup(py: Python<'_>, ticket: u32, found: PyResult<Found>) -> Self {
-        Self { ticket, outcome: Outcome::Found(found.and_then(|found| Py::new(py, found))) }
+        Self { ticket, outcome: GroupOutcome::Found(found.and_then(|found| Py::new(py, found))) }
     }
 }
 
@@ -41,25 +44,25 @@ impl GroupEnd {
     #[getter]
     fn results(&self, py: Python<'_>) -> PyResult<Option<Py<Results>>> {
         match &self.outcome {
-            Outcome::Results(Ok(results)) => Ok(Some(results.clone_ref(py))),
-            Outcome::Results(Err(error)) => Err(error.clone_ref(py)),
-            Outcome::Found(_) => Ok(None),
+            GroupOutcome::Results(Ok(results)) => Ok(Some(results.clone_ref(py))),
+            GroupOutcome::Results(Err(error)) => Err(error.clone_ref(py)),
+            GroupOutcome::Found(_) => Ok(None),
         }
     }
 
     #[getter]
     fn found(&self, py: Python<'_>) -> PyResult<Option<Py<Found>>> {
         match &self.outcome {
-            Outcome::Results(_) => Ok(None),
-            Outcome::Found(Ok(found)) => Ok(Some(found.clone_ref(py))),
-            Outcome::Found(Err(error)) => Err(error.clone_ref(py)),
+            GroupOutcome::Results(_) => Ok(None),
+            GroupOutcome::Found(Ok(found)) => Ok(Some(found.clone_ref(py))),
+            GroupOutcome::Found(Err(error)) => Err(error.clone_ref(py)),
         }
     }
 
     fn __repr__(&self) -> String {
         let kind = match self.outcome {
-            Outcome::Results(_) => "group",
-            Outcome::Found(_) => "lookup",
+            GroupOutcome::Results(_) => "group",
+            GroupOutcome::Found(_) => "lookup",
         };
         format!("<kvrail.GroupEnd of {kind} {}>", self.ticket)
     }

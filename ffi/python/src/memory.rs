@@ -217,7 +217,7 @@ struct Versioned {
 }
 
 /// What a tensor keeps alive until its consumer calls the deleter, in whatever thread.
-struct Kept {
+struct KeptMemory {
     shape: [i64; 1],
     _memory: Arc<dyn Pinned>,
 }
@@ -230,9 +230,9 @@ const DLPACK_UNSIGNED: u8 = 1;
 const PLAIN: &CStr = c"dltensor";
 const WITH_VERSION: &CStr = c"dltensor_versioned";
 
-fn tensor(memory: &Arc<dyn Pinned>) -> PyResult<(Tensor, *mut Kept)> {
+fn tensor(memory: &Arc<dyn Pinned>) -> PyResult<(Tensor, *mut KeptMemory)> {
     let shape = [i64::try_from(memory.bytes())?];
-    let kept = Box::into_raw(Box::new(Kept { shape, _memory: Arc::clone(memory) }));
+    let kept = Box::into_raw(Box::new(KeptMemory { shape, _memory: Arc::clone(memory) }));
     let tensor = Tensor {
         data: memory.base().as_ptr().cast(),
         device_type: DLPACK_CPU,
@@ -255,7 +255,7 @@ unsafe extern "C" fn delete_plain(managed: *mut Managed) {
     // SAFETY: made by `Box::into_raw`; consumers call the deleter once.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: its context was made the same way.
-    drop(unsafe { Box::from_raw(managed.context.cast::<Kept>()) });
+    drop(unsafe { Box::from_raw(managed.context.cast::<KeptMemory>()) });
 }
 
 /// # Safety
@@ -264,7 +264,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     // SAFETY: made by `Box::into_raw`; consumers call the deleter once.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: its context was made the same way.
-    drop(unsafe { Box::from_raw(managed.context.cast::<Kept>()) });
+    drop(unsafe { Box::from_raw(managed.context.cast::<KeptMemory>()) });
 }
 
 /// A capsule that was never consumed still has its name: then its tensor is deleted with it.

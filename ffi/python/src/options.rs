@@ -12,7 +12,7 @@ use crate::numbers::Numbers;
 
 /// Keyword arguments of reads and writes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct RequestOptions {
     class: Class,
     durable: Option<()>,
     checksum: Option<()>,
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     pub(crate) tag: u64,
 }
 
-impl Options {
+impl RequestOptions {
     pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut options = Self::default();
         for (key, value) in given.into_iter().flatten() {

@@ -23,7 +23,7 @@ pub(crate) enum Use {
 
 /// The memory of one block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct MemoryPlace {
     /// Which arena, or which of the memories outside.
     owner: u32,
     at: Location,
@@ -45,7 +45,7 @@ enum Location {
 pub(crate) struct Places {
     arenas: Vec<Arc<Arena>>,
     outside: Vec<Outside>,
-    places: Vec<Place>,
+    places: Vec<MemoryPlace>,
 }
 
 /// Where a block's bytes are, for a request.
@@ -93,7 +93,7 @@ impl Places {
 
     /// Room for one block of up to so many bytes.
     pub(crate) fn room(bytes: usize) -> Self {
-        Self { places: vec![Place { owner: 0, at: Location::Room, bytes }], ..Self::none() }
+        Self { places: vec![MemoryPlace { owner: 0, at: Location::Room, bytes }], ..Self::none() }
     }
 
     /// Memory for one block.
@@ -139,7 +139,7 @@ impl Places {
                 )));
             }
             let at = Location::Arena(usize::try_from(position)?);
-            self.places.push(Place { owner, at, bytes: usize::try_from(bytes)? });
+            self.places.push(MemoryPlace { owner, at, bytes: usize::try_from(bytes)? });
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Places {
         });
         let last = u32::try_from(self.outside.len() - 1).expect("memory for so many is not there");
         let (owner, at) = found.last().unwrap_or((last, Location::Row(row)));
-        self.places.push(Place { owner, at, bytes });
+        self.places.push(MemoryPlace { owner, at, bytes });
     }
 
     /// No two blocks may be got into the same bytes: one would be taken for the other.
@@ -252,7 +252,7 @@ impl Places {
 
     /// A block's memory.
     pub(crate) fn get(&self, index: usize) -> Result<Bytes<'_>, ClientError> {
-        let Place { owner, at, bytes } = self.places[index];
+        let MemoryPlace { owner, at, bytes } = self.places[index];
         match at {
             Location::Arena(position) => {
                 lent(&self.arenas[owner as usize], position, bytes).map(Bytes::Lent)

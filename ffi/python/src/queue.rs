@@ -12,12 +12,12 @@ use pyo3::types::{PyDict, PyRange, PyType};
 
 use crate::arena::Arena;
 use crate::ask::{SLICE, ask};
-use crate::batch::{Batch, Moves, RangeWork};
+use crate::batch::{RangeMoves, RangeWork, RequestBatch};
 use crate::closable::Closable;
 use crate::completion::Completion;
 use crate::errors::from_client;
 use crate::errors::raised::{KvrailError, QueueBusyError, QueueFullError};
-use crate::flight::{Answer, Ended, Flight, Question};
+use crate::flight::{EndedLookup, Flight, FlightEnd, Question};
 use crate::gpu::GpuRegion;
 use crate::group::{BlockWork, Group};
 use crate::group_end::GroupEnd;
@@ -74,7 +74,7 @@ fn reopen(py: Python<'_>, space: &Namespace, raised: &mut PyResult<()>) -> PyRes
 fn take_answer(
     py: Python<'_>,
     flight: &mut Flight,
-    (ticket, question, outcome): Answer,
+    (ticket, question, outcome): EndedLookup,
     raised: &mut PyResult<()>,
 ) {
     let outcome = match outcome {
@@ -88,7 +88,7 @@ fn take_answer(
         }
         outcome => outcome.map(Found::new).map_err(from_client),
     };
-    flight.keep(Ended::Lookup(ticket, outcome));
+    flight.keep(FlightEnd::Lookup(ticket, outcome));
 }
 
 /// Up to `most` ends, as Python's objects.
@@ -98,11 +98,11 @@ fn hand_out<'py>(
     most: Option<usize>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let object = |end| match end {
-        Ended::Range(done) => Completion::from(done).into_bound_py_any(py),
-        Ended::Group(ticket, results) => {
+        FlightEnd::Range(done) => Completion::from(done).into_bound_py_any(py),
+        FlightEnd::Group(ticket, results) => {
             GroupEnd::of_group(py, ticket, results).into_bound_py_any(py)
         }
-        Ended::Lookup(ticket, found) => {
+        FlightEnd::Lookup(ticket, found) => {
             GroupEnd::of_lookup(py, ticket, found).into_bound_py_any(py)
         }
     };
@@ -158,7 +158,7 @@ impl Queue {
         work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<u64>, usize)> {
-        let batch = Batch::new(self.volume()?, work, options)?;
+        let batch = RequestBatch::new(self.volume()?, work, options)?;
         let queue = self.get()?;
         let mut held = hold(&queue)?;
         held.submit_ranges(|queue| batch.submit(py, queue, 0))
@@ -207,7 +207,7 @@ impl Queue {
             self.session.count_copied(group.copied_bytes());
             let stale = group.is_stale();
             let opened = if stale { reopen(py, group.space(), &mut raised) } else { Ok(()) };
-            flight.keep(Ended::Group(ticket, opened.map(|()| group.into_results())));
+            flight.keep(FlightEnd::Group(ticket, opened.map(|()| group.into_results())));
         }
         answers.into_iter().for_each(|answer| take_answer(py, flight, answer, &mut raised));
         if flight.cleared().next().is_some() {
@@ -232,7 +232,7 @@ impl Queue {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.submit_one(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -245,7 +245,7 @@ impl Queue {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.submit_one(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -258,7 +258,7 @@ impl Queue {
         length: &Bound<'py, PyAny>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.submit_many(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -271,7 +271,7 @@ impl Queue {
         length: &Bound<'py, PyAny>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.submit_many(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -284,7 +284,7 @@ impl Queue {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.submit_many(region.py(), RangeWork::Read(moves), options)
     }
 
@@ -297,7 +297,7 @@ impl Queue {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyRange>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.submit_many(region.py(), RangeWork::Write(moves), options)
     }
 

@@ -185,11 +185,11 @@ fn lookup_with(
     asked: Asked,
 ) -> PyResult<Found> {
     let mut outcome = find(py, (queue, session), question, asked);
-    if let Err(Failure::Stale) = outcome {
+    if let Err(LookupFailure::Stale) = outcome {
         refresh(py, question.0)?;
         outcome = find(py, (queue, session), question, asked);
     }
-    outcome.map_err(Failure::into_error)
+    outcome.map_err(LookupFailure::into_error)
 }
 
 /// Ends holds. Those of a namespace that was cleared have ended.
@@ -206,19 +206,19 @@ pub(crate) fn release(
     });
     session.return_queue(queue);
     match outcome {
-        Err(Failure::Stale) => refresh(py, space),
-        outcome => outcome.map_err(Failure::into_error),
+        Err(LookupFailure::Stale) => refresh(py, space),
+        outcome => outcome.map_err(LookupFailure::into_error),
     }
 }
 
 /// Why a lookup did not end well.
-enum Failure {
+enum LookupFailure {
     /// The namespace was cleared.
     Stale,
     Raised(PyErr),
 }
 
-impl Failure {
+impl LookupFailure {
     fn into_error(self) -> PyErr {
         match self {
             Self::Raised(error) => error,
@@ -236,7 +236,7 @@ fn find(
     (queue, session): (&mut Queue, &Session),
     (space, keys): (&Namespace, &[BlockKey]),
     asked: Asked,
-) -> Result<Found, Failure> {
+) -> Result<Found, LookupFailure> {
     let until = deadline(asked.timeout);
     let (asked_for, mut all) = (keys.len(), Found::default());
     for keys in keys.chunks(LOOKUP_KEYS) {
@@ -258,24 +258,26 @@ fn patiently<T: Send>(
     session: &Session,
     (until, timeout): (Option<Instant>, Option<Duration>),
     mut ask: impl FnMut(Duration) -> Result<T, ClientError> + Send,
-) -> Result<T, Failure> {
+) -> Result<T, LookupFailure> {
     let mut slice = SLICE;
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let wait = left.map_or(slice, |left| left.min(slice));
         match py.detach(|| ask(wait)) {
             Ok(answer) => return Ok(answer),
-            Err(ClientError::Denied { status: Status::Stale, .. }) => return Err(Failure::Stale),
+            Err(ClientError::Denied { status: Status::Stale, .. }) => {
+                return Err(LookupFailure::Stale);
+            }
             Err(ClientError::Timeout { .. }) if left.is_none_or(|left| left > wait) => {
-                pause(py, session).map_err(Failure::Raised)?;
+                pause(py, session).map_err(LookupFailure::Raised)?;
                 slice = (2 * slice).min(LOOKUP_SLICE_MAX);
             }
             Err(ClientError::Timeout { .. }) => {
                 let after = timeout.unwrap_or_default();
                 let error = ClientError::Timeout { what: "a lookup", after };
-                return Err(Failure::Raised(from_client(error)));
+                return Err(LookupFailure::Raised(from_client(error)));
             }
-            Err(error) => return Err(Failure::Raised(from_client(error))),
+            Err(error) => return Err(LookupFailure::Raised(from_client(error))),
         }
     }
 }

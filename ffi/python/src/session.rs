@@ -9,7 +9,7 @@ use kvrail_client::{Arena, Client, Queue};
 use pyo3::prelude::*;
 
 use crate::ask::ask;
-use crate::attached::Attached;
+use crate::attached::AttachedRegion;
 use crate::bounce::Bounce;
 use crate::closable::{AnyClosable, Closable};
 use crate::errors::from_client;
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     client: Closable<Client>,
     birth: ForkGeneration,
     arenas: Mutex<Vec<Weak<Closable<Arena>>>>,
-    regions: Mutex<Vec<Weak<Closable<Attached>>>>,
+    regions: Mutex<Vec<Weak<Closable<AttachedRegion>>>>,
     /// Queues and whatever else is closed with the client, before the arenas are.
     others: Mutex<Vec<Weak<dyn AnyClosable>>>,
     /// Queues that no synchronous call uses now.
@@ -80,7 +80,7 @@ impl Session {
         cell
     }
 
-    pub(crate) fn add_region(&self, region: Attached) -> Arc<Closable<Attached>> {
+    pub(crate) fn add_region(&self, region: AttachedRegion) -> Arc<Closable<AttachedRegion>> {
         let cell = Arc::new(Closable::new("GPU region", region));
         remember(&self.regions, &cell);
         cell

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arena::Arena;
-use crate::batch::{Moves, RangeWork};
+use crate::batch::{RangeMoves, RangeWork};
 use crate::completion::Completion;
 use crate::gpu::GpuRegion;
 use crate::queue::{Queue, Target};
@@ -56,7 +56,7 @@ impl Volume {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.run_one(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -69,7 +69,7 @@ impl Volume {
         position: u64,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Completion> {
-        let moves = Moves::one(arena.get().get()?, offset, length, position);
+        let moves = RangeMoves::one(arena.get().get()?, offset, length, position);
         self.run_one(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -82,7 +82,7 @@ impl Volume {
         length: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.run(arena.py(), RangeWork::Read(moves), options)
     }
 
@@ -95,7 +95,7 @@ impl Volume {
         length: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
-        let moves = Moves::many(arena.get().get()?, offsets, positions, length)?;
+        let moves = RangeMoves::many(arena.get().get()?, offsets, positions, length)?;
         self.run(arena.py(), RangeWork::Write(moves), options)
     }
 
@@ -108,7 +108,7 @@ impl Volume {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.run(region.py(), RangeWork::Read(moves), options)
     }
 
@@ -121,7 +121,7 @@ impl Volume {
         part: Option<(u64, u64)>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
-        let moves = Moves::blocks(region.get().get()?, offsets, blocks, part)?;
+        let moves = RangeMoves::blocks(region.get().get()?, offsets, blocks, part)?;
         self.run(region.py(), RangeWork::Write(moves), options)
     }
 

@@ -6,7 +6,7 @@ use kvrail_client::GpuRoute;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::batch::{Batch, RangeWork};
+use crate::batch::{RangeWork, RequestBatch};
 use crate::completion::Completion;
 use crate::session::Session;
 
@@ -34,7 +34,7 @@ impl Volume {
         work: RangeWork,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Vec<Completion>> {
-        Batch::new(&self.volume, work, options)?.run(py, &self.session)
+        RequestBatch::new(&self.volume, work, options)?.run(py, &self.session)
     }
 
     pub(crate) fn run_one(

@@ -12,7 +12,7 @@ use kvrail_device::{
 };
 use kvrail_gpu::{
     BatchPool, Bridge, Choice, Gpu, GpuPoller, GpuRegion, GpuSetup, Health, MechanismChoice,
-    Member, OwnMemory, Port, PortOptions, Staging, StagingOptions, choose,
+    MemberFile, OwnMemory, Port, PortOptions, Staging, StagingOptions, choose,
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::{Opcode, Status, ThreadWaker};
@@ -104,7 +104,7 @@ impl Rig {
         let path = file();
         let name = path.to_str().expect("UTF-8 paths").to_owned();
         let open = || open_path(&name, DirectIo::Optional).expect("our own file");
-        let choice = choose(gpu, Member { name: name.clone(), file: open() }, wanted);
+        let choice = choose(gpu, MemberFile { name: name.clone(), file: open() }, wanted);
         let choice = choice.unwrap_or_else(|error| panic!("{error}"));
         let batches = choice.path.map(|path| {
             BatchPool::new(gpu.direct().expect("chosen"), path).expect("handles are left")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_device::Device;
-use kvrail_gpu::{DirectPath, EmulatedGpu, Gpu, MechanismChoice, Route, StagingOptions};
+use kvrail_gpu::{CopyRoute, DirectPath, EmulatedGpu, Gpu, MechanismChoice, StagingOptions};
 
 use super::layouts::plans;
 use super::rig::{AT, Rig};
@@ -42,7 +42,7 @@ mod compat {
     gpu_conformance!(open);
 }
 
-fn route(path: DirectPath, wanted: MechanismChoice) -> (Route, String) {
+fn route(path: DirectPath, wanted: MechanismChoice) -> (CopyRoute, String) {
     let pool = StagingOptions { slot_bytes: 4096, slots: 2 };
     let rig = Rig::new(&*gpu(path), wanted, &plans()[4], pool);
     (rig.choice.route, rig.choice.reason)
@@ -50,9 +50,9 @@ fn route(path: DirectPath, wanted: MechanismChoice) -> (Route, String) {
 
 #[test]
 fn auto_is_direct_only_past_host_memory() {
-    assert!(matches!(route(DirectPath::Direct, MechanismChoice::Auto).0, Route::Direct(_)));
+    assert!(matches!(route(DirectPath::Direct, MechanismChoice::Auto).0, CopyRoute::Direct(_)));
     let (staged, reason) = route(DirectPath::Compat, MechanismChoice::Auto);
-    assert_eq!(staged, Route::Staged);
+    assert_eq!(staged, CopyRoute::Staged);
     assert!(reason.starts_with("auto: "), "{reason}");
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex, Device, DeviceError, RemoteMemory};
-use kvrail_gpu::{DirectPath, EmulatedGpu, Gpu, MechanismChoice, Route, StagingOptions};
+use kvrail_gpu::{CopyRoute, DirectPath, EmulatedGpu, Gpu, MechanismChoice, StagingOptions};
 use kvrail_memory::store;
 use kvrail_ring::{Opcode, Status};
 
@@ -175,7 +175,7 @@ pub(crate) fn mistakes_are_errors(gpu: &dyn Gpu, wanted: MechanismChoice) {
 pub(crate) fn the_route_is_in_the_description(gpu: &dyn Gpu, wanted: MechanismChoice) {
     let rig = rig(gpu, wanted, &plans()[4]);
     let features = rig.bridge.description().features.join("\n");
-    let route = if rig.choice.route == Route::Staged { "staged" } else { "direct" };
+    let route = if rig.choice.route == CopyRoute::Staged { "staged" } else { "direct" };
     let uuid = gpu.identity().uuid.to_string();
     assert!(features.contains(&uuid) && features.contains(route), "{features}");
     assert!(features.contains(&rig.choice.reason), "{features}");

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use kvrail_sandbox::{Mode, Needs, enter};
+use kvrail_sandbox::{Needs, SandboxMode, enter};
 use rustix::fs::{CWD, FileType, Mode as Bits};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -67,7 +67,7 @@ const ATTEMPTS: &[Attempt] = &[
 
 /// `on` or `off`, and a folder that is the process's own.
 pub(crate) fn run(words: &[String]) {
-    let mode = if words[0] == "on" { Mode::Strict } else { Mode::Off };
+    let mode = if words[0] == "on" { SandboxMode::Strict } else { SandboxMode::Off };
     let own = Path::new(&words[1]).to_owned();
     let mut needs = Needs::default();
     needs.own(&own);

@@ -14,7 +14,8 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_NOTICE, FLAG_PART};
 use kvrail_ring::{
-    ClientLane, Doorbell, KeyedRequest, Opcode, RegionId, Ring, Segment, Side, Status, keys_slot,
+    ClientLane, Doorbell, KeyedRequest, Opcode, QueueSegment, RegionId, RingBell, Side, Status,
+    keys_slot,
 };
 use kvrail_store::{Key, Members, check};
 
@@ -295,7 +296,7 @@ impl Seat {
 
     fn publish(&mut self) {
         for (lane, doorbell) in &mut self.lanes {
-            if lane.publish() == Ring::Now {
+            if lane.publish() == RingBell::Now {
                 doorbell.ring();
             }
         }
@@ -517,7 +518,7 @@ impl Asker {
         if !matches!(answer, ControlReply::QueueServed { .. }) {
             return Err(Gone(format!("{answer:?}")));
         }
-        let segment = Segment::open(memory).map_err(|why| Gone(why.to_string()))?;
+        let segment = QueueSegment::open(memory).map_err(|why| Gone(why.to_string()))?;
         let (lanes, _sleep) = segment.into_client();
         Ok(lanes.into_iter().zip(fds.map(Doorbell::from_fd)).collect())
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Access, Found, Peer, in_turn};
+use super::{CacheAccess, CacheResult, PeerCache, in_turn};
 
 /// Asked for no more.
 const NEVER: u32 = u32::MAX;
@@ -36,28 +36,28 @@ impl Belady {
 
 impl Belady {
     /// A block is asked for.
-    fn access(&mut self, block: u32) -> Access {
+    fn access(&mut self, block: u32) -> CacheAccess {
         let next = self.next[self.at];
         self.at += 1;
         let due = &mut self.due[block as usize];
         let hit = self.there.remove(&(*due, block));
         *due = next;
         if next == NEVER {
-            return if hit { Access::Hit } else { Access::Passed };
+            return if hit { CacheAccess::Hit } else { CacheAccess::Passed };
         }
         if self.there.len() as u64 == self.capacity {
             match self.there.last().copied() {
                 Some(furthest) if furthest.0 > next => self.there.remove(&furthest),
-                _ => return Access::Passed,
+                _ => return CacheAccess::Passed,
             };
         }
         self.there.insert((next, block));
-        if hit { Access::Hit } else { Access::Written }
+        if hit { CacheAccess::Hit } else { CacheAccess::Written }
     }
 }
 
-impl Peer for Belady {
-    fn request(&mut self, blocks: &[u32]) -> Found {
+impl PeerCache for Belady {
+    fn request(&mut self, blocks: &[u32]) -> CacheResult {
         in_turn(blocks, |block| self.access(block))
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::Belady;
-    use crate::peers::{Lru, Order, Peer};
+    use crate::peers::{Lru, Order, PeerCache};
 
     #[test]
     fn nothing_has_more_hits() {

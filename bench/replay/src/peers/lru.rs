@@ -1,6 +1,6 @@
 //! Least recently used.
 
-use super::{Access, Found, Peer, in_turn};
+use super::{CacheAccess, CacheResult, PeerCache, in_turn};
 
 /// In which order the blocks of a request count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,17 +45,17 @@ impl Lru {
     }
 
     /// A block is asked for, and put where it is not there.
-    fn access(&mut self, block: u32) -> Access {
+    fn access(&mut self, block: u32) -> CacheAccess {
         let hit = self.has(block);
         if hit {
             self.remove(block);
         } else if self.capacity == 0 {
-            return Access::Passed;
+            return CacheAccess::Passed;
         } else if self.count == self.capacity {
             self.remove(self.oldest);
         }
         self.push(block);
-        if hit { Access::Hit } else { Access::Written }
+        if hit { CacheAccess::Hit } else { CacheAccess::Written }
     }
 
     fn push(&mut self, block: u32) {
@@ -87,28 +87,28 @@ impl Lru {
     }
 }
 
-impl Peer for Lru {
-    fn request(&mut self, blocks: &[u32]) -> Found {
+impl PeerCache for Lru {
+    fn request(&mut self, blocks: &[u32]) -> CacheResult {
         if self.order == Order::HeadFirst {
             return in_turn(blocks, |block| self.access(block));
         }
         let hits = blocks.iter().take_while(|block| self.has(**block)).count() as u64;
-        let written = |block: &&u32| self.access(**block) == Access::Written;
+        let written = |block: &&u32| self.access(**block) == CacheAccess::Written;
         let written = blocks.iter().rev().filter(written).count() as u64;
-        Found { hits, written }
+        CacheResult { hits, written }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Lru, Order};
-    use crate::peers::{Access, Found, Peer};
+    use crate::peers::{CacheAccess, CacheResult, PeerCache};
 
     #[test]
     fn the_least_recent_goes() {
         let mut lru = Lru::new(2, 4, Order::HeadFirst);
         let blocks = [0, 1, 0, 2, 0, 1, 1, 3, 2];
-        let hits: Vec<bool> = blocks.map(|block| lru.access(block) == Access::Hit).into();
+        let hits: Vec<bool> = blocks.map(|block| lru.access(block) == CacheAccess::Hit).into();
         assert_eq!(hits, [false, false, true, false, true, false, true, false, false]);
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn leaf_first_keeps_heads() {
         for (order, hits) in [(Order::TailFirst, 3), (Order::HeadFirst, 0)] {
             let mut lru = Lru::new(3, 4, order);
-            assert_eq!(lru.request(&[0, 1, 2, 3]), Found { hits: 0, written: 4 });
+            assert_eq!(lru.request(&[0, 1, 2, 3]), CacheResult { hits: 0, written: 4 });
             assert_eq!(lru.request(&[0, 1, 2, 3]).hits, hits, "{order:?}");
         }
     }

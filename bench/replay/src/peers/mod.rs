@@ -9,14 +9,14 @@ pub(crate) use lru::{Lru, Order};
 pub(crate) use s3fifo::S3Fifo;
 
 /// A cache of the given number of blocks.
-pub(crate) trait Peer {
+pub(crate) trait PeerCache {
     /// A request asks for these blocks; those that are not there are put.
-    fn request(&mut self, blocks: &[u32]) -> Found;
+    fn request(&mut self, blocks: &[u32]) -> CacheResult;
 }
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct CacheResult {
     /// Blocks that were there before the first one that was not.
     pub(crate) hits: u64,
     pub(crate) written: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 
 /// The result of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum CacheAccess {
     /// It was there.
     Hit,
     /// It was not, and was written.
@@ -34,13 +34,13 @@ pub(crate) enum Access {
 }
 
 /// Blocks are asked for, and put, one after the other.
-fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> Access) -> Found {
-    let (mut found, mut unbroken) = (Found::default(), true);
+fn in_turn(blocks: &[u32], mut access: impl FnMut(u32) -> CacheAccess) -> CacheResult {
+    let (mut found, mut unbroken) = (CacheResult::default(), true);
     for block in blocks {
         let access = access(*block);
-        unbroken &= access == Access::Hit;
+        unbroken &= access == CacheAccess::Hit;
         found.hits += u64::from(unbroken);
-        found.written += u64::from(access == Access::Written);
+        found.written += u64::from(access == CacheAccess::Written);
     }
     found
 }

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use super::{Access, Found, Peer, in_turn};
+use super::{CacheAccess, CacheResult, PeerCache, in_turn};
 
 /// Uses are counted up to this.
 const USES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Residence {
     Out,
     Small,
     Main,
@@ -17,7 +17,7 @@ enum Place {
 
 #[derive(Debug)]
 pub(crate) struct S3Fifo {
-    places: Vec<Place>,
+    places: Vec<Residence>,
     uses: Vec<u8>,
     /// When a block was last remembered, counted from 1; 0: never.
     remembered: Vec<u64>,
@@ -33,7 +33,7 @@ impl S3Fifo {
     pub(crate) fn new(capacity: u64, distinct: u32) -> Self {
         let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
         Self {
-            places: vec![Place::Out; distinct as usize],
+            places: vec![Residence::Out; distinct as usize],
             uses: vec![0; distinct as usize],
             remembered: vec![0; distinct as usize],
             forgotten_below: 0,
@@ -70,9 +70,9 @@ impl S3Fifo {
     fn shrink_small(&mut self) {
         let block = self.small.pop_front().expect("it has blocks");
         if self.uses[block as usize] > 1 {
-            self.enter(block, Place::Main);
+            self.enter(block, Residence::Main);
         } else {
-            self.places[block as usize] = Place::Out;
+            self.places[block as usize] = Residence::Out;
             self.remember(block);
         }
     }
@@ -83,38 +83,38 @@ impl S3Fifo {
             self.uses[block as usize] -= 1;
             self.main.push_back(block);
         } else {
-            self.places[block as usize] = Place::Out;
+            self.places[block as usize] = Residence::Out;
         }
     }
 
-    fn enter(&mut self, block: u32, place: Place) {
+    fn enter(&mut self, block: u32, place: Residence) {
         self.uses[block as usize] = 0;
         self.places[block as usize] = place;
-        let queue = if place == Place::Main { &mut self.main } else { &mut self.small };
+        let queue = if place == Residence::Main { &mut self.main } else { &mut self.small };
         queue.push_back(block);
     }
 }
 
 impl S3Fifo {
     /// A block is asked for.
-    fn access(&mut self, block: u32) -> Access {
-        if self.places[block as usize] != Place::Out {
+    fn access(&mut self, block: u32) -> CacheAccess {
+        if self.places[block as usize] != Residence::Out {
             let uses = &mut self.uses[block as usize];
             *uses = (*uses + 1).min(USES_MAX);
-            return Access::Hit;
+            return CacheAccess::Hit;
         }
         if self.capacity == 0 {
-            return Access::Passed;
+            return CacheAccess::Passed;
         }
         let known = self.is_remembered(block);
         self.make_room();
-        self.enter(block, if known { Place::Main } else { Place::Small });
-        Access::Written
+        self.enter(block, if known { Residence::Main } else { Residence::Small });
+        CacheAccess::Written
     }
 }
 
-impl Peer for S3Fifo {
-    fn request(&mut self, blocks: &[u32]) -> Found {
+impl PeerCache for S3Fifo {
+    fn request(&mut self, blocks: &[u32]) -> CacheResult {
         in_turn(blocks, |block| self.access(block))
     }
 }
@@ -122,7 +122,7 @@ impl Peer for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::S3Fifo;
-    use crate::peers::Access;
+    use crate::peers::CacheAccess;
 
     #[test]
     fn a_scan_does_not_push_out_what_is_used() {
@@ -132,8 +132,8 @@ mod tests {
                 let _ = cache.access(block);
             });
         }
-        (100..1100).for_each(|block| assert_eq!(cache.access(block), Access::Written));
-        (0..5).for_each(|block| assert_eq!(cache.access(block), Access::Hit, "{block}"));
+        (100..1100).for_each(|block| assert_eq!(cache.access(block), CacheAccess::Written));
+        (0..5).for_each(|block| assert_eq!(cache.access(block), CacheAccess::Hit, "{block}"));
     }
 
     #[test]

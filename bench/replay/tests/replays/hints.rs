@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use kvrail_replay::{Policy, Trace};
+use kvrail_replay::{CachePolicy, Trace};
 
 use crate::{read, run};
 
-const POLICIES: [Policy; 2] = [Policy::All, Policy::Lru];
+const POLICIES: [CachePolicy; 2] = [CachePolicy::All, CachePolicy::Lru];
 
 /// Sessions that come back, and between their turns prompts that no request repeats; the latter
 /// carry the hints.
@@ -51,7 +51,7 @@ fn the_store_takes_the_hints_of_a_line() {
 #[test]
 fn an_end_is_on_the_clock_of_the_trace() {
     let late = mixed(|_| ", \"until\": 1e13".to_owned());
-    let one = run(&late, "600", &[Policy::All], 4096);
-    let other = run(&late.unhinted(), "600", &[Policy::All], 4096);
+    let one = run(&late, "600", &[CachePolicy::All], 4096);
+    let other = run(&late.unhinted(), "600", &[CachePolicy::All], 4096);
     assert_eq!(one.streams[0].runs, other.streams[0].runs);
 }

@@ -9,7 +9,9 @@ mod prefix;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvrail_replay::{Placement, Plan, Policy, Report, Run, Share, Stream, Trace, replay};
+use kvrail_replay::{
+    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, Run, Trace, replay,
+};
 
 /// Runs a scenario for one seed after another.
 fn each_seed(name: &str, cases: u64, scenario: impl Fn(u64)) {
@@ -31,7 +33,7 @@ fn read(text: &str) -> Trace {
 }
 
 /// The report of all runs over a trace.
-fn run(trace: &Trace, sizes: &str, policies: &[Policy], block_bytes: u32) -> Report {
+fn run(trace: &Trace, sizes: &str, policies: &[CachePolicy], block_bytes: u32) -> Report {
     run_on(1, trace, (sizes, ""), policies, block_bytes)
 }
 
@@ -40,15 +42,15 @@ fn run_on(
     members: u16,
     trace: &Trace,
     (sizes, tiers): (&str, &str),
-    policies: &[Policy],
+    policies: &[CachePolicy],
     block_bytes: u32,
 ) -> Report {
-    let shares = |text: &str| -> Vec<Share> {
+    let shares = |text: &str| -> Vec<CacheSize> {
         text.split_terminator(',').map(|size| size.parse().unwrap()).collect()
     };
     let (policies, placement) = (policies.to_vec(), Placement::Hash);
     let plan = Plan { sizes: shares(sizes), policies, block_bytes, members, placement };
-    let streams = Stream::with_tiers("generated", trace.clone(), &shares(tiers));
+    let streams = RequestStream::with_tiers("generated", trace.clone(), &shares(tiers));
     let asked = AtomicU64::new(0);
     let count = |more| {
         asked.fetch_add(more, Ordering::Relaxed);
@@ -62,6 +64,6 @@ fn run_on(
 }
 
 /// The runs of one policy over the trace as it is.
-fn of(report: &Report, policy: Policy) -> impl Iterator<Item = &Run> {
+fn of(report: &Report, policy: CachePolicy) -> impl Iterator<Item = &Run> {
     report.streams[0].runs.iter().filter(move |run| run.policy == policy.to_string())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use fastrand::Rng;
-use kvrail_replay::{Policy, Trace};
+use kvrail_replay::{CachePolicy, Trace};
 
 use crate::{each_seed, of, read, run};
 
@@ -35,7 +35,7 @@ fn a_new_working_set_is_there_after_four_rounds() {
             of(&report, policy).next().unwrap().hits
         };
         let fifth = |policy| hits(5, policy) - hits(4, policy);
-        let (store, lru) = (fifth(Policy::All), fifth(Policy::Lru));
+        let (store, lru) = (fifth(CachePolicy::All), fifth(CachePolicy::Lru));
         println!("seed {seed}: {store} hits of LRU's {lru}");
         assert!(store * 10 >= lru * 9, "{store} of {lru}");
     });

@@ -2,13 +2,18 @@
 
 use std::io::{self, BufReader, Read};
 
-use kvrail_replay::{Policy, Share, Trace, plot};
+use kvrail_replay::{CachePolicy, CacheSize, Trace, plot};
 
 use crate::chats::chats;
 use crate::{read, run, run_on};
 
-pub(crate) const ALL: [Policy; 5] =
-    [Policy::All, Policy::Lru, Policy::LeafFirst, Policy::S3Fifo, Policy::Belady];
+pub(crate) const ALL: [CachePolicy; 5] = [
+    CachePolicy::All,
+    CachePolicy::Lru,
+    CachePolicy::LeafFirst,
+    CachePolicy::S3Fifo,
+    CachePolicy::Belady,
+];
 
 /// Requests without a block are counted and ask for nothing.
 #[test]
@@ -65,12 +70,13 @@ fn a_million_sessions_are_read_and_played() {
         (trace.requests(), trace.asked(), trace.distinct()),
         (2_000_000, 3_000_000, 2_000_000)
     );
-    let peers = [Policy::Lru, Policy::LeafFirst, Policy::S3Fifo, Policy::Belady];
+    let peers =
+        [CachePolicy::Lru, CachePolicy::LeafFirst, CachePolicy::S3Fifo, CachePolicy::Belady];
     let report = run(&trace, "1%", &peers, 1 << 20);
     for run in &report.streams[0].runs {
         assert_eq!(run.hits, 1_000_000, "each session comes back at once: {run:?}");
     }
-    assert_eq!(trace.below(Share::Blocks(4)).asked(), 2_000_000);
+    assert_eq!(trace.below(CacheSize::Blocks(4)).asked(), 2_000_000);
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn a_budget_holds_whatever_the_times_are() {
             let at: f64 = at.parse().unwrap();
             told += &format!("{{\"timestamp\": {},{ids}\n", at * factor);
         }
-        let report = run(&read(&told), "20%", &[Policy::Budget(0.2)], 1 << 20);
+        let report = run(&read(&told), "20%", &[CachePolicy::Budget(0.2)], 1 << 20);
         let ratio = report.streams[0].runs[0].write_ratio;
         assert!((0.15..0.205).contains(&ratio), "{name}: {ratio}");
     }

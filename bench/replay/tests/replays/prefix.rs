@@ -1,6 +1,6 @@
 //! Hits inside prefixes: the store against caches of single blocks.
 
-use kvrail_replay::{Policy, Share};
+use kvrail_replay::{CachePolicy, CacheSize};
 
 use crate::chats::chats;
 use crate::odd::ALL;
@@ -13,8 +13,8 @@ fn the_store_keeps_up_with_lru() {
     each_seed("prefix", 1, |seed| {
         let trace = read(&chats(seed, 3000));
         let report = run(&trace, "5%,10%,20%,50%", &ALL, 1 << 20);
-        let runs = of(&report, Policy::All).zip(of(&report, Policy::Lru));
-        for ((store, lru), best) in runs.zip(of(&report, Policy::Belady)) {
+        let runs = of(&report, CachePolicy::All).zip(of(&report, CachePolicy::Lru));
+        for ((store, lru), best) in runs.zip(of(&report, CachePolicy::Belady)) {
             println!(
                 "seed {seed}, {}: {:.3} / {:.3}, LRU {:.3}, Belady {:.3}",
                 store.size, store.hit_ratio, store.write_ratio, lru.hit_ratio, best.hit_ratio
@@ -39,8 +39,8 @@ fn the_store_keeps_up_with_lru() {
 #[test]
 fn replays_are_identical() {
     let text = chats(3, 1500);
-    let one = run(&read(&text), "7%,400", &[Policy::All, Policy::S3Fifo], 640_256);
-    let other = run(&read(&text), "7%,400", &[Policy::All, Policy::S3Fifo], 640_256);
+    let one = run(&read(&text), "7%,400", &[CachePolicy::All, CachePolicy::S3Fifo], 640_256);
+    let other = run(&read(&text), "7%,400", &[CachePolicy::All, CachePolicy::S3Fifo], 640_256);
     assert_eq!(one, other);
 }
 
@@ -60,7 +60,7 @@ fn a_cache_for_all_misses_once() {
 fn eight_members_hit_nearly_as_often_as_one() {
     each_seed("members", 1, |seed| {
         let trace = read(&chats(seed, 3000));
-        let on = |members| run_on(members, &trace, ("20%,50%", ""), &[Policy::All], 1 << 20);
+        let on = |members| run_on(members, &trace, ("20%,50%", ""), &[CachePolicy::All], 1 << 20);
         for (one, eight) in on(1).streams[0].runs.iter().zip(&on(8).streams[0].runs) {
             println!("seed {seed}, {}: {:.3}, {:.3}", one.size, one.hit_ratio, eight.hit_ratio);
             assert!((one.hit_ratio - eight.hit_ratio).abs() < 0.05, "{one:?} {eight:?}");
@@ -91,7 +91,7 @@ fn below_a_tier_is_what_the_tier_does_not_have() {
                 there.splice(..0, blocks.iter().copied());
                 there.truncate(tier);
             }
-            let below = trace.below(Share::Blocks(tier as u64));
+            let below = trace.below(CacheSize::Blocks(tier as u64));
             let first = expected[0].0;
             let expected: Vec<_> = expected.into_iter().map(|(at, it)| (at - first, it)).collect();
             let seen: Vec<_> = below.iter().map(|(at, blocks)| (at, blocks.to_vec())).collect();
@@ -110,7 +110,7 @@ fn a_report_has_each_stream_as_if_alone() {
         assert_eq!(stream.below.as_deref(), tier);
         assert_eq!(stream.runs.len(), 2 * ALL.len());
     }
-    let alone = run(&trace.below(Share::Percent(10.0)), "5%,20%", &ALL, 1 << 20);
+    let alone = run(&trace.below(CacheSize::Percent(10.0)), "5%,20%", &ALL, 1 << 20);
     assert_eq!(both.streams[2].runs, alone.streams[0].runs);
     // The tier has what was used last: less is asked for below it, and less of that is found.
     let hits = |stream: usize| both.streams[stream].runs[0].hits;

@@ -17,12 +17,14 @@ use kvrail_volume::MEMBERS_MAX;
 use toml::Value;
 use tracing_subscriber::EnvFilter;
 
-use super::error::Problem;
+use super::error::ConfigProblem;
 use super::flatten::flatten;
-use super::model::{Config, Device, Limits, Metrics, Pollers, Sidecar, Volume};
+use super::model::{
+    Config, DeviceConfig, LimitsConfig, MetricsConfig, PollersConfig, SidecarConfig, VolumeConfig,
+};
 use super::provenance::Origins;
 
-use super::target::Target;
+use super::target::TargetConfig;
 
 /// Bytes of a Unix socket's path: `sun_path` has 108 with the final zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -34,8 +36,8 @@ const CPU_MAX: u16 = 8191;
 const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * ENTRY_BYTES;
 
 /// Everything wrong with a configuration, in the order of its text.
-pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
-    let mut found = Findings { origins, problems: Vec::new() };
+pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<ConfigProblem> {
+    let mut found = ConfigProblems { origins, problems: Vec::new() };
     found.zeros(config);
     found.sidecar(&config.sidecar);
     found.metrics(&config.metrics);
@@ -48,14 +50,14 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Problem> {
     found.problems
 }
 
-struct Findings<'a> {
+struct ConfigProblems<'a> {
     origins: &'a Origins,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
-impl Findings<'_> {
+impl ConfigProblems<'_> {
     fn add(&mut self, key: &str, value: impl Display, rule: impl Into<String>, remedy: &str) {
-        self.problems.push(Problem {
+        self.problems.push(ConfigProblem {
             key: key.into(),
             value: value.to_string(),
             origin: self.origins.of(key),
@@ -86,7 +88,7 @@ impl Findings<'_> {
         }
     }
 
-    fn sidecar(&mut self, sidecar: &Sidecar) {
+    fn sidecar(&mut self, sidecar: &SidecarConfig) {
         let key = "sidecar.socket";
         let shown = sidecar.socket.display();
         if !sidecar.socket.is_absolute() || sidecar.socket.file_name().is_none() {
@@ -116,7 +118,7 @@ impl Findings<'_> {
         }
     }
 
-    fn metrics(&mut self, metrics: &Metrics) {
+    fn metrics(&mut self, metrics: &MetricsConfig) {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let bad = |name: &&String| *name != "*" && (name.is_empty() || !name.bytes().all(good));
         if let Some(name) = metrics.hosts.iter().find(bad) {
@@ -143,7 +145,7 @@ impl Findings<'_> {
         }
     }
 
-    fn pollers(&mut self, pollers: &Pollers) {
+    fn pollers(&mut self, pollers: &PollersConfig) {
         let most = u16::try_from(POLLERS_MAX).unwrap_or(u16::MAX);
         let count = pollers.count.fixed().copied();
         if let Some(count) = count {
@@ -188,7 +190,7 @@ impl Findings<'_> {
         }
     }
 
-    fn limits(&mut self, limits: &Limits) {
+    fn limits(&mut self, limits: &LimitsConfig) {
         self.range("limits.sessions", &limits.sessions, &(1..=bound(SESSIONS_MAX)));
         self.range("limits.sessions_per_uid", &limits.sessions_per_uid, &(1..=bound(SESSIONS_MAX)));
         let most = bound(REGIONS_MAX);
@@ -221,7 +223,7 @@ impl Findings<'_> {
         self.range("limits.handshake_timeout", &limits.handshake_timeout, &patience);
     }
 
-    fn device(&mut self, prefix: &str, device: &Device, pollers: &Pollers) {
+    fn device(&mut self, prefix: &str, device: &DeviceConfig, pollers: &PollersConfig) {
         let key = |name: &str| format!("{prefix}.{name}");
         self.range(&key("queue_depth"), &device.queue_depth, &(1..=4096));
         let bytes = Size::new(64 << 10)..=Size::new(16 << 30);
@@ -247,7 +249,7 @@ impl Findings<'_> {
         self.sq_cpu(&key("sq_cpu"), device, pollers);
     }
 
-    fn sq_cpu(&mut self, key: &str, device: &Device, pollers: &Pollers) {
+    fn sq_cpu(&mut self, key: &str, device: &DeviceConfig, pollers: &PollersConfig) {
         let Some(&cpu) = device.sq_cpu.fixed() else { return };
         self.range(key, &cpu, &(0..=CPU_MAX));
         if let Some(&mode) = device.mode.fixed()
@@ -289,7 +291,7 @@ impl Findings<'_> {
         }
     }
 
-    fn tenants(&mut self, prefix: &str, volume: &Volume) {
+    fn tenants(&mut self, prefix: &str, volume: &VolumeConfig) {
         for (at, tenant) in volume.tenant.iter().enumerate() {
             let prefix = format!("{prefix}.tenant.{at}");
             self.unique(&format!("{prefix}.uids"), &tenant.uids);
@@ -307,7 +309,7 @@ impl Findings<'_> {
         }
     }
 
-    fn pools(&mut self, prefix: &str, volume: &Volume) {
+    fn pools(&mut self, prefix: &str, volume: &VolumeConfig) {
         let mut names = BTreeMap::new();
         for (at, pool) in volume.pool.iter().enumerate() {
             let prefix = format!("{prefix}.pool.{at}");
@@ -348,19 +350,20 @@ impl Findings<'_> {
     /// Errors that a volume inherits from `[device]` have been reported there.
     fn drop_inherited(&mut self, from: usize) {
         let (earlier, new) = self.problems.split_at(from);
-        let said = |problem: &Problem| {
+        let said = |problem: &ConfigProblem| {
             let name = problem.key.rsplit('.').next().unwrap_or_default();
             earlier.iter().any(|other| {
                 other.key == format!("device.{name}")
                     && (&other.value, &other.rule) == (&problem.value, &problem.rule)
             })
         };
-        let kept: Vec<Problem> = new.iter().filter(|&problem| !said(problem)).cloned().collect();
+        let kept: Vec<ConfigProblem> =
+            new.iter().filter(|&problem| !said(problem)).cloned().collect();
         self.problems.truncate(from);
         self.problems.extend(kept);
     }
 
-    fn members(&mut self, key: &str, volume: &Volume, owners: &mut BTreeMap<String, String>) {
+    fn members(&mut self, key: &str, volume: &VolumeConfig, owners: &mut BTreeMap<String, String>) {
         let count = volume.members.len();
         if count == 0 || count > usize::from(MEMBERS_MAX) {
             let rule = format!("it must name 1 to {MEMBERS_MAX} members, it names {count}");
@@ -395,7 +398,7 @@ impl Findings<'_> {
     }
 }
 
-impl Findings<'_> {
+impl ConfigProblems<'_> {
     fn gpu(&mut self, config: &Config) {
         let pollers = config.pollers.cpus.fixed();
         for (key, value, rule, remedy) in config.gpu.check(pollers, config.members()) {
@@ -403,7 +406,7 @@ impl Findings<'_> {
         }
     }
 
-    fn target(&mut self, target: &Target) {
+    fn target(&mut self, target: &TargetConfig) {
         for (key, path) in [("configfs", &target.configfs), ("state_dir", &target.state_dir)] {
             if !path.is_absolute() {
                 let rule = "it must be an absolute path";

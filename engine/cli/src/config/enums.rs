@@ -19,7 +19,7 @@ pub enum LogFormat {
 
 /// Pages of arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Pages {
+pub enum ArenaPages {
     /// 2 MiB where the host has free pages, else 4 KiB, with one warning that names the remedy.
     #[default]
     #[serde(rename = "auto")]
@@ -35,7 +35,7 @@ pub enum Pages {
     Huge1GiB,
 }
 
-impl Pages {
+impl ArenaPages {
     /// The page size asked for; None for `auto`.
     pub const fn size(self) -> Option<PageSize> {
         match self {
@@ -115,7 +115,7 @@ impl Serialize for FileMode {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileMode, Pages};
+    use super::{ArenaPages, FileMode};
 
     #[test]
     fn every_file_mode_is_read_back() {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn names_are_what_the_configuration_says() {
-        for pages in [Pages::Base, Pages::Huge2MiB, Pages::Huge1GiB] {
+        for pages in [ArenaPages::Base, ArenaPages::Huge2MiB, ArenaPages::Huge1GiB] {
             assert_eq!(serde_json::to_value(pages).unwrap(), pages.size().unwrap().name());
         }
     }

@@ -33,8 +33,8 @@ pub enum ConfigError {
         message: String,
     },
     /// Values that are readable and make no sense.
-    #[error("{}", Lines(.0))]
-    Invalid(Vec<Problem>),
+    #[error("{}", SourceLines(.0))]
+    Invalid(Vec<ConfigProblem>),
 }
 
 impl ConfigError {
@@ -55,7 +55,7 @@ impl ConfigError {
 
 /// One value that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Its key path.
     pub key: String,
     /// The value.
@@ -68,15 +68,15 @@ pub struct Problem {
     pub remedy: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {} ({}): {}", self.key, self.value, self.origin, self.rule)
     }
 }
 
-struct Lines<'a>(&'a [Problem]);
+struct SourceLines<'a>(&'a [ConfigProblem]);
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for SourceLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             if index > 0 {

@@ -22,7 +22,7 @@ const DEVICES_MAX: usize = 64;
 /// The GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Gpu {
+pub struct GpuConfig {
     pub devices: Vec<GpuName>,
     pub mechanism: MechanismChoice,
     pub staging_bytes: Size,
@@ -30,7 +30,7 @@ pub struct Gpu {
     pub cpus: Auto<Vec<u16>>,
 }
 
-impl Default for Gpu {
+impl Default for GpuConfig {
     fn default() -> Self {
         Self {
             devices: Vec::new(),
@@ -98,11 +98,11 @@ impl Serialize for GpuName {
 }
 
 /// One thing wrong: key, value, rule, remedy.
-pub(super) type Finding = (&'static str, String, String, &'static str);
+pub(super) type GpuProblem = (&'static str, String, String, &'static str);
 
-impl Gpu {
+impl GpuConfig {
     /// Errors for pollers on these CPUs and this number of devices.
-    pub(super) fn check(&self, pollers: Option<&Vec<u16>>, devices: usize) -> Vec<Finding> {
+    pub(super) fn check(&self, pollers: Option<&Vec<u16>>, devices: usize) -> Vec<GpuProblem> {
         let mut found = Vec::new();
         let twice =
             self.devices.iter().enumerate().find(|(at, it)| self.devices[..*at].contains(it));
@@ -129,7 +129,7 @@ impl Gpu {
     }
 
     /// One for each GPU; how many "all" are is seen at start.
-    fn check_cpus(&self) -> Option<Finding> {
+    fn check_cpus(&self) -> Option<GpuProblem> {
         let cpus = self.cpus.fixed()?;
         let (count, gpus) = (cpus.len(), self.devices.len());
         let twice = cpus.iter().enumerate().find(|(at, cpu)| cpus[..*at].contains(cpu));
@@ -144,7 +144,7 @@ impl Gpu {
         Some(("gpu.cpus", format!("{cpus:?}"), rule, remedy))
     }
 
-    fn check_staging(&self) -> Option<Finding> {
+    fn check_staging(&self) -> Option<GpuProblem> {
         let (slot, all) = (self.staging_slot_bytes.bytes(), self.staging_bytes.bytes());
         if !slot.is_multiple_of(PAGE_BYTES) || !(64 << 10..=64 << 20).contains(&slot) {
             let rule = "it must be 64KiB to 64MiB in whole pages of 4KiB".to_owned();

@@ -135,7 +135,7 @@ impl Override {
     /// Puts a value into the table; returns the key path, volumes by number.
     pub fn apply(&self, table: &mut Table, value: Value) -> Result<String, ConfigError> {
         let (last, parents) = self.path.split_last().expect("a split has a part");
-        let mut at = Place::Table(table);
+        let mut at = TomlContainer::Table(table);
         let mut key = String::new();
         for part in parents {
             let (next, name) = self.step(at, part, &key)?;
@@ -143,11 +143,11 @@ impl Override {
             at = next;
         }
         match at {
-            Place::Table(table) => {
+            TomlContainer::Table(table) => {
                 table.insert(last.clone(), value);
                 Ok(join(&key, last))
             }
-            Place::List(list) => {
+            TomlContainer::List(list) => {
                 let index = self.find(list, last, &key)?;
                 list[index] = value;
                 Ok(join(&key, &index.to_string()))
@@ -157,23 +157,23 @@ impl Override {
 
     fn step<'a>(
         &self,
-        at: Place<'a>,
+        at: TomlContainer<'a>,
         part: &str,
         key: &str,
-    ) -> Result<(Place<'a>, String), ConfigError> {
+    ) -> Result<(TomlContainer<'a>, String), ConfigError> {
         let (value, name) = match at {
-            Place::Table(table) => {
+            TomlContainer::Table(table) => {
                 let empty = || Value::Table(Table::new());
                 (table.entry(part.to_owned()).or_insert_with(empty), part.to_owned())
             }
-            Place::List(list) => {
+            TomlContainer::List(list) => {
                 let index = self.find(list, part, key)?;
                 (&mut list[index], index.to_string())
             }
         };
         match value {
-            Value::Table(table) => Ok((Place::Table(table), name)),
-            Value::Array(list) => Ok((Place::List(list), name)),
+            Value::Table(table) => Ok((TomlContainer::Table(table), name)),
+            Value::Array(list) => Ok((TomlContainer::List(list), name)),
             _ => {
                 let words = format!("{} is a value, not a section", join(key, &name));
                 Err(refuse(self.origin.clone(), words))
@@ -200,7 +200,7 @@ impl Override {
     }
 }
 
-enum Place<'a> {
+enum TomlContainer<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
 }

@@ -32,10 +32,10 @@ pub use error::ConfigError;
 pub use gpu::GpuName;
 pub use layers::Layers;
 pub use load::{Loaded, load};
-pub use model::{Config, Device, Volume};
-pub use pool::Pool;
+pub use model::{Config, DeviceConfig, VolumeConfig};
+pub use pool::PoolConfig;
 pub use provenance::Origin;
-pub use target::{OnShutdown, Target};
+pub use target::{OnShutdown, TargetConfig};
 pub use write_budget::WriteBudget;
 
 /// Every key with its explanation, as shipped.

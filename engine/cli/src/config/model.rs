@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use kvrail_device::{DirectIo, ModeName};
 use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
-use kvrail_sandbox::Mode as Sandbox;
+use kvrail_sandbox::SandboxMode as Sandbox;
 use kvrail_units::{Period, Size};
 use kvrail_volume::VolumeName;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::enums::{FileMode, LogFormat, NullContent, Pages, Unsealed};
-use super::gpu::Gpu;
-use super::pool::Pool;
-use super::target::Target;
+use super::enums::{ArenaPages, FileMode, LogFormat, NullContent, Unsealed};
+use super::gpu::GpuConfig;
+use super::pool::PoolConfig;
+use super::target::TargetConfig;
 use super::tenant::Tenant;
 use super::write_budget::WriteBudget;
 
@@ -24,21 +24,21 @@ use super::write_budget::WriteBudget;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    pub sidecar: Sidecar,
-    pub metrics: Metrics,
-    pub pollers: Pollers,
-    pub memory: Memory,
-    pub limits: Limits,
-    pub device: Device,
-    pub gpu: Gpu,
-    pub target: Target,
-    pub volume: Vec<Volume>,
+    pub sidecar: SidecarConfig,
+    pub metrics: MetricsConfig,
+    pub pollers: PollersConfig,
+    pub memory: MemoryConfig,
+    pub limits: LimitsConfig,
+    pub device: DeviceConfig,
+    pub gpu: GpuConfig,
+    pub target: TargetConfig,
+    pub volume: Vec<VolumeConfig>,
 }
 
 /// The process and its door.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Sidecar {
+pub struct SidecarConfig {
     pub socket: PathBuf,
     pub socket_mode: FileMode,
     /// Besides root and the sidecar's own user, which always may.
@@ -51,7 +51,7 @@ pub struct Sidecar {
     pub sandbox: Sandbox,
 }
 
-impl Default for Sidecar {
+impl Default for SidecarConfig {
     fn default() -> Self {
         Self {
             socket: "/run/kvrail/kvrail.sock".into(),
@@ -70,12 +70,12 @@ impl Default for Sidecar {
 /// The HTTP endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Metrics {
+pub struct MetricsConfig {
     pub listen: Listen,
     pub hosts: Vec<String>,
 }
 
-impl Default for Metrics {
+impl Default for MetricsConfig {
     fn default() -> Self {
         let listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9464)));
         Self { listen, hosts: Vec::new() }
@@ -85,7 +85,7 @@ impl Default for Metrics {
 /// The pinned threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Pollers {
+pub struct PollersConfig {
     pub count: Auto<u16>,
     pub cpus: Auto<Vec<u16>>,
     pub busy_poll_max: Auto<Period>,
@@ -95,7 +95,7 @@ pub struct Pollers {
     pub slow_after: Period,
 }
 
-impl Default for Pollers {
+impl Default for PollersConfig {
     fn default() -> Self {
         Self {
             count: Auto::Auto,
@@ -112,8 +112,8 @@ impl Default for Pollers {
 /// Where arenas come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Memory {
-    pub pages: Pages,
+pub struct MemoryConfig {
+    pub pages: ArenaPages,
     pub node: Auto<u16>,
     pub unsealed_imports: Unsealed,
 }
@@ -121,7 +121,7 @@ pub struct Memory {
 /// Limits of one client and of all together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct LimitsConfig {
     pub sessions: u32,
     pub sessions_per_uid: u32,
     pub arenas_per_session: u32,
@@ -134,7 +134,7 @@ pub struct Limits {
     pub handshake_timeout: Period,
 }
 
-impl Default for Limits {
+impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             sessions: 64,
@@ -154,7 +154,7 @@ impl Default for Limits {
 /// How a member is driven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Device {
+pub struct DeviceConfig {
     pub mode: Auto<ModeName>,
     pub direct: DirectIo,
     pub queue_depth: u32,
@@ -164,7 +164,7 @@ pub struct Device {
     pub sq_cpu: Auto<u16>,
 }
 
-impl Default for Device {
+impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
             mode: Auto::Auto,
@@ -181,7 +181,7 @@ impl Default for Device {
 /// A volume to serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Volume {
+pub struct VolumeConfig {
     pub name: VolumeName,
     pub members: Vec<Selector>,
     /// Null members only: other members have it in their labels.
@@ -195,12 +195,12 @@ pub struct Volume {
     pub tenant: Vec<Tenant>,
     /// Of stores only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pool: Vec<Pool>,
+    pub pool: Vec<PoolConfig>,
     #[serde(default, skip_serializing_if = "DeviceOverrides::is_empty")]
     pub device: DeviceOverrides,
 }
 
-impl Volume {
+impl VolumeConfig {
     /// The size of a null member (`null:1TiB`): a device for benchmarks that moves no bytes.
     /// `None` for a path.
     pub fn null_size(&self, member: &Selector) -> Option<Result<Size, String>> {
@@ -228,7 +228,7 @@ pub struct DeviceOverrides {
     pub sq_cpu: Option<Auto<u16>>,
 }
 
-impl Device {
+impl DeviceConfig {
     /// The same choice in the volume room's words.
     pub fn claim_direct(&self) -> kvrail_volume::DirectIo {
         match self.direct {
@@ -245,8 +245,8 @@ impl DeviceOverrides {
     }
 
     /// The members' settings: these, and `[device]` for the rest.
-    pub fn over(&self, base: &Device) -> Device {
-        Device {
+    pub fn over(&self, base: &DeviceConfig) -> DeviceConfig {
+        DeviceConfig {
             mode: self.mode.unwrap_or(base.mode),
             direct: self.direct.unwrap_or(base.direct),
             queue_depth: self.queue_depth.unwrap_or(base.queue_depth),
@@ -265,7 +265,7 @@ impl Config {
     }
 
     /// The settings of a volume's members.
-    pub fn device_of(&self, volume: &Volume) -> Device {
+    pub fn device_of(&self, volume: &VolumeConfig) -> DeviceConfig {
         volume.device.over(&self.device)
     }
 }

@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize, Serializer};
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pool {
+pub struct PoolConfig {
     pub name: String,
     /// Of the default pool: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespaces: String,
     #[serde(default)]
-    pub minimum: Share,
-    #[serde(default = "Share::whole")]
-    pub maximum: Share,
+    pub minimum: PoolShare,
+    #[serde(default = "PoolShare::whole")]
+    pub maximum: PoolShare,
 }
 
-impl Pool {
+impl PoolConfig {
     /// Whether it is that of namespaces which no pool names.
     pub fn is_default(&self) -> bool {
         self.name == DEFAULT_POOL
@@ -41,19 +41,19 @@ impl Pool {
 
 /// A part of a store: a size, or percent with up to two digits behind the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum PoolShare {
     Size(Size),
     /// Hundredths of a percent.
     Hundredths(u32),
 }
 
-impl Default for Share {
+impl Default for PoolShare {
     fn default() -> Self {
         Self::Size(Size::new(0))
     }
 }
 
-impl Share {
+impl PoolShare {
     fn whole() -> Self {
         Self::Hundredths(10_000)
     }
@@ -83,7 +83,7 @@ impl Share {
     }
 }
 
-impl FromStr for Share {
+impl FromStr for PoolShare {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -113,7 +113,7 @@ fn hundredths(number: &str) -> Option<u32> {
     Some(whole * 100 + part).filter(|part| *part <= 10_000)
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for PoolShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Size(size) => size.fmt(f),
@@ -127,13 +127,13 @@ impl fmt::Display for Share {
     }
 }
 
-impl Serialize for Share {
+impl Serialize for PoolShare {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Share {
+impl<'de> Deserialize<'de> for PoolShare {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
@@ -142,23 +142,24 @@ impl<'de> Deserialize<'de> for Share {
 
 #[cfg(test)]
 mod tests {
-    use super::Share;
+    use super::PoolShare;
 
     #[test]
     fn percent_and_sizes_are_read_back_and_the_rest_is_refused() {
         for text in ["0%", "12.5%", "0.01%", "100%", "64GiB", "0B"] {
-            assert_eq!(text.parse::<Share>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PoolShare>().unwrap().to_string(), text);
         }
         for text in ["", "%", "101%", "100.01%", "1.234%", "-1%", "a%", "1e1%", "12"] {
-            let parsed = text.parse::<Share>();
+            let parsed = text.parse::<PoolShare>();
             assert!(parsed.is_err() || text == "12", "{text:?}: {parsed:?}");
         }
     }
 
     #[test]
     fn parts_of_one_kind_are_compared() {
-        let above =
-            |one: &str, other: &str| one.parse::<Share>().unwrap().is_above(other.parse().unwrap());
+        let above = |one: &str, other: &str| {
+            one.parse::<PoolShare>().unwrap().is_above(other.parse().unwrap())
+        };
         assert!(above("10%", "9.99%") && above("2GiB", "1GiB"));
         assert!(!above("10%", "10%") && !above("10%", "1GiB"));
     }

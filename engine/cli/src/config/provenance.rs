@@ -73,18 +73,18 @@ impl Origins {
     /// Notes the line of every value in a file that has been parsed before.
     pub(super) fn set_from_file(&mut self, path: &Path, text: &str) {
         let Ok(table) = DeTable::parse(text) else { return };
-        let mut walk = Walk { path, text, found: &mut self.0 };
+        let mut walk = DocumentWalk { path, text, found: &mut self.0 };
         walk.table("", table.get_ref());
     }
 }
 
-struct Walk<'a> {
+struct DocumentWalk<'a> {
     path: &'a Path,
     text: &'a str,
     found: &'a mut BTreeMap<String, Origin>,
 }
 
-impl Walk<'_> {
+impl DocumentWalk<'_> {
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let name = join(prefix, key.get_ref());

@@ -5,9 +5,9 @@ use toml::Value;
 use super::Config;
 use super::flatten::flatten;
 use super::load::Loaded;
-use super::model::Memory;
+use super::model::MemoryConfig;
 use super::provenance::Origins;
-use super::target::Target;
+use super::target::TargetConfig;
 
 impl Config {
     /// This configuration, with what can change while serving taken from `new`.
@@ -17,7 +17,7 @@ impl Config {
         renewed.pollers.stall_after = new.pollers.stall_after;
         renewed.pollers.overdue_after = new.pollers.overdue_after;
         renewed.pollers.slow_after = new.pollers.slow_after;
-        renewed.memory = Memory { node: self.memory.node, ..new.memory.clone() };
+        renewed.memory = MemoryConfig { node: self.memory.node, ..new.memory.clone() };
         renewed.sidecar.allow_uids.clone_from(&new.sidecar.allow_uids);
         renewed.sidecar.allow_gids.clone_from(&new.sidecar.allow_gids);
         renewed.sidecar.drain_timeout = new.sidecar.drain_timeout;
@@ -37,8 +37,8 @@ impl Config {
         renewed.target = new.target.clone();
         if !self.target.wish().is_empty() {
             // A target that is kept up stays where it is.
-            let Target { configfs, state_dir, .. } = self.target.clone();
-            renewed.target = Target { configfs, state_dir, ..renewed.target };
+            let TargetConfig { configfs, state_dir, .. } = self.target.clone();
+            renewed.target = TargetConfig { configfs, state_dir, ..renewed.target };
         }
         renewed
     }

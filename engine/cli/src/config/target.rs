@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The NVMe over Fabrics target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Target {
+pub struct TargetConfig {
     pub configfs: PathBuf,
     pub state_dir: PathBuf,
     pub on_shutdown: OnShutdown,
@@ -34,7 +34,7 @@ pub enum OnShutdown {
     Teardown,
 }
 
-impl Default for Target {
+impl Default for TargetConfig {
     fn default() -> Self {
         Self {
             configfs: "/sys/kernel/config/nvmet".into(),
@@ -48,7 +48,7 @@ impl Default for Target {
     }
 }
 
-impl Target {
+impl TargetConfig {
     /// The exported device.
     pub fn wish(&self) -> TargetSpec {
         let (host, subsystem) = (self.host.clone(), self.subsystem.clone());

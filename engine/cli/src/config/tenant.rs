@@ -12,7 +12,7 @@ pub struct Tenant {
     pub uids: Vec<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<u32>,
-    pub rights: Rights,
+    pub rights: TenantRights,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespaces_max: Option<u32>,
 }
@@ -20,7 +20,7 @@ pub struct Tenant {
 /// Rights of users; each includes the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rights {
+pub enum TenantRights {
     /// Open, get, look up, list.
     Read,
     /// Make, put, drop blocks.
@@ -37,9 +37,9 @@ impl Tenant {
             uids: self.uids.clone(),
             gids: self.gids.clone(),
             right: match self.rights {
-                Rights::Read => Right::Read,
-                Rights::Write => Right::Write,
-                Rights::Own => Right::Own,
+                TenantRights::Read => Right::Read,
+                TenantRights::Write => Right::Write,
+                TenantRights::Own => Right::Own,
             },
             namespaces_max: self.namespaces_max,
         }

@@ -7,11 +7,11 @@ use kvrail_memory::HeapBlock;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{admit, decide};
-use super::trial::{Rate, Trial, TrialResult};
+use super::trial::{Trial, TrialRate, TrialResult};
 use crate::any_device::AnyDevice;
 use crate::contract::{Device, DirectIo};
 use crate::error::DeviceError;
-use crate::probe_reads::{AT, Load, reads_per_second};
+use crate::probe_reads::{AT, ProbeLoad, reads_per_second};
 use crate::target::open_path;
 use crate::uring::{ModeName, UringOptions};
 
@@ -25,10 +25,10 @@ const RATE_SPAN: Duration = Duration::from_millis(10);
 const ROUNDS: u32 = 2;
 
 /// The timed loads: latency, rate, and large blocks.
-const LOADS: [Load; 3] = [
-    Load { length: 4 << 10, depth: 1 },
-    Load { length: 4 << 10, depth: 32 },
-    Load { length: 256 << 10, depth: 8 },
+const LOADS: [ProbeLoad; 3] = [
+    ProbeLoad { length: 4 << 10, depth: 1 },
+    ProbeLoad { length: 4 << 10, depth: 32 },
+    ProbeLoad { length: 256 << 10, depth: 8 },
 ];
 
 /// Rates of the modes on one device, and the best one by them.
@@ -82,8 +82,8 @@ pub(super) fn run(options: &UringOptions, cores: usize, timed_from: usize) -> Ca
     Calibration { path: options.path.clone(), chosen, reason, trials }
 }
 
-fn unmeasured(load: Load) -> Rate {
-    Rate { length_bytes: load.length, depth: load.depth, reads_per_second: 0.0 }
+fn unmeasured(load: ProbeLoad) -> TrialRate {
+    TrialRate { length_bytes: load.length, depth: load.depth, reads_per_second: 0.0 }
 }
 
 /// The device in one mode, with a buffer to read to.
@@ -152,7 +152,7 @@ fn plain<'a>(path: &str, trial: &Trial, reason: &'a str) -> &'a str {
     reason.strip_prefix(&again).unwrap_or(reason)
 }
 
-fn shown(mode: ModeName, rates: &[Rate]) -> String {
+fn shown(mode: ModeName, rates: &[TrialRate]) -> String {
     let numbers: Vec<String> =
         rates.iter().map(|rate| format!("{:.0}", rate.reads_per_second)).collect();
     format!("{mode} {}", numbers.join("/"))

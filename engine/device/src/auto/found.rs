@@ -14,13 +14,13 @@ const EARLIER: &str = " (found by the process before this one)";
 
 /// The mode that `auto` took, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ChosenMode {
     mode: ModeName,
     reason: String,
     bytes_per_second: Option<u64>,
 }
 
-impl Found {
+impl ChosenMode {
     /// Of a device that `auto` opened; `None` where it has no ring.
     #[must_use]
     pub fn of(description: &Description) -> Option<Self> {
@@ -39,7 +39,7 @@ impl AnyDevice {
     ///
     /// # Errors
     /// `DeviceError` with the likely cause and the remedy.
-    pub fn open_found(found: &Found, options: UringOptions) -> Result<Self, DeviceError> {
+    pub fn open_found(found: &ChosenMode, options: UringOptions) -> Result<Self, DeviceError> {
         if admit(found.mode, cores).is_ok() {
             let reason = format!("{}{EARLIER}", found.reason);
             let bytes_per_second = found.bytes_per_second;
@@ -58,7 +58,7 @@ mod tests {
 
     use tempfile::NamedTempFile;
 
-    use super::{EARLIER, Found};
+    use super::{ChosenMode, EARLIER};
     use crate::any_device::{AnyDevice, ModeChoice};
     use crate::contract::{Description, Device, DirectIo};
     use crate::uring::{ModeName, UringOptions};
@@ -78,22 +78,22 @@ mod tests {
     fn what_was_found_is_taken_as_often_as_it_is_handed_on() {
         let file = file();
         let first = AnyDevice::open(ModeChoice::Auto, options(&file)).unwrap();
-        let found = Found::of(first.description()).unwrap();
+        let found = ChosenMode::of(first.description()).unwrap();
         let written = serde_json::to_string(&found).unwrap();
-        assert_eq!(serde_json::from_str::<Found>(&written).unwrap(), found);
+        assert_eq!(serde_json::from_str::<ChosenMode>(&written).unwrap(), found);
         let again = AnyDevice::open_found(&found, options(&file)).unwrap();
         let Description { mode, reason, bytes_per_second, .. } = again.description();
         assert_eq!(mode, "interrupt");
         assert_eq!(*reason, format!("{}{EARLIER}", first.description().reason));
         assert_eq!(*bytes_per_second, first.description().bytes_per_second);
-        assert_eq!(Found::of(again.description()), Some(found));
+        assert_eq!(ChosenMode::of(again.description()), Some(found));
     }
 
     /// A namespace's mode, for what is a file now.
     #[test]
     fn a_mode_that_works_no_more_is_not_insisted_on() {
         let mode = ModeName::PassthroughIopoll;
-        let found = Found { mode, reason: "auto: of old".into(), bytes_per_second: Some(1) };
+        let found = ChosenMode { mode, reason: "auto: of old".into(), bytes_per_second: Some(1) };
         let device = AnyDevice::open_found(&found, options(&file())).unwrap();
         let Description { mode, reason, .. } = device.description();
         assert_eq!(mode, "interrupt");

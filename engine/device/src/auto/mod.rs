@@ -8,8 +8,8 @@ mod rule;
 mod trial;
 
 pub use calibration::{Calibration, calibrate};
-pub use found::Found;
-pub use trial::{Rate, Trial, TrialResult};
+pub use found::ChosenMode;
+pub use trial::{Trial, TrialRate, TrialResult};
 
 use crate::any_device::{AnyDevice, ModeChoice};
 use crate::error::DeviceError;

@@ -68,12 +68,12 @@ fn choose(trials: &[Trial]) -> ModeName {
 #[cfg(test)]
 pub(super) mod tests {
     use super::{admit, choose, decide};
-    use crate::auto::{Rate, Trial, TrialResult};
+    use crate::auto::{Trial, TrialRate, TrialResult};
     use crate::uring::ModeName;
 
     pub(in crate::auto) fn trial(mode: ModeName, rates: [f64; 3]) -> Trial {
         let loads = [(4096, 1), (4096, 32), (262_144, 8)].into_iter().zip(rates);
-        let rates = loads.map(|((length_bytes, depth), reads_per_second)| Rate {
+        let rates = loads.map(|((length_bytes, depth), reads_per_second)| TrialRate {
             length_bytes,
             depth,
             reads_per_second,

@@ -6,7 +6,7 @@ use crate::uring::ModeName;
 
 /// Reads at one load, closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct TrialRate {
     /// Bytes of each read.
     pub length_bytes: u32,
     /// Reads in flight.
@@ -22,7 +22,7 @@ pub enum TrialResult {
     /// It works.
     Measured {
         /// One for each load, always the same loads in the same order.
-        rates: Vec<Rate>,
+        rates: Vec<TrialRate>,
         /// Ring flags, registrations and kernel features in force.
         features: Vec<String>,
     },
@@ -50,7 +50,7 @@ pub struct Trial {
 
 impl Trial {
     /// The rates, if the mode works.
-    pub(super) fn rates(&self) -> Option<&[Rate]> {
+    pub(super) fn rates(&self) -> Option<&[TrialRate]> {
         match &self.result {
             TrialResult::Measured { rates, .. } => Some(rates),
             TrialResult::NotTried { .. } | TrialResult::Refused { .. } => None,

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kvrail_memory::Pinned;
 use kvrail_ring::Status;
 
-use crate::buffer_table::{Leave, Table};
+use crate::buffer_table::{BufferTable, Leave};
 use crate::clock::Clock;
 use crate::contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, Event, Events,
     Operation, Wait,
 };
 use crate::error::DeviceResult;
-use crate::sim::plan::{Fault, FaultPlan, Order, PieceFate};
+use crate::sim::plan::{CompletionOrder, Fault, FaultPlan, PieceFate};
 use crate::sim::prng::Prng;
-use crate::sim::store::Store;
+use crate::sim::store::SimulatedMedium;
 use crate::slots::SlotId;
-use crate::split::{Flights, Limits, Outcome, Settled, Taken, buffer_of};
+use crate::split::{DeviceLimits, Flights, Outcome, Settled, Taken, buffer_of};
 
 /// Pieces in flight are at least this many, as with the real devices.
 const PIECES_MIN: u32 = 128;
@@ -57,7 +57,7 @@ impl Default for SimOptions {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SimulatedState {
     /// How often hung pieces were released.
     releases: AtomicU32,
     /// Pieces that hang now.
@@ -67,7 +67,7 @@ struct Shared {
 
 /// A test's hold on a simulated device that a poller drives. Clones reach the same device.
 #[derive(Clone, Debug)]
-pub struct SimControl(Arc<Shared>);
+pub struct SimControl(Arc<SimulatedState>);
 
 impl SimControl {
     /// Lets every piece that hangs now end at the next `reap`.
@@ -101,9 +101,9 @@ pub struct SimDevice<C: Clock> {
     description: Description,
     options: SimOptions,
     dice: Prng,
-    store: Store,
+    store: SimulatedMedium,
     flights: Flights,
-    table: Table,
+    table: BufferTable,
     staged: Vec<SlotId>,
     /// In the order of submission; never more than there are pieces.
     flying: Vec<Flying>,
@@ -120,7 +120,7 @@ impl<C: Clock> SimDevice<C> {
         let pieces = options.depth.max(PIECES_MIN).next_power_of_two();
         let block = options.logical_block;
         let transfer_bytes_max = options.transfer_bytes_max - options.transfer_bytes_max % block;
-        let limits = Limits {
+        let limits = DeviceLimits {
             transfer_bytes_max,
             paged_bytes_max: u32::MAX,
             granule: block,
@@ -131,10 +131,10 @@ impl<C: Clock> SimDevice<C> {
             clock,
             description: describe(&options, transfer_bytes_max),
             dice: Prng::new(options.seed),
-            store: Store::new(options.capacity_bytes, block),
+            store: SimulatedMedium::new(options.capacity_bytes, block),
             options,
             flights: Flights::new(limits),
-            table: Table::new(),
+            table: BufferTable::new(),
             staged: Vec::with_capacity(pieces as usize),
             flying: Vec::with_capacity(pieces as usize),
             freed: Vec::with_capacity(usize::from(BUFFERS_MAX)),
@@ -180,7 +180,7 @@ impl<C: Clock> SimDevice<C> {
     fn next_due(&mut self, now: u64) -> Option<Flying> {
         let removed = self.is_removed();
         let is_due = |flying: &Flying| removed || (flying.due_ns <= now && !hangs(flying));
-        let any_time = |flying: &Flying| flying.fate.order == Order::AnyTime;
+        let any_time = |flying: &Flying| flying.fate.order == CompletionOrder::AnyTime;
         let due = self.flying.iter().filter(|flying| is_due(flying)).count();
         if due == 0 {
             return None;

@@ -123,14 +123,14 @@ pub struct FaultPlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PieceFate {
     pub(super) delay_ns: u64,
-    pub(super) order: Order,
+    pub(super) order: CompletionOrder,
     /// The first fault that struck, other than delay and reorder.
     pub(super) fault: Option<Fault>,
 }
 
 /// When a piece ends relative to its neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum CompletionOrder {
     #[default]
     InTurn,
     AnyTime,
@@ -167,7 +167,7 @@ impl FaultPlan {
             }
             match rule.fault {
                 Fault::Delay { ns } => fate.delay_ns += ns,
-                Fault::Reorder => fate.order = Order::AnyTime,
+                Fault::Reorder => fate.order = CompletionOrder::AnyTime,
                 fault => fate.fault = Some(fault),
             }
         }
@@ -179,7 +179,7 @@ impl FaultPlan {
 mod tests {
     use kvrail_ring::Opcode;
 
-    use super::{Fault, FaultPlan, Order, Rule};
+    use super::{CompletionOrder, Fault, FaultPlan, Rule};
     use crate::contract::{BufferIndex, Durability, Operation};
     use crate::sim::prng::Prng;
 
@@ -212,7 +212,7 @@ mod tests {
             .with(Rule::always(Fault::Delay { ns: 4 }));
         let fate = plan.clone().decide(&piece(Opcode::Read, 0), &mut Prng::new(1));
         assert_eq!((fate.delay_ns, fate.fault), (7, Some(Fault::Short)));
-        assert_eq!(fate.order, Order::AnyTime);
+        assert_eq!(fate.order, CompletionOrder::AnyTime);
     }
 
     #[test]

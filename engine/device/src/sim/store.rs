@@ -10,12 +10,12 @@ use crate::sim::plan::Fault;
 use crate::sim::prng::Prng;
 use crate::split::Outcome;
 
-pub(super) struct Store {
+pub(super) struct SimulatedMedium {
     bytes: Vec<u8>,
     logical_block: u32,
 }
 
-impl Store {
+impl SimulatedMedium {
     pub(super) fn new(capacity_bytes: u64, logical_block: u32) -> Self {
         let capacity = usize::try_from(capacity_bytes).expect("the device fits into memory");
         Self { bytes: vec![0; capacity], logical_block }
@@ -114,7 +114,7 @@ fn buffer_start(piece: &Operation) -> usize {
     usize::try_from(piece.buffer_offset).expect("checked by the table")
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for SimulatedMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("bytes", &self.bytes.len()).finish_non_exhaustive()
     }

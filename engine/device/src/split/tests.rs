@@ -6,11 +6,11 @@ use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{Opcode, Status};
 use proptest::prelude::*;
 
-use super::{Flights, Limits, Outcome, Settled, Taken};
+use super::{DeviceLimits, Flights, Outcome, Settled, Taken};
 use crate::contract::{BufferIndex, Durability, Finished, Operation, WINDOW_BYTES};
 use crate::slots::SlotId;
 
-const LIMITS: Limits = Limits {
+const LIMITS: DeviceLimits = DeviceLimits {
     transfer_bytes_max: 4096,
     paged_bytes_max: u32::MAX,
     granule: 512,
@@ -45,7 +45,7 @@ fn ended(settled: Settled) -> Finished {
 /// splits (then nothing polls it) what has more than the queue takes.
 #[test]
 fn no_piece_touches_more_pages_than_a_request_has_segments() {
-    let limits = Limits { transfer_bytes_max: 32 << 10, paged_bytes_max: 4 * 4096, ..LIMITS };
+    let limits = DeviceLimits { transfer_bytes_max: 32 << 10, paged_bytes_max: 4 * 4096, ..LIMITS };
     for buffer_offset in [0, 512, 4096, 4096 + 3584, 5 * 4096] {
         let mut flights = Flights::new(limits);
         let ids = issue(&mut flights, read(1, 0, 40 << 10, buffer_offset));
@@ -141,7 +141,7 @@ fn trying_again_for_ever_is_an_error() {
 
 #[test]
 fn a_failed_piece_ends_the_cutting_and_reports_the_contiguous_beginning() {
-    let mut flights = Flights::new(Limits { depth: 2, pieces: 3, ..LIMITS });
+    let mut flights = Flights::new(DeviceLimits { depth: 2, pieces: 3, ..LIMITS });
     let ids = issue(&mut flights, read(5, 0, 64 << 10, 0));
     assert_eq!(ids.len(), 3);
     let other = read(6, 0, 512, 0);
@@ -160,7 +160,7 @@ fn a_failed_piece_ends_the_cutting_and_reports_the_contiguous_beginning() {
 #[test]
 fn a_long_operation_goes_window_by_window() {
     for transfer_bytes_max in [128 << 10, 1 << 20, 64 << 20] {
-        let limits = Limits { transfer_bytes_max, pieces: 127, ..LIMITS };
+        let limits = DeviceLimits { transfer_bytes_max, pieces: 127, ..LIMITS };
         let mut flights = Flights::new(limits);
         let length = 64 << 20;
         let mut issued: VecDeque<_> = issue(&mut flights, read(1, 0, length, 0)).into();

@@ -13,7 +13,7 @@ use kvrail_memory::{PinLimit, Pinned};
 use kvrail_ring::{Opcode, Status};
 use rustix::io::Errno;
 
-use crate::buffer_table::{Leave, Place, Table};
+use crate::buffer_table::{BufferPlace, BufferTable, Leave};
 use crate::contract::{
     Attached, AttachedBytes, BufferIndex, Description, Device, Event, Events, Finished, Operation,
     Wait,
@@ -25,10 +25,10 @@ use crate::replacement::Replacement;
 use crate::slots::SlotId;
 use crate::split::{Flights, Outcome, Settled, Taken, buffer_of, moves_bytes};
 use crate::target::Target;
-use crate::uring::held::{self, Held};
+use crate::uring::held::{self, HeldPieces};
 use crate::uring::mode::ModeName;
 use crate::uring::registering::Registering;
-use crate::uring::ring::{Completing, Completion, Left, Ring};
+use crate::uring::ring::{Completing, EntriesLeft, Ring, RingCompletion};
 use crate::uring::ring_mode::{Interrupt, Mode, RingMode};
 use crate::uring::setup::{REGISTERED_RING, SIDE_ENTRIES};
 use crate::uring::sqe::{Block, SqeFormat};
@@ -53,12 +53,12 @@ pub struct Uring<M: Mode> {
     /// Pieces in flight on the side ring, or to be.
     aside: u32,
     flights: Flights,
-    table: Table,
+    table: BufferTable,
     /// Pieces to be pushed by the next `submit`; never more than there are pieces.
     staged: Vec<SlotId>,
     staged_aside: Vec<SlotId>,
     /// Pieces, of the side ring too, that are repeated later.
-    pub(super) held: Held,
+    pub(super) held: HeldPieces,
     /// Regions whose entries are being emptied, one in each `reap`.
     emptying: VecDeque<BufferIndex>,
     /// Regions to be forgotten that the kernel may still use.
@@ -100,7 +100,7 @@ impl<M: Mode> Uring<M> {
             let piece = self.flights.piece(id);
             let place = match buffer_of(piece) {
                 Some(at) => self.table.place(at, piece.buffer_offset, piece.length),
-                None => Place::NONE,
+                None => BufferPlace::NONE,
             };
             self.ring.push(piece, place, id.to_u64());
         }
@@ -119,7 +119,7 @@ impl<M: Mode> Uring<M> {
     fn submit_aside(&mut self) {
         let Some(side) = &mut self.side else { return };
         for id in self.staged_aside.drain(..) {
-            side.push(self.flights.piece(id), Place::NONE, id.to_u64());
+            side.push(self.flights.piece(id), BufferPlace::NONE, id.to_u64());
         }
         Interrupt::submit(side);
     }
@@ -127,7 +127,7 @@ impl<M: Mode> Uring<M> {
     /// Takes the common answers: an operation of one piece has moved all of its bytes. Returns the
     /// first completion of another kind.
     #[inline(always)]
-    fn reap_whole(&mut self, events: &mut Events) -> Option<Completion> {
+    fn reap_whole(&mut self, events: &mut Events) -> Option<RingCompletion> {
         let Self { ring, flights, table, .. } = self;
         ring.answers(events.remaining_capacity(), |name, result| {
             let ended = flights.settle_whole(SlotId::from_u64(name), |piece| {
@@ -216,7 +216,8 @@ impl<M: Mode> Uring<M> {
     #[cold]
     fn empty_one(&mut self, events: &mut Events) {
         let Some(at) = self.emptying.pop_front() else { return };
-        let emptied = !self.ring.is_filled(at) || self.ring.unregister_one(at) == Ok(Left::None);
+        let emptied =
+            !self.ring.is_filled(at) || self.ring.unregister_one(at) == Ok(EntriesLeft::None);
         let leaves = self.table.is_addressed(at) && self.table.has_left(at);
         if emptied && !leaves {
             return;
@@ -270,10 +271,10 @@ impl<M: Mode> Uring<M> {
             side.disarm();
             Interrupt::collect(side, self.aside);
             match side.pop() {
-                Some(Completion::Cqe { name, result }) => {
+                Some(RingCompletion::Cqe { name, result }) => {
                     self.answer::<Block>(name, result, events);
                 }
-                Some(Completion::Freed(_)) => unreachable!("the side ring has no buffers"),
+                Some(RingCompletion::Freed(_)) => unreachable!("the side ring has no buffers"),
                 None => return,
             }
         }
@@ -397,10 +398,10 @@ impl<M: Mode> Device for Uring<M> {
         M::collect(&mut self.ring, self.flights.pieces() - self.aside);
         while !events.is_full() && !self.ring.is_empty() {
             match self.reap_whole(events) {
-                Some(Completion::Cqe { name, result }) => {
+                Some(RingCompletion::Cqe { name, result }) => {
                     self.answer::<M::SqeFormat>(name, result, events);
                 }
-                Some(Completion::Freed(at)) => self.freed(at, events),
+                Some(RingCompletion::Freed(at)) => self.freed(at, events),
                 None => {}
             }
         }

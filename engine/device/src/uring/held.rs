@@ -11,13 +11,13 @@ pub(super) const PAUSE_NS: u64 = 5_000_000;
 
 /// As many as there are pieces, at most.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldPieces {
     pieces: Vec<SlotId>,
     /// When the first of them was put here.
     since: Instant,
 }
 
-impl Held {
+impl HeldPieces {
     /// With room for that many.
     pub(super) fn new(pieces: usize) -> Self {
         Self { pieces: Vec::with_capacity(pieces), since: Instant::now() }

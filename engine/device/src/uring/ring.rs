@@ -35,12 +35,12 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 
-use crate::buffer_table::{Access, Place};
+use crate::buffer_table::{Access, BufferPlace};
 use crate::contract::{BUFFERS_MAX, BufferIndex, Operation};
 use crate::uring::sqe::SqeFormat;
 
 pub(super) use make::errno_of;
-pub(crate) use make::{Setup, make_plain, make_wide};
+pub(crate) use make::{RingSetup, make_plain, make_wide};
 
 /// Completions whose `user_data` has this bit are not answers to pieces (`SlotId` never sets it):
 /// below it is the first table entry of a region whose buffer was freed, or `BELL`.
@@ -76,23 +76,23 @@ enum Fate {
 
 /// Entries of a region that are still registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum EntriesLeft {
     Some,
     None,
 }
 
 /// Every region the kernel may know.
-struct Registered {
+struct RegisteredRegions {
     held: Box<[HeldRegion]>,
 }
 
-impl Default for Registered {
+impl Default for RegisteredRegions {
     fn default() -> Self {
         Self { held: (0..BUFFERS_MAX).map(|_| HeldRegion::default()).collect() }
     }
 }
 
-impl Registered {
+impl RegisteredRegions {
     fn at(&mut self, at: BufferIndex) -> &mut HeldRegion {
         &mut self.held[usize::from(at.0)]
     }
@@ -128,7 +128,7 @@ impl Registered {
 }
 
 /// The means to wake a sleeper.
-struct Sleep {
+struct WakeSources {
     /// Signalled by the kernel for completions while `armed`. The ring's own descriptor does not
     /// wake its issuer for deferred work (seen on 6.18: a poll sleeps to its timeout), so rings
     /// with an issuer need this.
@@ -140,14 +140,14 @@ struct Sleep {
     bell_queued: u32,
 }
 
-impl Default for Sleep {
+impl Default for WakeSources {
     fn default() -> Self {
         let armed = Cell::new(true); // as the kernel has it
         Self { event: None, armed, bell: None, bell_armed: false, bell_queued: 0 }
     }
 }
 
-impl Sleep {
+impl WakeSources {
     /// A completion of the poll request on the bell.
     fn heard(&mut self, flags: u32) {
         self.bell_armed &= cqueue::more(flags);
@@ -167,7 +167,7 @@ impl Sleep {
 
 /// A completion, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Completion {
+pub(crate) enum RingCompletion {
     /// The answer to the request pushed under this name.
     Cqe {
         /// As pushed.
@@ -203,7 +203,7 @@ pub struct Ring<W: SqeFormat> {
     wire: W,
     submission: Submission,
     completing: Completing,
-    registered: Registered,
+    registered: RegisteredRegions,
     /// Pushed and not yet handed to the kernel; with a kernel thread, which takes by itself: since
     /// it was last looked whether that thread sleeps.
     queued: u32,
@@ -216,7 +216,7 @@ pub struct Ring<W: SqeFormat> {
     home: usize,
     /// Why the ring's descriptor is not registered, if it is not and the reason was not taken yet.
     unregistered: Option<Errno>,
-    sleep: Sleep,
+    sleep: WakeSources,
     /// System calls made to drive the ring.
     enters: u64,
 }
@@ -246,14 +246,14 @@ impl<W: SqeFormat> Ring<W> {
             wire,
             submission,
             completing,
-            registered: Registered::default(),
+            registered: RegisteredRegions::default(),
             queued: 0,
             open: 0,
             enter_fd,
             enter_flags: IoringEnterFlags::empty(),
             home: 0,
             unregistered: None,
-            sleep: Sleep::default(),
+            sleep: WakeSources::default(),
             enters: 0,
         }
     }
@@ -313,7 +313,7 @@ impl<W: SqeFormat> Ring<W> {
     /// If the queue is full: it has an entry for every piece there can be. If the place is an
     /// address outside the region that the operation names.
     #[inline(always)]
-    pub(crate) fn push(&mut self, operation: &Operation, place: Place, name: u64) {
+    pub(crate) fn push(&mut self, operation: &Operation, place: BufferPlace, name: u64) {
         if place.access == Access::Addressed {
             self.check_addressed(operation, place.address);
         }
@@ -423,7 +423,7 @@ impl<W: SqeFormat> Ring<W> {
 
     /// The next completion, if one was posted.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Completion> {
+    pub(crate) fn pop(&mut self) -> Option<RingCompletion> {
         while !self.is_empty() {
             let told = self.answers(1, |_, _| false);
             if told.is_some() {
@@ -440,7 +440,7 @@ impl<W: SqeFormat> Ring<W> {
         &mut self,
         most: usize,
         mut take: impl FnMut(u64, i32) -> bool,
-    ) -> Option<Completion> {
+    ) -> Option<RingCompletion> {
         let mut queue = self.io.completion();
         let mut answered = 0;
         let mut other = None;
@@ -462,13 +462,13 @@ impl<W: SqeFormat> Ring<W> {
 
     /// Decodes a completion; `None` for the ring's own ones.
     #[inline(never)]
-    fn decode(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+    fn decode(&mut self, entry: &cqueue::Entry) -> Option<RingCompletion> {
         let name = entry.user_data();
         if name & TAG != 0 {
-            return self.tagged(name, entry).map(Completion::Freed);
+            return self.tagged(name, entry).map(RingCompletion::Freed);
         }
         self.open -= 1;
-        Some(Completion::Cqe { name, result: entry.result() })
+        Some(RingCompletion::Cqe { name, result: entry.result() })
     }
 
     #[cold]

@@ -54,7 +54,7 @@ pub trait Mode: RingMode {}
 impl<M: RingMode> Mode for M {}
 
 /// Who submits to a ring, and how its completions are posted.
-trait Way {
+trait SubmissionMode {
     const SUBMISSION: Submission;
 
     fn submit<F: SqeFormat>(ring: &mut Ring<F>);
@@ -67,7 +67,7 @@ trait Way {
 #[derive(Debug)]
 struct ByInterrupt;
 
-impl Way for ByInterrupt {
+impl SubmissionMode for ByInterrupt {
     const SUBMISSION: Submission = Submission::Caller;
 
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Way for ByInterrupt {
 #[derive(Debug)]
 struct ByPolling;
 
-impl Way for ByPolling {
+impl SubmissionMode for ByPolling {
     const SUBMISSION: Submission = Submission::Caller;
 
     #[inline(always)]
@@ -111,7 +111,7 @@ impl Way for ByPolling {
 #[derive(Debug)]
 struct ByThread;
 
-impl Way for ByThread {
+impl SubmissionMode for ByThread {
     const SUBMISSION: Submission = Submission::KernelThread;
 
     #[inline(always)]

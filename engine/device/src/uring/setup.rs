@@ -13,7 +13,7 @@ use rustix::io_uring::IoringSetupFlags;
 use crate::contract::BUFFERS_MAX;
 use crate::error::DeviceError;
 use crate::uring::kernel_thread::KernelThread;
-use crate::uring::ring::{Completing, Ring, Setup, Submission, errno_of};
+use crate::uring::ring::{Completing, Ring, RingSetup, Submission, errno_of};
 use crate::uring::ring_mode::{HYBRID_IOPOLL, Interrupt, RingMode};
 use crate::uring::setup_hints;
 use crate::uring::sqe::{Block, SqeFormat};
@@ -50,7 +50,7 @@ const NAMED: [(IoringSetupFlags, &str); 11] = [
 
 /// A ring to be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan<'a> {
+pub(super) struct RingPlan<'a> {
     pub(super) path: &'a str,
     pub(super) file: BorrowedFd<'a>,
     pub(super) entries: u32,
@@ -58,7 +58,7 @@ pub(super) struct Plan<'a> {
 }
 
 /// A ring and its description.
-pub(super) struct Made<W: SqeFormat> {
+pub(super) struct MadeRing<W: SqeFormat> {
     pub(super) ring: Ring<W>,
     pub(super) features: Vec<String>,
 }
@@ -68,9 +68,9 @@ type Instance<W> = IoUring<<W as SqeFormat>::Entry, <W as SqeFormat>::Cqe>;
 
 /// Makes the main ring of a device; requests go to the plan's file.
 pub(super) fn main_ring<M: RingMode>(
-    plan: &Plan<'_>,
+    plan: &RingPlan<'_>,
     wire: M::SqeFormat,
-) -> Result<Made<M::SqeFormat>, DeviceError> {
+) -> Result<MadeRing<M::SqeFormat>, DeviceError> {
     let (io, flags) = build::<M>(plan)?;
     register_file::<M>(&io, plan)?;
     let table = io.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX));
@@ -80,12 +80,12 @@ pub(super) fn main_ring<M: RingMode>(
         features.push("registered eventfd".into());
     }
     features.push(format!("registered buffers with tags ({BUFFERS_MAX} entries)"));
-    Ok(Made { ring: wake::<M>(io, wire, plan)?, features })
+    Ok(MadeRing { ring: wake::<M>(io, wire, plan)?, features })
 }
 
 /// Makes the second, small interrupt ring of a device whose main ring cannot do everything.
-pub(super) fn side_ring(plan: &Plan<'_>, wire: Block) -> Result<Ring<Block>, DeviceError> {
-    let plan = Plan { entries: SIDE_ENTRIES, ..*plan };
+pub(super) fn side_ring(plan: &RingPlan<'_>, wire: Block) -> Result<Ring<Block>, DeviceError> {
+    let plan = RingPlan { entries: SIDE_ENTRIES, ..*plan };
     let (io, _) = build::<Interrupt>(&plan)?;
     register_file::<Interrupt>(&io, &plan)?;
     wake::<Interrupt>(io, wire, &plan)
@@ -100,7 +100,7 @@ fn sleeps<M: RingMode>() -> bool {
 fn wake<M: RingMode>(
     io: Instance<M::SqeFormat>,
     wire: M::SqeFormat,
-    plan: &Plan<'_>,
+    plan: &RingPlan<'_>,
 ) -> Result<Ring<M::SqeFormat>, DeviceError> {
     let mut ring = Ring::new(io, wire, M::SUBMISSION, M::COMPLETING);
     if sleeps::<M>() {
@@ -113,14 +113,14 @@ fn wake<M: RingMode>(
 
 fn register_file<M: RingMode>(
     io: &Instance<M::SqeFormat>,
-    plan: &Plan<'_>,
+    plan: &RingPlan<'_>,
 ) -> Result<(), DeviceError> {
     let registered = io.submitter().register_files(&[plan.file.as_raw_fd()]);
     registered.map_err(|error| failed::<M>(plan, "registering the file", errno_of(error)))
 }
 
 fn build<M: RingMode>(
-    plan: &Plan<'_>,
+    plan: &RingPlan<'_>,
 ) -> Result<(Instance<M::SqeFormat>, IoringSetupFlags), DeviceError> {
     if let Some(remedy) = setup_hints::old_kernel() {
         let (path, mode) = (plan.path.into(), M::NAME.to_string());
@@ -130,7 +130,7 @@ fn build<M: RingMode>(
     let completions = completions(plan.entries);
     let plain = M::FLAGS | IoringSetupFlags::SUBMIT_ALL;
     let attempt = |flags| {
-        let setup = Setup { flags, entries: plan.entries, completions, thread: plan.thread };
+        let setup = RingSetup { flags, entries: plan.entries, completions, thread: plan.thread };
         let made = with_pinned_memory(ring_bytes(plan.entries), || M::SqeFormat::make(&setup));
         made.map_err(|errno| failed::<M>(plan, "io_uring_setup", errno))
     };
@@ -177,7 +177,7 @@ fn told(flags: IoringSetupFlags) -> String {
     names.collect::<Vec<_>>().join("|")
 }
 
-fn failed<M: RingMode>(plan: &Plan<'_>, step: &'static str, errno: Errno) -> DeviceError {
+fn failed<M: RingMode>(plan: &RingPlan<'_>, step: &'static str, errno: Errno) -> DeviceError {
     let remedy = setup_hints::setup(errno, M::NAME, plan.thread, ring_bytes(plan.entries));
     DeviceError::Ring { path: plan.path.into(), mode: M::NAME.to_string(), step, errno, remedy }
 }

@@ -3,7 +3,7 @@
 use kvrail_memory::{PinLimit, pin_remedy};
 use rustix::io::Errno;
 
-use crate::queue::Queue;
+use crate::queue::QueueLimits;
 use crate::system::{KERNEL_MIN, io_uring_disabled, kernel_version};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::mode::ModeName;
@@ -90,7 +90,7 @@ fn no_memory(needed: u64, limit: PinLimit) -> String {
 }
 
 /// Why a polled read was refused, and what to do.
-pub(super) fn no_poll_queues(queue: Option<&Queue>) -> String {
+pub(super) fn no_poll_queues(queue: Option<&QueueLimits>) -> String {
     let disk = queue.map_or("the device", |queue| queue.disk.as_str());
     let parameter = match disk {
         _ if disk.starts_with("vd") => "virtio_blk.poll_queues=N on the kernel line",

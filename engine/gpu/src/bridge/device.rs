@@ -14,10 +14,10 @@ use kvrail_memory::{Pinned, Region};
 use kvrail_ring::wake::Waker;
 use kvrail_ring::{Opcode, Status};
 
-use super::regions::Regions;
-use super::transfers::{Part, Transfers};
+use super::regions::BridgeRegions;
+use super::transfers::{TransferPart, Transfers};
 use crate::contract::{DirectWay, Way};
-use crate::port::{CopyDone, JOBS_MAX, Job, Port, Route, Work};
+use crate::port::{CopyDone, CopyRoute, JOBS_MAX, Job, Port, Work};
 use crate::region::GpuRegion;
 use crate::staging::{STAGING_ENTRIES, SlotIndex};
 
@@ -36,10 +36,10 @@ const SMALL_BYTES_MAX: u32 = 64 << 10;
 
 /// One port and the bridge's state of it.
 #[derive(Debug)]
-struct Link {
+struct PortLink {
     port: Arc<Port>,
     /// How bytes travel: the port's way, until the device is replaced.
-    route: Route,
+    route: CopyRoute,
     /// The log line of that, where it makes a difference; written before the poller starts.
     farewell: Option<String>,
     waker: Waker,
@@ -56,8 +56,8 @@ struct Link {
 pub struct Bridge<D> {
     inner: D,
     description: Description,
-    links: Vec<Link>,
-    regions: Regions,
+    links: Vec<PortLink>,
+    regions: BridgeRegions,
     transfers: Transfers,
     /// Parts the device within did not take at once.
     stalled: VecDeque<SlotId>,
@@ -90,17 +90,25 @@ impl<D: Device> Bridge<D> {
             inner.attach(entry, staging)?;
             description.features.push(port.description());
             let (route, waker) = (port.route, Waker::default());
-            let direct = matches!(route, Route::Direct(_));
+            let direct = matches!(route, CopyRoute::Direct(_));
             let name = &description.name;
             let farewell = direct.then(|| format!("{name} was replaced, and is staged since"));
             let staging = entry;
-            links.push(Link { port, route, farewell, waker, staging, pushed: false, coming: 0 });
+            links.push(PortLink {
+                port,
+                route,
+                farewell,
+                waker,
+                staging,
+                pushed: false,
+                coming: 0,
+            });
         }
         Ok(Self {
             inner,
             description,
             links,
-            regions: Regions::new(),
+            regions: BridgeRegions::new(),
             transfers: Transfers::new(),
             stalled: VecDeque::with_capacity(JOBS_MAX as usize),
             ready: VecDeque::with_capacity(READY_MAX),
@@ -132,8 +140,8 @@ impl<D: Device> Bridge<D> {
             return Err(operation);
         }
         let slot = match self.links[at].route {
-            Route::Direct(_) => None,
-            Route::Staged => Some(self.slot(at, operation.opcode).ok_or(operation)?),
+            CopyRoute::Direct(_) => None,
+            CopyRoute::Staged => Some(self.slot(at, operation.opcode).ok_or(operation)?),
         };
         self.regions.enter(operation.buffer);
         self.transfers.take(operation);
@@ -161,8 +169,8 @@ impl<D: Device> Bridge<D> {
             }
             let at = self.regions.get(buffer).port;
             let slot = match self.links[at].route {
-                Route::Direct(_) => None,
-                Route::Staged => match self.slot(at, opcode) {
+                CopyRoute::Direct(_) => None,
+                CopyRoute::Staged => match self.slot(at, opcode) {
                     None => return,
                     slot => slot,
                 },
@@ -194,7 +202,7 @@ impl<D: Device> Bridge<D> {
     }
 
     fn offer(&mut self, id: SlotId) -> bool {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let link = &self.links[self.regions.get(operation.buffer).port];
         let slot = slot.expect("a staged part has a slot");
         let staged = Operation {
@@ -222,12 +230,12 @@ impl<D: Device> Bridge<D> {
 
     /// Hands a part to the GPU's poller.
     fn hand_to_gpu(&mut self, id: SlotId) {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let entry = self.regions.get(operation.buffer);
         let link = &mut self.links[entry.port];
         let read = operation.opcode == Opcode::Read;
         let work = match (link.route, slot) {
-            (Route::Direct(file), None) => {
+            (CopyRoute::Direct(file), None) => {
                 let way = if read { DirectWay::Read } else { DirectWay::Write };
                 Work::Direct { way, file, offset: operation.offset }
             }
@@ -281,7 +289,7 @@ impl<D: Device> Bridge<D> {
 
     /// A part is over; its transfer perhaps too.
     fn end(&mut self, id: SlotId, status: Status) {
-        let Part { operation, slot, .. } = *self.transfers.part(id);
+        let TransferPart { operation, slot, .. } = *self.transfers.part(id);
         let port = &self.links[self.regions.get(operation.buffer).port].port;
         if let Some(slot) = slot {
             port.staging.give_back(slot);
@@ -388,7 +396,7 @@ impl<D: Device> Device for Bridge<D> {
     }
 
     fn detach(&mut self, at: BufferIndex) -> DeviceResult<()> {
-        if !Regions::is_remote(at) {
+        if !BridgeRegions::is_remote(at) {
             self.inner.detach(at)?;
             self.leaving += 1;
             return Ok(());
@@ -403,7 +411,7 @@ impl<D: Device> Device for Bridge<D> {
     #[inline]
     fn prepare(&mut self, operation: Operation) -> Result<(), Operation> {
         let moves = matches!(operation.opcode, Opcode::Read | Opcode::Write);
-        if moves && Regions::is_remote(operation.buffer) {
+        if moves && BridgeRegions::is_remote(operation.buffer) {
             self.take(operation)?;
         } else {
             self.inner.prepare(operation)?;
@@ -461,7 +469,7 @@ impl<D: Device> Device for Bridge<D> {
     }
 
     fn is_ready(&self) -> bool {
-        let handed_over = |link: &Link| !link.port.done.is_empty();
+        let handed_over = |link: &PortLink| !link.port.done.is_empty();
         let slots = |(at, reserve): (usize, usize)| self.links[at].port.staging.free() > reserve;
         !self.ready.is_empty()
             || self.links.iter().any(handed_over)
@@ -477,7 +485,7 @@ impl<D: Device> Device for Bridge<D> {
         self.inner.replace(with)?;
         // The GPU's own calls name the file that was there before.
         for link in &mut self.links {
-            link.route = Route::Staged;
+            link.route = CopyRoute::Staged;
             if let Some(farewell) = link.farewell.take() {
                 link.port.health.fall_back(farewell);
             }

@@ -19,7 +19,7 @@ pub(super) struct BridgeRegion {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Regions {
+pub(super) struct BridgeRegions {
     table: Box<[Option<BridgeRegion>]>,
 }
 
@@ -28,7 +28,7 @@ fn place(at: BufferIndex) -> Option<usize> {
     at.0.checked_sub(BUFFERS_MAX).map(usize::from)
 }
 
-impl Regions {
+impl BridgeRegions {
     pub(super) fn new() -> Self {
         Self { table: (0..REMOTES_MAX).map(|_| None).collect() }
     }

@@ -12,7 +12,7 @@ const TRANSFERS_MAX: u32 = 512;
 
 /// An operation on GPU memory.
 #[derive(Debug)]
-struct Transfer {
+struct GpuTransfer {
     operation: Operation,
     /// First byte not yet cut into a part.
     next: u32,
@@ -24,7 +24,7 @@ struct Transfer {
 
 /// A piece of a transfer on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct TransferPart {
     transfer: SlotId,
     /// Its part of the operation, as an operation: offset, length, buffer offset.
     pub(super) operation: Operation,
@@ -36,8 +36,8 @@ pub(super) struct Part {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    transfers: Slots<Transfer>,
-    parts: Slots<Part>,
+    transfers: Slots<GpuTransfer>,
+    parts: Slots<TransferPart>,
     /// The transfer that is not yet cut to its end; nothing new is taken before it is.
     cutting: Option<SlotId>,
 }
@@ -58,7 +58,7 @@ impl Transfers {
     /// # Panics
     /// If it is not open.
     pub(super) fn take(&mut self, operation: Operation) {
-        let transfer = Transfer { operation, next: 0, open: 0, failed: None };
+        let transfer = GpuTransfer { operation, next: 0, open: 0, failed: None };
         let id = self.transfers.claim(transfer).expect("open, seen by the caller");
         self.cutting = Some(id);
     }
@@ -91,7 +91,7 @@ impl Transfers {
         if transfer.next == transfer.operation.length {
             self.cutting = None;
         }
-        let part = Part { transfer: id, operation, at, slot };
+        let part = TransferPart { transfer: id, operation, at, slot };
         self.parts.claim(part).expect("there is room, seen by the caller")
     }
 
@@ -99,7 +99,7 @@ impl Transfers {
     ///
     /// # Panics
     /// If the id names none.
-    pub(super) fn part(&self, id: SlotId) -> &Part {
+    pub(super) fn part(&self, id: SlotId) -> &TransferPart {
         match self.parts.get(id) {
             Ok(part) => part,
             Err(stale) => panic!("invariant 1: an end for nothing in flight: {stale}"),

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use kvrail_cufile::{Batch, BatchStatus, CuFile, Direction, Entry, File};
+use kvrail_cufile::{BatchStatus, CuFile, Entry, File, TransferBatch, TransferDirection};
 
-use super::context::Context;
+use super::context::PrimaryContext;
 use crate::contract::{BatchIo, DirectEnd, DirectEntry, DirectFailure, DirectWay, Fault};
 use crate::error::GpuError;
 use crate::region::Backing;
@@ -12,20 +12,20 @@ use crate::region::Backing;
 /// One handle, with the files that were registered when it was made.
 #[derive(Debug)]
 pub(super) struct CuFileBatch {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     files: Vec<Arc<File>>,
-    batch: Batch,
+    batch: TransferBatch,
     entries: Vec<Entry>,
 }
 
 impl CuFileBatch {
     pub(super) fn new(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         library: &Arc<CuFile>,
         files: Vec<Arc<File>>,
         entries: u32,
     ) -> Result<Self, GpuError> {
-        let batch = Batch::new(library, entries)?;
+        let batch = TransferBatch::new(library, entries)?;
         let entries = Vec::with_capacity(entries as usize);
         Ok(Self { context: Arc::clone(context), files, batch, entries })
     }
@@ -54,8 +54,8 @@ impl BatchIo for CuFileBatch {
             };
             self.entries.push(Entry {
                 direction: match entry.way {
-                    DirectWay::Read => Direction::Read,
-                    DirectWay::Write => Direction::Write,
+                    DirectWay::Read => TransferDirection::Read,
+                    DirectWay::Write => TransferDirection::Write,
                 },
                 file: Arc::clone(&self.files[usize::from(entry.file.0)]),
                 file_offset: entry.file_offset,

@@ -170,18 +170,18 @@ fn text(letters: &[c_char]) -> String {
 
 /// A retained primary context.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct PrimaryContext {
     pub(super) device: sys::CUdevice,
     raw: sys::CUcontext,
     pub(super) identity: GpuIdentity,
 }
 
 // SAFETY: a context may be made current on any thread; the pointer is a name for the driver.
-unsafe impl Send for Context {}
+unsafe impl Send for PrimaryContext {}
 // SAFETY: as for Send; the driver locks for itself.
-unsafe impl Sync for Context {}
+unsafe impl Sync for PrimaryContext {}
 
-impl Context {
+impl PrimaryContext {
     /// Opens the GPU with this index: retains its primary context and makes it current here.
     pub(super) fn open(index: u32) -> Result<Arc<Self>, GpuError> {
         let present = devices()?;
@@ -210,7 +210,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for PrimaryContext {
     fn drop(&mut self) {
         // SAFETY: retained in `open`, once; whatever was made in it holds an `Arc` of it.
         let _released = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };

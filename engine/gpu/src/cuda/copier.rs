@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::context::{Context, check};
+use super::context::{PrimaryContext, check};
 use super::launch::Stream;
 use super::mapped::Mapped;
 use crate::contract::Way;
@@ -20,11 +20,14 @@ use crate::staging::Staging;
 pub struct Copier {
     stream: Stream,
     mapped: Mapped,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
 }
 
 impl Copier {
-    pub(super) fn new(context: &Arc<Context>, pool: &Arc<Staging>) -> Result<Self, GpuError> {
+    pub(super) fn new(
+        context: &Arc<PrimaryContext>,
+        pool: &Arc<Staging>,
+    ) -> Result<Self, GpuError> {
         let region: Arc<kvrail_memory::Region> = Arc::clone(pool.region());
         let mapped = Mapped::new(context, region)?;
         Ok(Self { stream: Stream::new(context)?, mapped, context: Arc::clone(context) })

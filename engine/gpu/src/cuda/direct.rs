@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvrail_cufile::{Batch, Buffer, CuFile, Direction, Entry, File, OpStatus, Properties};
+use kvrail_cufile::{
+    Buffer, CuFile, Entry, File, OpStatus, Properties, TransferBatch, TransferDirection,
+};
 
 use super::batches::CuFileBatch;
-use super::context::Context;
-use super::import::Opened;
+use super::context::PrimaryContext;
+use super::import::OpenedMemory;
 use crate::contract::{BatchIo, DirectGpu, DirectPath, FileIndex, Registered};
 use crate::error::GpuError;
 use crate::udev;
@@ -25,14 +27,17 @@ const FIRST_TIME: Duration = Duration::from_secs(2);
 /// cuFile with the files registered so far.
 #[derive(Debug)]
 pub(super) struct CuFileGpu {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     library: Arc<CuFile>,
     properties: Properties,
     files: Mutex<Vec<Arc<File>>>,
 }
 
 impl CuFileGpu {
-    pub(super) fn new(context: &Arc<Context>, library: Arc<CuFile>) -> Result<Self, GpuError> {
+    pub(super) fn new(
+        context: &Arc<PrimaryContext>,
+        library: Arc<CuFile>,
+    ) -> Result<Self, GpuError> {
         let properties = library.properties()?;
         let (context, files) = (Arc::clone(context), Mutex::new(Vec::new()));
         Ok(Self { context, library, properties, files })
@@ -43,7 +48,7 @@ impl CuFileGpu {
     }
 
     /// Registers all of an opened memory.
-    pub(super) fn register_memory(&self, memory: &Arc<Opened>) -> Result<Buffer, GpuError> {
+    pub(super) fn register_memory(&self, memory: &Arc<OpenedMemory>) -> Result<Buffer, GpuError> {
         self.context.enter()?;
         let bytes = usize::try_from(memory.bytes).expect("64-bit machine");
         let keep = Arc::clone(memory);
@@ -54,16 +59,16 @@ impl CuFileGpu {
     /// Reads a little, once in the life of the library: its first batch starts threads and blocks
     /// for 25 ms, which would be a poller's time otherwise.
     fn begin(&self, file: &Arc<File>) -> Result<(), GpuError> {
-        let memory = Arc::new(Opened::allocate(&self.context, u64::from(FIRST_BYTES))?);
+        let memory = Arc::new(OpenedMemory::allocate(&self.context, u64::from(FIRST_BYTES))?);
         let entry = Entry {
-            direction: Direction::Read,
+            direction: TransferDirection::Read,
             file: Arc::clone(file),
             file_offset: 0,
             buffer: Arc::new(self.register_memory(&memory)?),
             buffer_offset: 0,
             bytes: FIRST_BYTES,
         };
-        let mut batch = Batch::new(&self.library, 1)?;
+        let mut batch = TransferBatch::new(&self.library, 1)?;
         batch.submit(&[entry])?;
         let deadline = Instant::now() + FIRST_TIME;
         while batch.open() > 0 && Instant::now() < deadline {

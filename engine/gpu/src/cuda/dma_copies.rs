@@ -14,10 +14,10 @@ use cudarc::driver::sys;
 
 use super::contention::SmContention;
 use super::context::{check, has};
-use super::import::Opened;
+use super::import::OpenedMemory;
 use super::launch::Stream;
 use super::mapped::Mapped;
-use super::memcpy_2d::{Rectangle, Rectangles, Shape};
+use super::memcpy_2d::{CopyShape, Rectangle, Rectangles};
 use crate::contract::{Move, Way};
 use crate::error::{CudaError, GpuError};
 use kvrail_layout::FRAGMENTS_MAX;
@@ -56,7 +56,7 @@ impl Engines {
         });
         let engines = Self { listed };
         let bytes = TRIAL_BYTES.min(staging.bytes());
-        let scratch = Opened::allocate(stream.context(), bytes as u64)?;
+        let scratch = OpenedMemory::allocate(stream.context(), bytes as u64)?;
         let all =
             Rectangle { address: scratch.address, staged: 0, width: bytes, pitch: 0, rows: 1 };
         for way in [Way::Scatter, Way::Gather] {
@@ -83,10 +83,10 @@ impl Engines {
     /// Whether all of these moves are work for engines, rather than for a kernel.
     pub(super) fn suit(&self, moves: &[Move<'_>], crowd: SmContention) -> bool {
         let lists = self.listed.is_some() && crowd.is_contended(Instant::now());
-        moves.iter().all(|copy| match Shape::of(*copy) {
-            Shape::Rectangles => true,
-            Shape::List => lists,
-            Shape::Scattered => false,
+        moves.iter().all(|copy| match CopyShape::of(*copy) {
+            CopyShape::Rectangles => true,
+            CopyShape::List => lists,
+            CopyShape::Scattered => false,
         })
     }
 
@@ -104,8 +104,8 @@ impl Engines {
         (flag, ticket): (u64, u32),
     ) -> Result<(), CudaError> {
         for whole in moves {
-            match (Shape::of(*whole), &mut self.listed) {
-                (Shape::List, Some(lists)) => {
+            match (CopyShape::of(*whole), &mut self.listed) {
+                (CopyShape::List, Some(lists)) => {
                     // SAFETY: the caller's promise.
                     unsafe { lists.copy(way, stream, staging, *whole) }?;
                 }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::context::{Context, check};
-use super::import::{Opened, map};
+use super::context::{PrimaryContext, check};
+use super::import::{OpenedMemory, map};
 use crate::contract::OwnMemory;
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
 
 /// How memory is to be exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Export {
+pub enum ExportMethod {
     /// As a descriptor of virtual memory management.
     Vmm,
     /// As a legacy handle, at an offset inside of the allocation, as PyTorch has it.
@@ -29,8 +29,8 @@ const LEGACY_OFFSET: u64 = 1 << 20;
 /// Own memory.
 #[derive(Debug)]
 pub(super) struct Exported {
-    context: Arc<Context>,
-    opened: Opened,
+    context: Arc<PrimaryContext>,
+    opened: OpenedMemory,
     kind: ExportKind,
     bytes: u64,
 }
@@ -43,14 +43,14 @@ enum ExportKind {
 
 impl Exported {
     pub(super) fn new(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         bytes: u64,
-        export: Export,
+        export: ExportMethod,
     ) -> Result<Self, GpuError> {
         context.enter()?;
         let shared = Arc::clone(context);
-        if export == Export::Legacy {
-            let mut opened = Opened::allocate(context, bytes + LEGACY_OFFSET)?;
+        if export == ExportMethod::Legacy {
+            let mut opened = OpenedMemory::allocate(context, bytes + LEGACY_OFFSET)?;
             opened.address += LEGACY_OFFSET;
             return Ok(Self { context: shared, opened, kind: ExportKind::Legacy, bytes });
         }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use kvrail_cufile::{Compat, CuFile};
 use kvrail_layout::{Fragment, Layout};
 
-use super::context::Context;
+use super::context::PrimaryContext;
 use super::copier::Copier;
 use super::direct::CuFileGpu;
-use super::exporter::{Export, Exported};
-use super::import::Opened;
+use super::exporter::{ExportMethod, Exported};
+use super::import::OpenedMemory;
 use super::mover::{Copies, CudaMover};
 use crate::contract::{DirectGpu, Gpu, GpuIdentity, Mover, OwnMemory};
 use crate::error::GpuError;
 use crate::handle::GpuHandle;
-use crate::region::{Backing, GpuRegion, Memory};
+use crate::region::{Backing, GpuRegion, RegionMemory};
 use crate::staging::Staging;
 
 /// One GPU.
 #[derive(Debug)]
 pub struct Cuda {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     direct: Option<CuFileGpu>,
     copies: Copies,
 }
@@ -31,7 +31,7 @@ impl Cuda {
     /// # Errors
     /// `GpuError` when there is no driver, no such GPU, or the GPU is not usable.
     pub fn open(index: u32) -> Result<Self, GpuError> {
-        Ok(Self { context: Context::open(index)?, direct: None, copies: Copies::Auto })
+        Ok(Self { context: PrimaryContext::open(index)?, direct: None, copies: Copies::Auto })
     }
 
     /// Opens cuFile too. Before any region is imported, once per process.
@@ -78,7 +78,11 @@ impl Cuda {
     ///
     /// # Errors
     /// `GpuError` when there is not that much.
-    pub fn allocate_for(&self, export: Export, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
+    pub fn allocate_for(
+        &self,
+        export: ExportMethod,
+        bytes: u64,
+    ) -> Result<Box<dyn OwnMemory>, GpuError> {
         Ok(Box::new(Exported::new(&self.context, bytes, export)?))
     }
 }
@@ -99,14 +103,14 @@ impl Gpu for Cuda {
         let opened = memories
             .into_iter()
             .enumerate()
-            .map(|(index, handle)| Opened::import(&self.context, handle, index).map(Arc::new))
+            .map(|(index, handle)| OpenedMemory::import(&self.context, handle, index).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<u64> = opened.iter().map(|memory| memory.address).collect();
-        let table = Opened::table(&self.context, &layout.rows(&addresses))?;
-        let memory = |opened: &Arc<Opened>| {
+        let table = OpenedMemory::table(&self.context, &layout.rows(&addresses))?;
+        let memory = |opened: &Arc<OpenedMemory>| {
             let buffer = self.direct.as_ref().map(|direct| direct.register_memory(opened));
             let backing = Backing::Gpu(buffer.transpose()?.map(Arc::new));
-            Ok(Memory { address: opened.address, bytes: opened.bytes, backing })
+            Ok(RegionMemory { address: opened.address, bytes: opened.bytes, backing })
         };
         let memories = opened.iter().map(memory).collect::<Result<Vec<_>, GpuError>>()?;
         let address = table.address;
@@ -123,6 +127,6 @@ impl Gpu for Cuda {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
-        self.allocate_for(Export::Vmm, bytes)
+        self.allocate_for(ExportMethod::Vmm, bytes)
     }
 }

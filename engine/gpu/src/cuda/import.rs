@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use kvrail_layout::FragmentRow;
 use zerocopy::IntoBytes;
 
-use super::context::{Context, check};
+use super::context::{PrimaryContext, check};
 use crate::error::{CudaError, GpuError};
 use crate::handle::GpuHandle;
 
@@ -26,8 +26,8 @@ const POSIX_FD: sys::CUmemAllocationHandleType =
 
 /// A range of GPU addresses that is open in this process.
 #[derive(Debug)]
-pub(super) struct Opened {
-    context: Arc<Context>,
+pub(super) struct OpenedMemory {
+    context: Arc<PrimaryContext>,
     kind: MappingKind,
     /// First byte of the memory that was handed over.
     pub(super) address: u64,
@@ -41,10 +41,10 @@ enum MappingKind {
     Allocated { base: u64 },
 }
 
-impl Opened {
+impl OpenedMemory {
     /// Opens a handle; `index` is its place for error texts.
     pub(super) fn import(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         handle: GpuHandle,
         index: usize,
     ) -> Result<Self, GpuError> {
@@ -58,7 +58,7 @@ impl Opened {
     }
 
     fn vmm(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         fd: &OwnedFd,
         bytes: u64,
         index: usize,
@@ -84,7 +84,7 @@ impl Opened {
     }
 
     fn legacy(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         handle: [u8; 64],
         (offset, bytes): (u64, u64),
         index: usize,
@@ -121,7 +121,7 @@ impl Opened {
     }
 
     /// Memory of this process, for tables and for tests.
-    pub(super) fn allocate(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
+    pub(super) fn allocate(context: &Arc<PrimaryContext>, bytes: u64) -> Result<Self, CudaError> {
         context.enter()?;
         let (mut base, size) = (0, usize::try_from(bytes).expect("64-bit machine"));
         // SAFETY: the number lives on this stack; freed in drop.
@@ -131,7 +131,10 @@ impl Opened {
     }
 
     /// The rows of a layout, copied to the GPU.
-    pub(super) fn table(context: &Arc<Context>, rows: &[FragmentRow]) -> Result<Self, CudaError> {
+    pub(super) fn table(
+        context: &Arc<PrimaryContext>,
+        rows: &[FragmentRow],
+    ) -> Result<Self, CudaError> {
         let bytes = rows.as_bytes();
         let table = Self::allocate(context, bytes.len() as u64)?;
         // SAFETY: as many bytes as were allocated, read before the call returns.
@@ -143,7 +146,7 @@ impl Opened {
 }
 
 /// Refuses memory of another GPU.
-fn on_this_gpu(context: &Context, handle: u64) -> Result<(), GpuError> {
+fn on_this_gpu(context: &PrimaryContext, handle: u64) -> Result<(), GpuError> {
     let mut properties = MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
     // SAFETY: the structure lives on this stack; the handle is valid.
     let got =
@@ -164,11 +167,11 @@ fn on_this_gpu(context: &Context, handle: u64) -> Result<(), GpuError> {
 
 /// Maps a whole allocation at an address the driver picks.
 pub(super) fn map(
-    context: &Arc<Context>,
+    context: &Arc<PrimaryContext>,
     handle: u64,
     bytes: u64,
     index: usize,
-) -> Result<Opened, GpuError> {
+) -> Result<OpenedMemory, GpuError> {
     let size = usize::try_from(bytes).expect("64-bit machine");
     let wrong_size = |why: CudaError| GpuError::Handle {
         index,
@@ -188,7 +191,7 @@ pub(super) fn map(
         let _freed = unsafe { sys::cuMemAddressFree(base, size) };
         return Err(wrong_size(why));
     }
-    let opened = Opened {
+    let opened = OpenedMemory {
         context: Arc::clone(context),
         kind: MappingKind::Mapped { base, bytes: size },
         address: base,
@@ -207,7 +210,7 @@ pub(super) fn map(
     Ok(opened)
 }
 
-impl Drop for Opened {
+impl Drop for OpenedMemory {
     fn drop(&mut self) {
         let _current = self.context.enter();
         match self.kind {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::context::{Context, check};
+use super::context::{PrimaryContext, check};
 use crate::contract::{MOVES_MAX, Way};
 use crate::error::CudaError;
 
@@ -71,7 +71,7 @@ impl Batch {
 /// The kernels, compiled for this GPU.
 #[derive(Debug)]
 pub(super) struct Kernels {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     module: sys::CUmodule,
     /// For few jobs and for many, by way.
     functions: [[sys::CUfunction; 2]; 2],
@@ -92,7 +92,7 @@ unsafe impl Sync for Kernels {}
 /// A queue of launches.
 #[derive(Debug)]
 pub(super) struct Stream {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     raw: sys::CUstream,
 }
 
@@ -101,7 +101,7 @@ unsafe impl Send for Stream {}
 
 impl Kernels {
     /// Has the driver compile the checked-in PTX.
-    pub(super) fn load(context: &Arc<Context>) -> Result<Self, CudaError> {
+    pub(super) fn load(context: &Arc<PrimaryContext>) -> Result<Self, CudaError> {
         context.enter()?;
         let text = CString::new(PTX).expect("PTX has no zero bytes");
         let mut module = ptr::null_mut();
@@ -160,7 +160,7 @@ impl Kernels {
 }
 
 impl Stream {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    pub(super) fn new(context: &Arc<PrimaryContext>) -> Result<Self, CudaError> {
         context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -170,7 +170,7 @@ impl Stream {
     }
 
     /// Its context.
-    pub(super) fn context(&self) -> &Arc<Context> {
+    pub(super) fn context(&self) -> &Arc<PrimaryContext> {
         &self.context
     }
 

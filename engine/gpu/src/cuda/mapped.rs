@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cudarc::driver::sys;
 use kvrail_memory::Pinned;
 
-use super::context::{Context, check};
+use super::context::{PrimaryContext, check};
 use crate::error::CudaError;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
@@ -18,13 +18,16 @@ const PORTABLE_AND_MAPPED: u32 = 0x01 | 0x02;
 /// Host memory registered with the GPU.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     memory: Arc<dyn Pinned>,
     address: u64,
 }
 
 impl Mapped {
-    pub(super) fn new(context: &Arc<Context>, memory: Arc<dyn Pinned>) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        context: &Arc<PrimaryContext>,
+        memory: Arc<dyn Pinned>,
+    ) -> Result<Self, CudaError> {
         context.enter()?;
         let (base, bytes) = (memory.base().as_ptr().cast::<c_void>(), memory.bytes());
         // SAFETY: the memory stays where it is while `memory` lives, which this value holds until

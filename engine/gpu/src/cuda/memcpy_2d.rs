@@ -82,7 +82,7 @@ impl Iterator for Rectangles<'_> {
 
 /// How copy engines do a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum CopyShape {
     /// A few rectangles, one call each.
     Rectangles,
     /// Many runs that are long enough for one call with a list.
@@ -91,7 +91,7 @@ pub(super) enum Shape {
     Scattered,
 }
 
-impl Shape {
+impl CopyShape {
     pub(super) fn of(it: Move<'_>) -> Self {
         if Rectangles::of(it).nth(SINGLE_MAX).is_none() {
             return Self::Rectangles;
@@ -105,7 +105,7 @@ impl Shape {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Rectangle, Rectangles, Shape};
+    use super::{CopyShape, Rectangle, Rectangles};
     use crate::contract::{DirectPath, Gpu, Move};
     use crate::region::GpuRegion;
     use crate::standin::EmulatedGpu;
@@ -139,7 +139,7 @@ mod tests {
         let address = region.memories()[0].address + 3 * (32 << 10);
         let (width, pitch) = (32 << 10, 512 << 10);
         assert_eq!(found, [Rectangle { address, staged: 4096, width, pitch, rows: 64 }]);
-        assert_eq!(Shape::of(whole(&region, 3)), Shape::Rectangles);
+        assert_eq!(CopyShape::of(whole(&region, 3)), CopyShape::Rectangles);
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn uneven_layers_go_as_a_list_and_short_ones_to_a_kernel() {
         let uneven = |bytes: u64| spaced(32, bytes, move |at| 16 * bytes + at * at % 7 * 4096);
-        assert_eq!(Shape::of(whole(&region(uneven(32 << 10), 8), 1)), Shape::List);
-        assert_eq!(Shape::of(whole(&region(uneven(1024), 8), 1)), Shape::Scattered);
+        assert_eq!(CopyShape::of(whole(&region(uneven(32 << 10), 8), 1)), CopyShape::List);
+        assert_eq!(CopyShape::of(whole(&region(uneven(1024), 8), 1)), CopyShape::Scattered);
     }
 }

@@ -20,6 +20,6 @@ mod mover;
 
 pub use context::{devices, driver_version};
 pub use copier::Copier;
-pub use exporter::Export;
+pub use exporter::ExportMethod;
 pub use gpu::Cuda;
 pub use mover::Copies;

@@ -9,12 +9,12 @@ use std::time::Instant;
 use kvrail_memory::HeapBlock;
 
 use super::contention::SmContention;
-use super::context::{Context, check};
+use super::context::{PrimaryContext, check};
 use super::dma_copies::Engines;
-use super::import::Opened;
+use super::import::OpenedMemory;
 use super::launch::{Batch, DeviceJob, Kernels, Stream};
 use super::mapped::Mapped;
-use crate::contract::{Fault, LaunchId, MOVES_MAX, Move, Mover, Progress, Way};
+use crate::contract::{Fault, LaunchId, LaunchProgress, MOVES_MAX, Move, Mover, Way};
 use crate::error::{CudaError, GpuError};
 use crate::staging::Staging;
 
@@ -45,12 +45,12 @@ pub(super) struct CudaMover {
     engines: Result<Engines, String>,
     staging: Mapped,
     flags: Mapped,
-    arrived: Opened,
+    arrived: OpenedMemory,
     batch: Box<Batch>,
     launches: Box<[KernelLaunch]>,
     crowd: SmContention,
     turn: usize,
-    context: Arc<Context>,
+    context: Arc<PrimaryContext>,
     _pool: Arc<Staging>,
 }
 
@@ -66,7 +66,7 @@ struct KernelLaunch {
 
 impl CudaMover {
     pub(super) fn new(
-        context: &Arc<Context>,
+        context: &Arc<PrimaryContext>,
         pool: &Arc<Staging>,
         launches: u16,
         copies: Copies,
@@ -74,7 +74,7 @@ impl CudaMover {
         let streams = || (0..STREAMS).map(|_| Stream::new(context)).collect::<Result<Vec<_>, _>>();
         let words = u64::from(launches) * WORD_BYTES;
         let flags = HeapBlock::new(usize::try_from(words).expect("few launches"));
-        let arrived = Opened::allocate(context, words)?;
+        let arrived = OpenedMemory::allocate(context, words)?;
         zero(&arrived)?;
         let region: Arc<kvrail_memory::Region> = Arc::clone(pool.region());
         let idle = KernelLaunch { ticket: 0, running: None, looks: 0, kernel: None };
@@ -148,7 +148,7 @@ impl CudaMover {
 }
 
 /// Zeroes counters before the first launch.
-fn zero(memory: &Opened) -> Result<(), GpuError> {
+fn zero(memory: &OpenedMemory) -> Result<(), GpuError> {
     let zeroes = vec![0_u8; usize::try_from(memory.bytes).expect("few")];
     let to = memory.address;
     // SAFETY: as many bytes as the memory has, read before the call returns.
@@ -195,7 +195,7 @@ impl Mover for CudaMover {
         Ok(Some(LaunchId(u16::try_from(index).expect("made from a u16"))))
     }
 
-    fn progress(&mut self, id: LaunchId) -> Result<Progress, Fault> {
+    fn progress(&mut self, id: LaunchId) -> Result<LaunchProgress, Fault> {
         let index = usize::from(id.0);
         let launch = &mut self.launches[index];
         let (way, stream) = launch.running.expect("the state of a launch is read while it runs");
@@ -204,12 +204,12 @@ impl Mover for CudaMover {
             if let Some(started) = launch.kernel {
                 self.crowd.done(started, Instant::now());
             }
-            return Ok(Progress::Done);
+            return Ok(LaunchProgress::Done);
         }
         launch.looks += 1;
         if launch.looks.is_multiple_of(LOOKS_PER_QUERY) {
             self.streams[way as usize][stream].health().map_err(fault)?;
         }
-        Ok(Progress::Running)
+        Ok(LaunchProgress::Running)
     }
 }

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use kvrail_device::{SlotId, Slots};
 use kvrail_ring::Status;
 
-use super::launches::Owned;
+use super::launches::OwnedJob;
 use crate::contract::{BatchIo, DirectEnd, DirectEntry, DirectGpu, DirectPath, Fault};
 use crate::error::GpuError;
 use crate::health::Counters;
@@ -30,7 +30,7 @@ const COMPAT_ENTRIES_MAX: usize = 64;
 /// A job of direct I/O.
 #[derive(Debug)]
 struct DirectTransfer {
-    owned: Owned,
+    owned: OwnedJob,
     /// Bytes that entries were made for.
     fed: u32,
     /// Entries in flight.
@@ -40,7 +40,7 @@ struct DirectTransfer {
 
 /// One handle and what its entries belong to.
 #[derive(Debug)]
-struct Handle {
+struct BatchHandle {
     batch: Box<dyn BatchIo>,
     /// Transfer and bytes of each entry, by its place.
     entries: ArrayVec<(SlotId, u32), ENTRIES_MAX>,
@@ -49,7 +49,7 @@ struct Handle {
 /// The pool of handles, made once.
 #[derive(Debug)]
 pub struct BatchPool {
-    handles: Vec<Handle>,
+    handles: Vec<BatchHandle>,
     transfers: Slots<DirectTransfer>,
     /// Transfers with bytes no entry was made for yet.
     unfed: VecDeque<SlotId>,
@@ -65,7 +65,7 @@ impl BatchPool {
     pub fn new(gpu: &dyn DirectGpu, path: DirectPath) -> Result<Self, GpuError> {
         let entries = u32::try_from(ENTRIES_MAX).expect("64");
         let handles = (0..BATCHES_MAX)
-            .map(|_| Ok(Handle { batch: gpu.batch(entries)?, entries: ArrayVec::new() }))
+            .map(|_| Ok(BatchHandle { batch: gpu.batch(entries)?, entries: ArrayVec::new() }))
             .collect::<Result<Vec<_>, GpuError>>()?;
         let open_max = match path {
             DirectPath::Direct => ENTRIES_MAX * BATCHES_MAX,
@@ -86,7 +86,7 @@ impl BatchPool {
     }
 
     /// Gives out every job of which nothing is in flight: no handle is left to carry it.
-    pub(super) fn abandon(&mut self, ended: &mut dyn FnMut(Owned, Status)) {
+    pub(super) fn abandon(&mut self, ended: &mut dyn FnMut(OwnedJob, Status)) {
         while let Some(id) = self.unfed.pop_front() {
             let transfer = self.transfers.get_mut(id).expect("unfed ones are in flight");
             transfer.fed = transfer.owned.1.length;
@@ -99,7 +99,7 @@ impl BatchPool {
     }
 
     /// Takes a job; gives it back when there are too many.
-    pub(super) fn push(&mut self, owned: Owned) -> Result<(), Owned> {
+    pub(super) fn push(&mut self, owned: OwnedJob) -> Result<(), OwnedJob> {
         let transfer = DirectTransfer { owned, fed: 0, open: 0, failed: None };
         let id = self.transfers.claim(transfer).map_err(|transfer| transfer.owned)?;
         self.unfed.push_back(id);
@@ -110,12 +110,12 @@ impl BatchPool {
     pub(super) fn reap(
         &mut self,
         counters: &Counters,
-        ended: &mut dyn FnMut(Owned, Status),
+        ended: &mut dyn FnMut(OwnedJob, Status),
     ) -> (u64, Option<Fault>) {
         let (mut count, mut fault) = (0, None);
         for at in 0..self.handles.len() {
             let Self { handles, transfers, unfed, .. } = self;
-            let Handle { batch, entries } = &mut handles[at];
+            let BatchHandle { batch, entries } = &mut handles[at];
             if batch.open() == 0 {
                 continue;
             }
@@ -141,7 +141,7 @@ impl BatchPool {
     }
 
     /// Fills and submits batches; returns how many entries, and the first failure of a handle.
-    pub(super) fn feed(&mut self, ended: &mut dyn FnMut(Owned, Status)) -> (u64, Option<Fault>) {
+    pub(super) fn feed(&mut self, ended: &mut dyn FnMut(OwnedJob, Status)) -> (u64, Option<Fault>) {
         let (mut count, mut fault) = (0, None);
         for at in 0..self.handles.len() {
             if self.unfed.is_empty() || self.open >= self.open_max {
@@ -193,7 +193,7 @@ impl BatchPool {
     /// Submits what was chosen: walks the same runs again, now with references to regions.
     fn submit(&mut self, at: usize) -> Result<(), Fault> {
         let Self { handles, transfers, .. } = self;
-        let Handle { batch, entries } = &mut handles[at];
+        let BatchHandle { batch, entries } = &mut handles[at];
         let mut list: ArrayVec<DirectEntry<'_>, ENTRIES_MAX> = ArrayVec::new();
         for (index, (id, bytes)) in entries.iter().enumerate() {
             let transfer = transfers.get(*id).expect("chosen just now");
@@ -249,7 +249,7 @@ fn settle(
     unfed: &mut VecDeque<SlotId>,
     id: SlotId,
     status: Status,
-) -> Option<(Owned, Status)> {
+) -> Option<(OwnedJob, Status)> {
     let transfer = transfers.get_mut(id).expect("invariant 1: an entry ended twice");
     transfer.open -= 1;
     if status != Status::Ok {

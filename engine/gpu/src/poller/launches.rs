@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 use kvrail_ring::Status;
 
-use crate::contract::{Fault, LaunchId, MOVES_MAX, Move, Mover, Progress, Way};
+use crate::contract::{Fault, LaunchId, LaunchProgress, MOVES_MAX, Move, Mover, Way};
 use crate::health::Counters;
 use crate::port::{JOBS_MAX, Job, Work};
 
@@ -17,16 +17,16 @@ pub(super) const LAUNCHES_MAX: u16 = 16;
 const LAUNCH_BYTES_MAX: u64 = 4 << 20;
 
 /// A job and the port it is from.
-pub(super) type Owned = (u16, Job);
+pub(super) type OwnedJob = (u16, Job);
 
 /// Everything between taking a copy job and its end.
 #[derive(Debug)]
 pub(super) struct Launches {
     mover: Box<dyn Mover>,
-    waiting: [VecDeque<Owned>; 2],
-    running: Vec<(LaunchId, Way, ArrayVec<Owned, MOVES_MAX>)>,
+    waiting: [VecDeque<OwnedJob>; 2],
+    running: Vec<(LaunchId, Way, ArrayVec<OwnedJob, MOVES_MAX>)>,
     /// Lists of ended launches, to be filled again.
-    spare: Vec<ArrayVec<Owned, MOVES_MAX>>,
+    spare: Vec<ArrayVec<OwnedJob, MOVES_MAX>>,
 }
 
 impl Launches {
@@ -57,7 +57,7 @@ impl Launches {
     }
 
     /// Takes a job.
-    pub(super) fn push(&mut self, way: Way, owned: Owned) {
+    pub(super) fn push(&mut self, way: Way, owned: OwnedJob) {
         self.waiting[way as usize].push_back(owned);
     }
 
@@ -65,11 +65,11 @@ impl Launches {
     pub(super) fn reap(
         &mut self,
         counters: &Counters,
-        mut ended: impl FnMut(Owned, Status),
+        mut ended: impl FnMut(OwnedJob, Status),
     ) -> Result<u64, Fault> {
         let (mut at, mut count) = (0, 0);
         while at < self.running.len() {
-            if self.mover.progress(self.running[at].0)? == Progress::Running {
+            if self.mover.progress(self.running[at].0)? == LaunchProgress::Running {
                 at += 1;
                 continue;
             }
@@ -128,7 +128,7 @@ impl Launches {
     }
 
     /// Gives out every job: the GPU failed, and nothing of it runs any more.
-    pub(super) fn abandon(&mut self, mut ended: impl FnMut(Owned, Status)) {
+    pub(super) fn abandon(&mut self, mut ended: impl FnMut(OwnedJob, Status)) {
         for waiting in &mut self.waiting {
             waiting.drain(..).for_each(|owned| ended(owned, Status::GpuError));
         }

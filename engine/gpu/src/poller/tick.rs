@@ -7,7 +7,7 @@ use kvrail_ring::wake::Waker;
 use kvrail_ring::{Status, ThreadWaker};
 
 use super::batches::BatchPool;
-use super::launches::{LAUNCHES_MAX, Launches, Owned};
+use super::launches::{LAUNCHES_MAX, Launches, OwnedJob};
 use crate::contract::{Fault, Gpu};
 use crate::error::GpuError;
 use crate::health::Health;
@@ -64,7 +64,7 @@ struct Ports {
 
 impl Ports {
     /// Hands an end back.
-    fn end(&mut self, (port, job): Owned, status: Status) {
+    fn end(&mut self, (port, job): OwnedJob, status: Status) {
         let pushed = self.list[usize::from(port)].0.done.push(job.done(status));
         assert!(pushed.is_ok(), "a port has room for the end of every job");
         self.touched |= 1 << port;
@@ -158,7 +158,7 @@ impl GpuPoller {
         taken
     }
 
-    fn accept(&mut self, owned: Owned) {
+    fn accept(&mut self, owned: OwnedJob) {
         if !self.health.works() {
             self.refuse(owned, Status::GpuError);
             return;
@@ -179,7 +179,7 @@ impl GpuPoller {
         }
     }
 
-    fn refuse(&mut self, owned: Owned, status: Status) {
+    fn refuse(&mut self, owned: OwnedJob, status: Status) {
         self.health.counters().failed();
         self.ports.end(owned, status);
     }
@@ -200,7 +200,7 @@ impl GpuPoller {
     fn direct(&mut self) -> u64 {
         let Self { ports, batches: Some(batches), health, .. } = self else { return 0 };
         let counters = health.counters();
-        let mut end = |owned: Owned, status: Status| {
+        let mut end = |owned: OwnedJob, status: Status| {
             if status != Status::Ok {
                 counters.failed();
             }

@@ -22,7 +22,7 @@ struct BatchEntry {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum BatchEntryState {
     Usable,
     Retired,
 }
@@ -33,13 +33,13 @@ pub(super) struct HostBatch {
     files: Vec<Arc<OwnedFd>>,
     entries: Vec<Option<BatchEntry>>,
     control: Arc<GpuControl>,
-    state: State,
+    state: BatchEntryState,
 }
 
 impl HostBatch {
     pub(super) fn new(files: Vec<Arc<OwnedFd>>, entries: u32, control: Arc<GpuControl>) -> Self {
         let entries = Vec::with_capacity(entries as usize);
-        Self { files, entries, control, state: State::Usable }
+        Self { files, entries, control, state: BatchEntryState::Usable }
     }
 }
 
@@ -79,11 +79,11 @@ impl BatchEntry {
 
 impl BatchIo for HostBatch {
     fn is_ready(&self) -> bool {
-        self.open() == 0 && self.state == State::Usable
+        self.open() == 0 && self.state == BatchEntryState::Usable
     }
 
     fn is_retired(&self) -> bool {
-        self.state == State::Retired
+        self.state == BatchEntryState::Retired
     }
 
     fn open(&self) -> u32 {
@@ -94,7 +94,7 @@ impl BatchIo for HostBatch {
         let faults = [GpuFault::Submit, GpuFault::Short, GpuFault::Entry, GpuFault::HungBatch];
         let fault = self.control.take(&faults);
         if fault == Some(GpuFault::Submit) {
-            self.state = State::Retired;
+            self.state = BatchEntryState::Retired;
             return Err(Fault("the stand-in refuses a batch by order".to_owned()));
         }
         self.entries.clear();
@@ -118,11 +118,11 @@ impl BatchIo for HostBatch {
     }
 
     fn reap(&mut self, ended: &mut dyn FnMut(DirectEnd)) -> Result<(), Fault> {
-        if self.open() == 0 || self.state == State::Retired {
+        if self.open() == 0 || self.state == BatchEntryState::Retired {
             return Ok(());
         }
         if self.control.take(&[GpuFault::Status]).is_some() {
-            self.state = State::Retired;
+            self.state = BatchEntryState::Retired;
             return Err(Fault("the stand-in hides a batch's status by order".to_owned()));
         }
         // Last first: nothing promises an order.

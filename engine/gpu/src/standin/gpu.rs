@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvrail_layout::{Fragment, Layout};
 
 use super::batch::HostBatch;
-use super::memory::{HostMemory, open};
+use super::memory::{StandinMemory, open};
 use super::mover::HostMover;
 use super::plan::GpuControl;
 use crate::contract::{
@@ -14,7 +14,7 @@ use crate::contract::{
 };
 use crate::error::GpuError;
 use crate::handle::{GpuHandle, GpuUuid};
-use crate::region::{Backing, GpuRegion, Memory};
+use crate::region::{Backing, GpuRegion, RegionMemory};
 use crate::staging::Staging;
 
 /// A GPU that is host memory.
@@ -59,7 +59,7 @@ impl EmulatedGpu {
     /// # Errors
     /// `GpuError` when there is not that much.
     pub fn allocate_legacy(&self, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
-        Ok(Box::new(HostMemory::new(bytes, true)?))
+        Ok(Box::new(StandinMemory::new(bytes, true)?))
     }
 }
 
@@ -78,7 +78,7 @@ impl Gpu for EmulatedGpu {
         let layout = Layout::new(fragments, blocks, &sizes)?;
         let memory = |(index, handle)| {
             let (region, address, bytes) = open(handle, index)?;
-            Ok(Memory { address, bytes, backing: Backing::Host(region) })
+            Ok(RegionMemory { address, bytes, backing: Backing::Host(region) })
         };
         let memories =
             memories.into_iter().enumerate().map(memory).collect::<Result<Vec<_>, GpuError>>()?;
@@ -94,7 +94,7 @@ impl Gpu for EmulatedGpu {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Box<dyn OwnMemory>, GpuError> {
-        Ok(Box::new(HostMemory::new(bytes, false)?))
+        Ok(Box::new(StandinMemory::new(bytes, false)?))
     }
 }
 

@@ -12,12 +12,12 @@ use crate::handle::GpuHandle;
 
 /// Own memory.
 #[derive(Debug)]
-pub(super) struct HostMemory {
+pub(super) struct StandinMemory {
     region: Arc<Region>,
     legacy: bool,
 }
 
-impl HostMemory {
+impl StandinMemory {
     pub(super) fn new(bytes: u64, legacy: bool) -> Result<Self, GpuError> {
         let bytes = usize::try_from(bytes).expect("64-bit machine");
         let region = Region::create("kvrail-stand-in", bytes, PageSize::Base)?;
@@ -25,7 +25,7 @@ impl HostMemory {
     }
 }
 
-impl OwnMemory for HostMemory {
+impl OwnMemory for StandinMemory {
     fn bytes(&self) -> u64 {
         self.region.bytes() as u64
     }

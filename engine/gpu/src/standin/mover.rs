@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvrail_memory::{Region, load, store};
 
 use super::plan::{GpuControl, GpuFault};
-use crate::contract::{Fault, LaunchId, Move, Mover, Progress, Way};
+use crate::contract::{Fault, LaunchId, LaunchProgress, Move, Mover, Way};
 use crate::region::Backing;
 use crate::staging::Staging;
 
@@ -15,7 +15,7 @@ const LOOKS: u32 = 3;
 
 /// A run of bytes to be moved: memory and offset, staging offset, bytes.
 #[derive(Debug)]
-struct Copy {
+struct CopyRun {
     memory: Arc<Region>,
     offset: usize,
     staged: usize,
@@ -25,7 +25,7 @@ struct Copy {
 #[derive(Debug)]
 struct Launch {
     way: Way,
-    copies: Vec<Copy>,
+    copies: Vec<CopyRun>,
     looks: u32,
     fault: Option<GpuFault>,
 }
@@ -46,7 +46,7 @@ impl HostMover {
 }
 
 /// Every run of a move: the reference that the kernels are compared with.
-fn copies(it: &Move<'_>) -> impl Iterator<Item = Copy> {
+fn copies(it: &Move<'_>) -> impl Iterator<Item = CopyRun> {
     let runs = it.region.layout().runs(it.block, it.start, it.length);
     let number = |value: u64| usize::try_from(value).expect("64-bit machine");
     runs.map(move |run| {
@@ -54,7 +54,7 @@ fn copies(it: &Move<'_>) -> impl Iterator<Item = Copy> {
         let Backing::Host(region) = &memory.backing else {
             panic!("a region of the stand-in is host memory");
         };
-        Copy {
+        CopyRun {
             memory: Arc::clone(region),
             offset: number(memory.address + run.offset),
             staged: it.staged + number(run.at),
@@ -102,19 +102,19 @@ impl Mover for HostMover {
         Ok(Some(LaunchId(u16::try_from(index).expect("made from a u16"))))
     }
 
-    fn progress(&mut self, launch: LaunchId) -> Result<Progress, Fault> {
+    fn progress(&mut self, launch: LaunchId) -> Result<LaunchProgress, Fault> {
         let place = &mut self.launches[usize::from(launch.0)];
         let running = place.as_mut().expect("the state of a launch is read while it runs");
         running.looks += 1;
         let hung = running.fault == Some(GpuFault::Hang) && !self.control.is_released();
         if running.looks < LOOKS || hung {
-            return Ok(Progress::Running);
+            return Ok(LaunchProgress::Running);
         }
         if running.fault == Some(GpuFault::Running) {
             return Err(Fault("the stand-in fails during a launch by order".to_owned()));
         }
         running.run(self.staging.region());
         *place = None;
-        Ok(Progress::Done)
+        Ok(LaunchProgress::Done)
     }
 }

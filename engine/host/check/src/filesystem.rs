@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use kvrail_memory::Mount;
 
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// File systems that write in place through O_DIRECT.
@@ -32,7 +32,7 @@ pub(crate) fn mounts(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
             Outcome::failure(seen).with_remedy(format!("mount -o remount,rw {point}"))
         } else if NO_DISK.contains(&kind) {
             Outcome::warning(seen).with_remedy("put the volume on ext4, xfs or a block device")
-        } else if machine.is_for(Purpose::Gpu) && journalled {
+        } else if machine.is_for(HostPurpose::Gpu) && journalled {
             Outcome::failure(seen).with_remedy("mount with data=ordered: cuFile takes no other")
         } else if mount.has("sync") || journalled {
             Outcome::warning(seen).with_remedy(format!(

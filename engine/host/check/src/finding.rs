@@ -32,7 +32,7 @@ impl fmt::Display for Verdict {
 /// The subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Group {
+pub enum CheckGroup {
     /// Version, io_uring, options, modules.
     Kernel,
     /// Hugepages and limits.
@@ -55,7 +55,7 @@ pub enum Group {
     Container,
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for CheckGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Kernel => "kernel",
@@ -76,7 +76,7 @@ impl fmt::Display for Group {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Its subject.
-    pub group: Group,
+    pub group: CheckGroup,
     /// The check's name; stays the same from release to release.
     pub check: &'static str,
     /// Which device, node or path; empty for the host as a whole.

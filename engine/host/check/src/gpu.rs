@@ -1,9 +1,9 @@
 //! GPUs: driver, windows, and the settings of peer-to-peer DMA.
 
-use kvrail_topology::{Detail, Device, Kind};
+use kvrail_topology::{Detail, Device, DeviceKind};
 
 use crate::finding::Verdict;
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// First release of the open driver with peer-to-peer DMA from drives.
@@ -18,7 +18,7 @@ const BAR1_BYTES_MIN: u64 = 16 << 30;
 pub(crate) fn devices(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let found = gpus(machine)?;
     if found.is_empty() {
-        let wanted = machine.is_for(Purpose::Gpu);
+        let wanted = machine.is_for(HostPurpose::Gpu);
         let verdict = if wanted { Verdict::Failure } else { Verdict::Ok };
         return Ok(vec![Outcome::new(verdict, "this host has no GPU")]);
     }
@@ -113,7 +113,7 @@ pub(crate) fn bar1(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
         let small = bar1_bytes < BAR1_BYTES_MIN;
         Some(if small { Outcome::warning(seen) } else { Outcome::ok(seen) }.of(&gpu.name))
     };
-    Ok(machine.map()?.of(Kind::Gpu).filter_map(one).collect())
+    Ok(machine.map()?.of(DeviceKind::Gpu).filter_map(one).collect())
 }
 
 /// No result where there is no GPU.
@@ -123,5 +123,5 @@ pub(crate) fn nodes(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
 }
 
 pub(crate) fn gpus(machine: &Machine) -> Result<Vec<&Device>, Outcome> {
-    Ok(machine.map()?.of(Kind::Gpu).collect())
+    Ok(machine.map()?.of(DeviceKind::Gpu).collect())
 }

@@ -26,7 +26,7 @@ mod store;
 mod table;
 mod tools;
 
-pub use finding::{Finding, Group, Verdict};
-pub use machine::{Live, Machine, Purpose, Tried};
-pub use member::{MemberBudget, StoreMember};
-pub use report::{Report, examine};
+pub use finding::{CheckGroup, Finding, Verdict};
+pub use machine::{HostPurpose, Live, Machine, Tried};
+pub use member::{ConfiguredMember, MemberBudget};
+pub use report::{CheckReport, examine};

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use kvrail_memory::{Mount, Root, Topology};
-use kvrail_nvme::{Drive, Host};
+use kvrail_nvme::{Drive, NvmeHost};
 use kvrail_topology::Map;
 use serde::Serialize;
 
 use crate::finding::Verdict;
-use crate::member::StoreMember;
+use crate::member::ConfiguredMember;
 use crate::options::KernelOptions;
 use crate::outcome::Outcome;
 
@@ -18,7 +18,7 @@ pub(crate) const CAP_IPC_LOCK: u32 = 14;
 /// The purpose of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Purpose {
+pub enum HostPurpose {
     /// Run the sidecar.
     Serve,
     /// Keep blocks by key.
@@ -43,7 +43,7 @@ pub struct Live {
     /// Answers of drives.
     pub drives: Vec<Drive>,
     /// Members of the configured stores.
-    pub stores: Vec<StoreMember>,
+    pub stores: Vec<ConfiguredMember>,
 }
 
 /// How a try ended.
@@ -63,7 +63,7 @@ pub enum Tried {
 /// A host as the checks see it.
 pub struct Machine {
     pub(crate) root: Root,
-    pub(crate) purpose: Option<Purpose>,
+    pub(crate) purpose: Option<HostPurpose>,
     pub(crate) live: Live,
     /// Members of volumes that are files or devices.
     pub(crate) paths: Vec<PathBuf>,
@@ -71,7 +71,7 @@ pub struct Machine {
     pub(crate) options: Option<KernelOptions>,
     topology: Result<Topology, String>,
     map: Result<Map, String>,
-    host: Result<Host, String>,
+    host: Result<NvmeHost, String>,
 }
 
 impl std::fmt::Debug for Machine {
@@ -83,14 +83,14 @@ impl std::fmt::Debug for Machine {
 impl Machine {
     /// Reads what several checks need.
     #[must_use]
-    pub fn read(root: Root, purpose: Option<Purpose>, paths: Vec<PathBuf>, live: Live) -> Self {
+    pub fn read(root: Root, purpose: Option<HostPurpose>, paths: Vec<PathBuf>, live: Live) -> Self {
         let release = root.text("proc/sys/kernel/osrelease").ok().flatten().unwrap_or_default();
         let release = release.trim().to_owned();
         Self {
             options: KernelOptions::find(&root, &release),
             topology: Topology::read(&root.path("/")).map_err(|why| why.to_string()),
             map: Map::read(&root).map_err(|why| why.to_string()),
-            host: Host::read(&root).map_err(|why| why.to_string()),
+            host: NvmeHost::read(&root).map_err(|why| why.to_string()),
             root,
             purpose,
             live,
@@ -100,7 +100,7 @@ impl Machine {
     }
 
     /// Whether the user requested this purpose alone.
-    pub(crate) fn is_for(&self, purpose: Purpose) -> bool {
+    pub(crate) fn is_for(&self, purpose: HostPurpose) -> bool {
         self.purpose == Some(purpose)
     }
 
@@ -112,7 +112,7 @@ impl Machine {
         self.map.as_ref().map_err(Outcome::unseen)
     }
 
-    pub(crate) fn host(&self) -> Result<&Host, Outcome> {
+    pub(crate) fn host(&self) -> Result<&NvmeHost, Outcome> {
         self.host.as_ref().map_err(Outcome::unseen)
     }
 

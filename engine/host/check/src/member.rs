@@ -2,7 +2,7 @@
 
 /// A member of a configured store.
 #[derive(Clone, Debug)]
-pub struct StoreMember {
+pub struct ConfiguredMember {
     /// As it is configured.
     pub name: String,
     /// Kernel name of the NVMe namespace that it lies on; none for files and other devices.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kvrail_memory::pin_remedy;
-use kvrail_topology::Kind;
+use kvrail_topology::DeviceKind;
 
 use crate::machine::{CAP_IPC_LOCK, Machine};
 use crate::outcome::Outcome;
@@ -86,6 +86,7 @@ pub(crate) fn paths(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
         return Ok(warnings);
     }
     let count = |kind| map.of(kind).count();
-    let (drives, nics, gpus) = (count(Kind::Drive), count(Kind::Nic), count(Kind::Gpu));
+    let (drives, nics, gpus) =
+        (count(DeviceKind::Drive), count(DeviceKind::Nic), count(DeviceKind::Gpu));
     Ok(vec![Outcome::ok(format!("{drives} drives, {nics} RDMA NICs, {gpus} GPUs, none far"))])
 }

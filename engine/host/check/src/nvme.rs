@@ -3,7 +3,7 @@
 use kvrail_nvme::Controller;
 
 use crate::finding::Verdict;
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 const PARAMETERS: &str = "sys/module/nvme/parameters";
@@ -11,7 +11,7 @@ const PARAMETERS: &str = "sys/module/nvme/parameters";
 pub(crate) fn drives(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let all = local(machine)?;
     if all.is_empty() {
-        let wanted = machine.is_for(Purpose::Target) || machine.is_for(Purpose::Gpu);
+        let wanted = machine.is_for(HostPurpose::Target) || machine.is_for(HostPurpose::Gpu);
         let verdict = if wanted { Verdict::Failure } else { Verdict::Ok };
         return Ok(vec![Outcome::new(verdict, "this host has no local NVMe drive")]);
     }

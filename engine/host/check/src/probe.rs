@@ -1,15 +1,15 @@
 //! The form of a check: its subject, its cost and its remedy.
 
-use crate::finding::{Group, Verdict};
-use crate::machine::{Machine, Purpose};
+use crate::finding::{CheckGroup, Verdict};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// One row of the table.
 pub(crate) struct Check {
     pub(crate) id: &'static str,
-    pub(crate) group: Group,
+    pub(crate) group: CheckGroup,
     /// Purposes that it matters for.
-    pub(crate) purposes: &'static [Purpose],
+    pub(crate) purposes: &'static [HostPurpose],
     pub(crate) probe: Probe,
     /// The cost of a fault.
     pub(crate) cost: &'static str,

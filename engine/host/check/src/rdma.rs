@@ -1,9 +1,9 @@
 //! NICs: links, addresses, and what target offload needs.
 
-use kvrail_topology::{Detail, Device, Kind, Port};
+use kvrail_topology::{Detail, Device, DeviceKind, RdmaPort};
 
 use crate::finding::Verdict;
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 
 /// The first NIC with NVMe-oF target offload, ConnectX-5, and its first firmware that has it. NICs
@@ -12,9 +12,9 @@ const OFFLOAD_MODEL_MIN: u32 = 4119;
 const OFFLOAD_FIRMWARE_MIN: [u32; 3] = [16, 20, 1010];
 
 pub(crate) fn devices(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
-    let found: Vec<&Device> = machine.map()?.of(Kind::Nic).collect();
+    let found: Vec<&Device> = machine.map()?.of(DeviceKind::Nic).collect();
     if found.is_empty() {
-        let wanted = machine.is_for(Purpose::Target) || machine.is_for(Purpose::Host);
+        let wanted = machine.is_for(HostPurpose::Target) || machine.is_for(HostPurpose::Host);
         let verdict = if wanted { Verdict::Warning } else { Verdict::Ok };
         return Ok(vec![Outcome::new(verdict, "this host has no RDMA device")]);
     }
@@ -51,12 +51,12 @@ pub(crate) fn offload(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
         let fit = is_offload_model(&nic.model) && is_offload_firmware(firmware);
         Some(if fit { Outcome::ok(seen) } else { Outcome::warning(seen) }.of(&nic.name))
     };
-    Ok(machine.map()?.of(Kind::Nic).filter_map(one).collect())
+    Ok(machine.map()?.of(DeviceKind::Nic).filter_map(one).collect())
 }
 
 /// For programs in user space; no result where there is no device.
 pub(crate) fn uverbs(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
-    let any = machine.map()?.of(Kind::Nic).next();
+    let any = machine.map()?.of(DeviceKind::Nic).next();
     let node = || machine.node("dev/infiniband/uverbs*", Verdict::Warning);
     Ok(any.map(|_| node()).into_iter().collect())
 }
@@ -73,11 +73,11 @@ fn is_offload_firmware(firmware: &str) -> bool {
     numbers.as_slice() >= OFFLOAD_FIRMWARE_MIN.as_slice()
 }
 
-fn ports(machine: &Machine, judge: impl Fn(&Port) -> Outcome) -> Result<Vec<Outcome>, Outcome> {
+fn ports(machine: &Machine, judge: impl Fn(&RdmaPort) -> Outcome) -> Result<Vec<Outcome>, Outcome> {
     let mut found = Vec::new();
-    for nic in machine.map()?.of(Kind::Nic) {
+    for nic in machine.map()?.of(DeviceKind::Nic) {
         let Detail::Nic { ports, .. } = &nic.detail else { continue };
-        let subject = |port: &Port| format!("{} port {}", nic.name, port.number);
+        let subject = |port: &RdmaPort| format!("{} port {}", nic.name, port.number);
         found.extend(ports.iter().map(|port| judge(port).of(subject(port))));
     }
     Ok(found)

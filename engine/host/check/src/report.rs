@@ -3,23 +3,23 @@
 use serde::Serialize;
 
 use crate::finding::{Finding, Verdict};
-use crate::machine::{Machine, Purpose};
+use crate::machine::{HostPurpose, Machine};
 use crate::outcome::Outcome;
 use crate::probe::Check;
 use crate::table::CHECKS;
 
 /// The result of `kvrail check`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The purpose it was made for; none is all of them.
-    pub purpose: Option<Purpose>,
+    pub purpose: Option<HostPurpose>,
     /// The kernel's release.
     pub kernel: String,
     /// In the order of the table.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl CheckReport {
     /// The worst verdict.
     #[must_use]
     pub fn worst(&self) -> Verdict {
@@ -35,7 +35,7 @@ impl Report {
 
 /// Runs every check that matters for the machine's purpose.
 #[must_use]
-pub fn examine(machine: &Machine) -> Report {
+pub fn examine(machine: &Machine) -> CheckReport {
     let matters =
         |check: &&Check| machine.purpose.is_none_or(|purpose| check.purposes.contains(&purpose));
     let tables = CHECKS.iter().flat_map(|table| table.iter());
@@ -43,7 +43,7 @@ pub fn examine(machine: &Machine) -> Report {
         let outcomes = check.probe.run(machine).into_iter();
         outcomes.map(move |outcome| finding(check, soften(check, machine, outcome)))
     });
-    Report {
+    CheckReport {
         purpose: machine.purpose,
         kernel: machine.release.clone(),
         findings: findings.collect(),
@@ -52,7 +52,7 @@ pub fn examine(machine: &Machine) -> Report {
 
 /// Without a requested purpose, a missing optional part is no failure of the host.
 fn soften(check: &Check, machine: &Machine, outcome: Outcome) -> Outcome {
-    let optional = machine.purpose.is_none() && !check.purposes.contains(&Purpose::Serve);
+    let optional = machine.purpose.is_none() && !check.purposes.contains(&HostPurpose::Serve);
     let verdict = if optional { outcome.verdict.min(Verdict::Warning) } else { outcome.verdict };
     Outcome { verdict, ..outcome }
 }

@@ -3,7 +3,7 @@
 use kvrail_nvme::Drive;
 
 use crate::machine::Machine;
-use crate::member::{MemberBudget, StoreMember};
+use crate::member::{ConfiguredMember, MemberBudget};
 use crate::outcome::Outcome;
 
 /// Percent of its rated life from which on a drive should be replaced soon.
@@ -79,11 +79,11 @@ pub(crate) fn budget(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     if machine.live.stores.is_empty() {
         return Ok(vec![Outcome::ok("no store is configured or named")]);
     }
-    let one = |member: &StoreMember| budget_of(machine, member).of(&member.name);
+    let one = |member: &ConfiguredMember| budget_of(machine, member).of(&member.name);
     Ok(machine.live.stores.iter().map(one).collect())
 }
 
-fn budget_of(machine: &Machine, member: &StoreMember) -> Outcome {
+fn budget_of(machine: &Machine, member: &ConfiguredMember) -> Outcome {
     let Some(name) = &member.drive else {
         return Outcome::ok(match member.budget {
             MemberBudget::BytesPerDay(bytes) => format!("{} a day", amount(bytes.into())),
@@ -125,7 +125,7 @@ pub(crate) fn memory(machine: &Machine) -> Result<Vec<Outcome>, Outcome> {
     let total = kib.map(|kib| kib << 10);
     let known = machine.live.stores.iter().filter_map(|store| store.tables.as_ref().ok());
     let all: u64 = known.map(|(bytes, _)| bytes).sum();
-    let one = |member: &StoreMember| {
+    let one = |member: &ConfiguredMember| {
         let outcome = match (&member.tables, total) {
             (Err(why), _) => Outcome::unseen(why),
             (Ok((_, words)), None) => Outcome::unseen(format!("{words}; no MemTotal")),

@@ -7,8 +7,8 @@ use kvrail_memory::{Root, TopologyError};
 use serde::Serialize;
 
 use crate::admin::{Admin, AdminError};
-use crate::facts::{ControllerFacts, Endurance, Health, NamespaceFacts};
-use crate::host::{CONTROLLERS, Controller, Host, Namespace, head_of};
+use crate::facts::{ControllerFacts, Endurance, NamespaceFacts, SmartLog};
+use crate::host::{CONTROLLERS, Controller, Namespace, NvmeHost, head_of};
 use crate::link::Link;
 
 /// sysfs counts sizes in these.
@@ -31,7 +31,7 @@ pub struct Drive {
     /// By Identify Namespace.
     pub formats: Option<NamespaceFacts>,
     /// The SMART log of its first controller.
-    pub health: Option<Health>,
+    pub health: Option<SmartLog>,
     /// Its endurance, where it reports one.
     pub endurance: Option<Endurance>,
     /// Values that could not be read.
@@ -74,7 +74,7 @@ pub struct Unseen {
 /// `TopologyError` names the file of sysfs without which the namespaces are unknown. Other missing
 /// values are in the `unseen` of each drive.
 pub fn drives(root: &Root) -> Result<Vec<Drive>, TopologyError> {
-    Ok(Host::read(root)?
+    Ok(NvmeHost::read(root)?
         .namespaces
         .into_iter()
         .map(|namespace| describe(namespace, root))
@@ -169,7 +169,7 @@ impl Drive {
             Err(why) => self.missed("formats", &why),
         }
         match admin.health() {
-            Ok(raw) => self.health = Some(Health::from(&*raw)),
+            Ok(raw) => self.health = Some(SmartLog::from(&*raw)),
             Err(error) => self.missed("health", &error.to_string()),
         }
         self.ask_endurance(&admin);

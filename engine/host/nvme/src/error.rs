@@ -18,7 +18,7 @@ pub enum ErrorClass {
 
 /// Why a selector leads to no namespace.
 #[derive(Clone, Debug, Error)]
-pub enum IdentityError {
+pub enum SelectorError {
     /// Nothing on this host is called so.
     #[error("{selector}: no NVMe namespace of this host is that; it has {}", listed(existing))]
     Unknown {
@@ -77,7 +77,7 @@ pub enum IdentityError {
     Unreadable(#[from] TopologyError),
 }
 
-impl IdentityError {
+impl SelectorError {
     /// Which kind of failure it is.
     #[must_use]
     pub fn class(&self) -> ErrorClass {

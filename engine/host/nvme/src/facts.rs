@@ -45,9 +45,9 @@ pub struct ControllerFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamespaceFacts {
     /// The format it has now.
-    pub format: Format,
+    pub format: LbaFormat,
     /// Every format it can be given.
-    pub formats: Vec<Format>,
+    pub formats: Vec<LbaFormat>,
     /// Protection information in use: type 1, 2 or 3.
     pub protection: Option<u8>,
     /// Types it can be formatted with.
@@ -63,7 +63,7 @@ pub struct NamespaceFacts {
 
 /// An LBA format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Format {
+pub struct LbaFormat {
     /// Its number, as `nvme format --lbaf` takes it.
     pub index: u8,
     /// Data bytes of a block.
@@ -76,7 +76,7 @@ pub struct Format {
 
 /// The SMART log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Health {
+pub struct SmartLog {
     /// Present faults, in words.
     pub warnings: Vec<&'static str>,
     /// Degrees Celsius.
@@ -167,7 +167,7 @@ impl TryFrom<&RawNamespace> for NamespaceFacts {
         }
         let numbered = raw.lbaf.iter().zip(0_u8..);
         let listed = numbered.take(usize::from(raw.nlbaf) + 1).filter_map(format);
-        let formats: Vec<Format> = listed.collect();
+        let formats: Vec<LbaFormat> = listed.collect();
         // Bits 3:0 and, above 16 formats, 6:5.
         let index = raw.flbas & 0x0f | (raw.flbas & 0x60) >> 1;
         let now = formats.iter().find(|format| format.index == index).copied();
@@ -186,10 +186,10 @@ impl TryFrom<&RawNamespace> for NamespaceFacts {
     }
 }
 
-fn format((raw, index): (&RawFormat, u8)) -> Option<Format> {
+fn format((raw, index): (&RawFormat, u8)) -> Option<LbaFormat> {
     let block_bytes = 1_u32.checked_shl(raw.lbads.into()).filter(|_| raw.lbads >= 9)?;
     let (metadata_bytes, relative_performance) = (raw.ms.get(), raw.rp & 3);
-    Some(Format { index, block_bytes, metadata_bytes, relative_performance })
+    Some(LbaFormat { index, block_bytes, metadata_bytes, relative_performance })
 }
 
 /// Bits of the critical warning, in their order.
@@ -202,7 +202,7 @@ const WARNINGS: [&str; 6] = [
     "persistent memory region read-only or unreliable",
 ];
 
-impl From<&RawHealth> for Health {
+impl From<&RawHealth> for SmartLog {
     fn from(raw: &RawHealth) -> Self {
         let set = |(bit, words): (usize, &'static str)| {
             (raw.critical_warning & 1 << bit != 0).then_some(words)
@@ -228,7 +228,7 @@ mod tests {
     use proptest::prelude::{any, proptest};
     use zerocopy::{FromBytes, FromZeros};
 
-    use super::{ControllerFacts, Endurance, Health, NamespaceFacts};
+    use super::{ControllerFacts, Endurance, NamespaceFacts, SmartLog};
     use crate::identify::{RawController, RawEndurance, RawHealth, RawNamespace};
 
     fn bytes<const SIZE: usize>(set: &[(usize, &[u8])]) -> [u8; SIZE] {
@@ -314,7 +314,7 @@ mod tests {
             (144, &6_u128.to_le_bytes()),
             (160, &7_u128.to_le_bytes()),
         ]);
-        let health = Health::from(&RawHealth::read_from_bytes(&raw).unwrap());
+        let health = SmartLog::from(&RawHealth::read_from_bytes(&raw).unwrap());
         assert_eq!(health.warnings, ["temperature beyond a threshold", "media read-only"]);
         assert_eq!((health.celsius, health.spare_percent), (50, 99));
         assert_eq!((health.spare_threshold_percent, health.used_percent), (10, 3));
@@ -352,7 +352,7 @@ mod tests {
             raw[at] = byte;
             let _ = ControllerFacts::from(&RawController::read_from_bytes(&raw).unwrap());
             let _ = NamespaceFacts::try_from(&RawNamespace::read_from_bytes(&raw).unwrap());
-            let _ = Health::from(&RawHealth::read_from_bytes(&raw[..512]).unwrap());
+            let _ = SmartLog::from(&RawHealth::read_from_bytes(&raw[..512]).unwrap());
             let endurance = Endurance::of(&RawEndurance::read_from_bytes(&raw[..512]).unwrap());
             let _ = endurance.map(|known| (known.left_bytes(), known.drive_writes_a_day(1)));
         }

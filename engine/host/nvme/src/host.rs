@@ -17,7 +17,7 @@ pub(crate) const CONTROLLERS: &str = "sys/class/nvme";
 
 /// Everything NVMe on a host at one moment.
 #[derive(Clone, Debug, Serialize)]
-pub struct Host {
+pub struct NvmeHost {
     /// By kernel name.
     pub controllers: Vec<Controller>,
     /// By kernel name; heads, not their paths.
@@ -75,7 +75,7 @@ pub struct Path {
     pub ana_state: Option<String>,
 }
 
-impl Host {
+impl NvmeHost {
     /// Reads the present namespaces. One that goes away meanwhile is left out.
     ///
     /// # Errors

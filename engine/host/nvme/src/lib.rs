@@ -21,9 +21,9 @@ mod transport;
 
 pub use address::PciAddress;
 pub use drive::{Drive, Queue, Unseen, describe, drives};
-pub use error::{ErrorClass, IdentityError};
-pub use facts::{ControllerFacts, Endurance, Format, Health, NamespaceFacts};
-pub use host::{Controller, Host, Namespace, Path, paths};
+pub use error::{ErrorClass, SelectorError};
+pub use facts::{ControllerFacts, Endurance, LbaFormat, NamespaceFacts, SmartLog};
+pub use host::{Controller, Namespace, NvmeHost, Path, paths};
 pub use link::Link;
 pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;

@@ -7,17 +7,17 @@ use std::path::Path;
 use kvrail_memory::Root;
 use rustix::fs::{major, minor};
 
-use crate::error::IdentityError;
-use crate::host::{Host, Namespace, head_of};
+use crate::error::SelectorError;
+use crate::host::{Namespace, NvmeHost, head_of};
 use crate::selector::Selector;
 
 /// The one namespace that a selector means. Never one of several, and never another.
 ///
 /// # Errors
-/// `IdentityError`: `Unknown` names the namespaces present, `Ambiguous` the candidates; the others
+/// `SelectorError`: `Unknown` names the namespaces present, `Ambiguous` the candidates; the others
 /// name the actual target of a path.
-pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, IdentityError> {
-    let host = Host::read(root)?;
+pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, SelectorError> {
+    let host = NvmeHost::read(root)?;
     let name = match selector {
         Selector::Path(path) => Some(name_of(path, root, &host)?),
         _ => None,
@@ -34,7 +34,7 @@ pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, IdentityEr
         |all: &[&Namespace]| all.iter().map(|namespace| namespace.described()).collect();
     match (found.pop(), found.is_empty()) {
         (Some(namespace), true) => Ok(namespace.clone()),
-        (None, _) => Err(IdentityError::Unknown {
+        (None, _) => Err(SelectorError::Unknown {
             selector: selector.clone(),
             existing: described(&host.namespaces.iter().collect::<Vec<_>>()),
         }),
@@ -42,7 +42,7 @@ pub fn resolve(selector: &Selector, root: &Root) -> Result<Namespace, IdentityEr
             found.push(last);
             let remedy = remedy(selector);
             let candidates = described(&found);
-            Err(IdentityError::Ambiguous { selector: selector.clone(), candidates, remedy })
+            Err(SelectorError::Ambiguous { selector: selector.clone(), candidates, remedy })
         }
     }
 }
@@ -73,19 +73,19 @@ fn remedy(selector: &Selector) -> &'static str {
 }
 
 /// The kernel name of the namespace that a path leads to.
-fn name_of(path: &Path, root: &Root, host: &Host) -> Result<String, IdentityError> {
-    let other = |what: String| IdentityError::NotNvme { path: path.to_owned(), what };
+fn name_of(path: &Path, root: &Root, host: &NvmeHost) -> Result<String, SelectorError> {
+    let other = |what: String| SelectorError::NotNvme { path: path.to_owned(), what };
     let inside = root.path(path);
     let real = fs::canonicalize(&inside).map_err(|why| other(format!("not found ({why})")))?;
     let name = kernel_name(&real, root).ok_or_else(|| other("it is no device".into()))?;
     if let Some(disk) = disk_of(root, &name) {
-        return Err(IdentityError::Partition { path: path.to_owned(), disk });
+        return Err(SelectorError::Partition { path: path.to_owned(), disk });
     }
     if let Some(controller) = host.controllers.iter().find(|controller| controller.name == name) {
         let own =
             host.namespaces.iter().filter(|namespace| namespace.controllers.contains(controller));
         let namespaces = own.map(Namespace::described).collect();
-        return Err(IdentityError::Controller { path: path.to_owned(), namespaces });
+        return Err(SelectorError::Controller { path: path.to_owned(), namespaces });
     }
     let block = match name.strip_prefix("ng") {
         Some(rest) => format!("nvme{rest}"),
@@ -93,7 +93,7 @@ fn name_of(path: &Path, root: &Root, host: &Host) -> Result<String, IdentityErro
     };
     match head_of(&block) {
         None => Err(other(format!("it leads to {name}, which is no NVMe device"))),
-        Some(head) if head != block => Err(IdentityError::OnePath { path: path.to_owned(), head }),
+        Some(head) if head != block => Err(SelectorError::OnePath { path: path.to_owned(), head }),
         Some(head) => Ok(head),
     }
 }

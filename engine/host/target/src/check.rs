@@ -26,18 +26,18 @@ const QUEUE_SIZE: RangeInclusive<u32> = 16..=1024;
 /// Everything wrong with a wish, in the order of its text.
 #[must_use]
 pub fn check(wish: &TargetSpec) -> Vec<Problem> {
-    let mut found = Findings { problems: Vec::new() };
+    let mut found = SpecProblems { problems: Vec::new() };
     found.hosts(&wish.host);
     found.subsystems(wish);
     found.ports(wish);
     found.problems
 }
 
-struct Findings {
+struct SpecProblems {
     problems: Vec<Problem>,
 }
 
-impl Findings {
+impl SpecProblems {
     fn add(&mut self, key: &str, value: impl Display, rule: impl Into<String>, remedy: &str) {
         self.problems.push(Problem::usage(format!("target.{key}"), value, rule, remedy));
     }

@@ -9,7 +9,7 @@ use kvrail_volume::{Claim, Content as Found, DirectIo, Reason, VolumeError, insp
 use crate::error::{ErrorClass, Problem};
 use crate::plan::Export;
 use crate::snapshot::Snapshot;
-use crate::spec::Content;
+use crate::spec::PermittedContent;
 
 /// Devices held for this process; others that open them exclusively are refused until it drops.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ fn take(export: &Export, is_exported: bool) -> Result<Claim, Problem> {
 fn fitting(export: &Export) -> Result<(), Problem> {
     let seen = inspect(&export.node).map_err(|error| refused(export, &error))?;
     let what = match (export.content, seen.content) {
-        (Content::Any, _) | (_, Found::Blank | Found::Ours(_)) => return Ok(()),
+        (PermittedContent::Any, _) | (_, Found::Blank | Found::Ours(_)) => return Ok(()),
         (_, Found::Foreign { signature }) => format!("it holds {signature}"),
         (_, Found::Unknown { offset }) => format!("it holds unknown data (first at byte {offset})"),
         (_, Found::Damaged(damage)) => format!("its kvrail label is damaged: {damage}"),

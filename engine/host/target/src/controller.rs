@@ -7,11 +7,11 @@ use crate::claims::Claims;
 use crate::error::{Problem, TargetError};
 use crate::gather::gather;
 use crate::item::Desired;
-use crate::place::{Place, place};
+use crate::place::{ObjectKind, place};
 use crate::plan::{Export, Plan, plan};
 use crate::probe::features;
 use crate::reconcile::Target;
-use crate::record::Store;
+use crate::record::RecordStore;
 use crate::snapshot::Snapshot;
 use crate::spec::TargetSpec;
 use crate::step::Step;
@@ -26,7 +26,7 @@ pub struct Applied {
     pub steps: Vec<Step>,
 }
 
-impl<T: Tree, S: Store> Target<T, S> {
+impl<T: Tree, S: RecordStore> Target<T, S> {
     /// The plan and the steps to it. Changes nothing, claims nothing. Where the tree comes with a
     /// module that is not loaded yet, an empty one is planned for.
     ///
@@ -105,7 +105,8 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// Devices that foreign namespaces export, under whatever name: no claim detects that.
     fn exported_elsewhere(&self, exports: &[Export], present: &Snapshot) -> Vec<Problem> {
         let owned = self.owned();
-        let foreign = |path: &str| place(path) == Some(Place::Namespace) && !owned.contains(&path);
+        let foreign =
+            |path: &str| place(path) == Some(ObjectKind::Namespace) && !owned.contains(&path);
         let mut problems = Vec::new();
         for (path, _) in present.objects().filter(|(path, _)| foreign(path)) {
             let device = present.text(&format!("{path}/device_path")).unwrap_or_default();

@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 
 use crate::error::Problem;
 use crate::item::{Change, Desired, Form, Item};
-use crate::place::{Place, is_below, place, subsystem_of};
-use crate::record::{Owned, Record};
+use crate::place::{ObjectKind, is_below, place, subsystem_of};
+use crate::record::{OwnedObject, TargetRecord};
 use crate::snapshot::{Node, Snapshot};
 use crate::step::Step;
 
 /// The steps from `present` to `desired`; refusals where foreign objects are in the way.
 pub(crate) fn steps(
     present: &Snapshot,
-    record: &Record,
+    record: &TargetRecord,
     desired: &Desired,
 ) -> Result<Vec<Step>, Vec<Problem>> {
     let mine = mine(present, record);
@@ -37,11 +37,11 @@ pub(crate) fn steps(
 }
 
 /// Objects that kvrail made and that were not replaced since.
-pub(crate) fn mine<'a>(present: &Snapshot, record: &'a Record) -> Vec<&'a Owned> {
+pub(crate) fn mine<'a>(present: &Snapshot, record: &'a TargetRecord) -> Vec<&'a OwnedObject> {
     record.owned.iter().filter(|owned| is_mine(present, owned)).collect()
 }
 
-fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
+fn is_mine(present: &Snapshot, owned: &OwnedObject) -> bool {
     match present.nodes.get(&owned.path) {
         Some(Node::Dir { id }) => owned.id == Some(*id),
         Some(Node::Link(_)) => owned.id.is_none(),
@@ -50,8 +50,8 @@ fn is_mine(present: &Snapshot, owned: &Owned) -> bool {
 }
 
 /// Kvrail's objects in their present state: the way back.
-pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
-    let item = |owned: &&Owned| {
+pub(crate) fn as_desired(present: &Snapshot, record: &TargetRecord) -> Desired {
+    let item = |owned: &&OwnedObject| {
         let path = owned.path.clone();
         Some(match present.nodes.get(&path)? {
             Node::Link(target) => Item::link(path, target.clone()),
@@ -70,12 +70,12 @@ pub(crate) fn as_desired(present: &Snapshot, record: &Record) -> Desired {
 
 /// Kvrail's objects to be removed: no longer wanted, or to be built again, and everything that
 /// depends on them.
-fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeSet<&'a str> {
-    let outdated = |owned: &&&Owned| is_outdated(present, owned, desired);
+fn gone<'a>(present: &Snapshot, mine: &[&'a OwnedObject], desired: &Desired) -> BTreeSet<&'a str> {
+    let outdated = |owned: &&&OwnedObject| is_outdated(present, owned, desired);
     let mut gone: BTreeSet<&str> =
         mine.iter().filter(outdated).map(|object| &*object.path).collect();
     loop {
-        let hangs = |owned: &&&Owned| {
+        let hangs = |owned: &&&OwnedObject| {
             !gone.contains(&*owned.path) && hangs_on(present, owned, mine, &gone, desired)
         };
         let more: Vec<&str> = mine.iter().filter(hangs).map(|owned| &*owned.path).collect();
@@ -86,7 +86,7 @@ fn gone<'a>(present: &Snapshot, mine: &[&'a Owned], desired: &Desired) -> BTreeS
     }
 }
 
-fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
+fn is_outdated(present: &Snapshot, owned: &OwnedObject, desired: &Desired) -> bool {
     let Some(item) = desired.get(&owned.path) else { return true };
     match &item.form {
         Form::Link(target) => present.nodes.get(&owned.path) != Some(&Node::Link(target.clone())),
@@ -104,8 +104,8 @@ fn is_outdated(present: &Snapshot, owned: &Owned, desired: &Desired) -> bool {
 
 fn hangs_on(
     present: &Snapshot,
-    owned: &Owned,
-    mine: &[&Owned],
+    owned: &OwnedObject,
+    mine: &[&OwnedObject],
     gone: &BTreeSet<&str>,
     desired: &Desired,
 ) -> bool {
@@ -115,12 +115,12 @@ fn hangs_on(
     if matches!(present.nodes.get(&owned.path), Some(Node::Link(to)) if gone.contains(&**to)) {
         return true;
     }
-    if place(&owned.path) != Some(Place::Opening) {
+    if place(&owned.path) != Some(ObjectKind::Opening) {
         return false;
     }
     // Connections of a host that leaves, and queues of a drive that changes, end with the opening.
     let subsystem = subsystem_of(&owned.path);
-    let offloaded = |above: &Owned| {
+    let offloaded = |above: &OwnedObject| {
         Some(&above.path) == subsystem.as_ref()
             && above.attributes.iter().any(|name| name == OFFLOAD)
     };
@@ -129,15 +129,15 @@ fn hangs_on(
     let leaves = |path: &&&str| {
         of_it(path)
             && match place(path) {
-                Some(Place::AllowedHost) => true,
-                Some(Place::Namespace) => offloaded,
+                Some(ObjectKind::AllowedHost) => true,
+                Some(ObjectKind::Namespace) => offloaded,
                 _ => false,
             }
     };
     let comes = |item: &&Item| {
         offloaded
             && of_it(&item.path)
-            && item.place() == Some(Place::Namespace)
+            && item.place() == Some(ObjectKind::Namespace)
             && !present.has(&item.path)
     };
     gone.iter().any(|path| leaves(&path)) || desired.items.iter().any(|item| comes(&item))
@@ -147,7 +147,7 @@ fn hangs_on(
 pub(crate) const OFFLOAD: &str = "attr_offload";
 
 /// Names of foreign objects.
-fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+fn clashes(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<Problem> {
     let taken =
         |item: &&Item| present.has(&item.path) && !mine.iter().any(|owned| owned.path == item.path);
     let problem = |item: &Item| {
@@ -160,9 +160,9 @@ fn clashes(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Proble
 }
 
 /// Addresses and devices of foreign objects.
-fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem> {
+fn shared(present: &Snapshot, mine: &[&OwnedObject], desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let foreign = |path: &str, kind: Place| {
+    let foreign = |path: &str, kind: ObjectKind| {
         place(path) == Some(kind) && !mine.iter().any(|owned| owned.path == path)
     };
     for item in &desired.items {
@@ -177,14 +177,17 @@ fn shared(present: &Snapshot, mine: &[&Owned], desired: &Desired) -> Vec<Problem
             let theirs = |name: &str| present.text(&format!("{path}/{name}")).unwrap_or_default();
             let same = |names: &[&str]| names.iter().all(|name| own(name) == theirs(name));
             let address = ["addr_trtype", "addr_traddr", "addr_trsvcid"];
-            if item.place() == Some(Place::Port) && foreign(path, Place::Port) && same(&address) {
+            if item.place() == Some(ObjectKind::Port)
+                && foreign(path, ObjectKind::Port)
+                && same(&address)
+            {
                 let value = format!("{} {}", own("addr_traddr"), own("addr_trsvcid"));
                 let rule = format!("{path}, which kvrail did not make, listens there");
                 let remedy = "choose another address or service, or have its owner remove it";
                 problems.push(Problem::refused(&item.path, value.trim(), rule, remedy));
             }
-            if item.place() == Some(Place::Namespace)
-                && foreign(path, Place::Namespace)
+            if item.place() == Some(ObjectKind::Namespace)
+                && foreign(path, ObjectKind::Namespace)
                 && same(&["device_path"])
             {
                 let rule = format!("{path}, which kvrail did not make, exports it");
@@ -221,7 +224,7 @@ fn removals(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Step> {
     let mut steps = Vec::new();
     for path in paths {
         let enable = format!("{path}/enable");
-        if place(path) == Some(Place::Namespace) && present.text(&enable) == Some("1") {
+        if place(path) == Some(ObjectKind::Namespace) && present.text(&enable) == Some("1") {
             steps.push(Step::write(enable, "0"));
         }
         let path = path.to_owned();
@@ -236,7 +239,7 @@ fn removals(present: &Snapshot, gone: &BTreeSet<&str>) -> Vec<Step> {
 /// From the hosts to the openings.
 fn builds(
     present: &Snapshot,
-    mine: &[&Owned],
+    mine: &[&OwnedObject],
     gone: &BTreeSet<&str>,
     desired: &Desired,
 ) -> Vec<Step> {

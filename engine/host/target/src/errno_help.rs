@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::place::{Place, place};
+use crate::place::{ObjectKind, place};
 use crate::step::Step;
 
 /// Cause and remedy.
@@ -16,7 +16,9 @@ pub(crate) fn explain(step: &Step, errno: Errno) -> (String, String) {
             "install the kernel's module package (CONFIG_NVME_TARGET_RDMA, _TCP, _LOOP), or load \
              it by hand to see why not",
         ),
-        (Step::Link { path, .. }, errno) if place(path) == Some(Place::Opening) => opening(errno),
+        (Step::Link { path, .. }, errno) if place(path) == Some(ObjectKind::Opening) => {
+            opening(errno)
+        }
         (Step::Write { path, .. }, errno) => write(path, errno),
         (Step::MakeDir { .. }, Errno::EXIST) => (
             "another program made it meanwhile",

@@ -30,7 +30,7 @@ pub struct Facts {
     /// By selector.
     pub devices: BTreeMap<String, Result<Device, Unusable>>,
     /// By file. Never printed.
-    pub keys: BTreeMap<PathBuf, Result<Key, Unusable>>,
+    pub keys: BTreeMap<PathBuf, Result<DhchapKey, Unusable>>,
     /// By port number: where it listens, or why it cannot.
     pub addresses: BTreeMap<u16, Result<Listening, Unusable>>,
     /// Module parameters of the vendor's stack.
@@ -80,15 +80,15 @@ pub struct Device {
 
 /// A DH-HMAC-CHAP key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(pub(crate) String);
+pub struct DhchapKey(pub(crate) String);
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for DhchapKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("(a key)")
     }
 }
 
-impl Key {
+impl DhchapKey {
     /// Takes the text of a key file.
     ///
     /// # Errors

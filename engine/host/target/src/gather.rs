@@ -8,11 +8,11 @@ use std::path::Path;
 
 use kvrail_memory::Root;
 use kvrail_nvme::{
-    IdentityError, PciAddress, SERVICE_DEFAULT, Selector, Transport, read_secret, resolve,
+    PciAddress, SERVICE_DEFAULT, Selector, SelectorError, Transport, read_secret, resolve,
 };
 use kvrail_topology::Map;
 
-use crate::facts::{Device, Facts, Key, Parameters, Unusable};
+use crate::facts::{Device, DhchapKey, Facts, Parameters, Unusable};
 use crate::nic::listening;
 use crate::spec::{Port, TargetSpec};
 
@@ -78,18 +78,18 @@ fn device(selector: &Selector, root: &Root) -> Result<Device, Unusable> {
     })
 }
 
-fn unknown(error: &IdentityError) -> Unusable {
+fn unknown(error: &SelectorError) -> Unusable {
     let remedy = match error {
-        IdentityError::Ambiguous { remedy, .. } => remedy,
-        IdentityError::Unreadable(_) => "run as root; check that /sys is mounted",
+        SelectorError::Ambiguous { remedy, .. } => remedy,
+        SelectorError::Unreadable(_) => "run as root; check that /sys is mounted",
         _ => "check that the drive is attached; `kvrail devices` lists what there is",
     };
     Unusable::new(error.to_string(), remedy)
 }
 
-fn key(file: &Path) -> Result<Key, Unusable> {
+fn key(file: &Path) -> Result<DhchapKey, Unusable> {
     let text = read_secret(file);
-    Key::parse(&text.map_err(|error| Unusable::new(error.to_string(), error.remedy(file)))?)
+    DhchapKey::parse(&text.map_err(|error| Unusable::new(error.to_string(), error.remedy(file)))?)
 }
 
 /// Where the drives sit that a port exports.

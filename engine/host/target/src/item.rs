@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::place::{Place, place};
+use crate::place::{ObjectKind, place};
 
 /// One attribute of a directory. The name is the file's path below the directory.
 #[derive(Clone, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Item {
         Self { path, form: Form::Link(target) }
     }
 
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<ObjectKind> {
         place(&self.path)
     }
 }

@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags, open, statfs};
 use rustix::io::Errno;
 
-use crate::tree::{Entry, EntryKind, Tree};
+use crate::tree::{DirectoryEntry, EntryKind, Tree};
 
 /// Of configfs, from the kernel's `linux/magic.h`.
 const CONFIGFS_MAGIC: u64 = 0x6265_6570;
 
 /// A tree at a directory: `/sys/kernel/config/nvmet`, or a copy to look at.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub struct KernelTree {
     root: PathBuf,
     /// Modules that are loaded, and most of those that are built in.
     modules: PathBuf,
@@ -25,7 +25,7 @@ pub struct Kernel {
     built_in: PathBuf,
 }
 
-impl Kernel {
+impl KernelTree {
     /// The tree below `root`; modules are those of this host.
     #[must_use]
     pub fn at(root: &Path) -> Self {
@@ -43,8 +43,8 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-impl Tree for Kernel {
-    fn list(&self, path: &str) -> Result<Vec<Entry>, Errno> {
+impl Tree for KernelTree {
+    fn list(&self, path: &str) -> Result<Vec<DirectoryEntry>, Errno> {
         let listing = fs::read_dir(self.full(path)).map_err(|error| errno(&error))?;
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
@@ -53,7 +53,7 @@ impl Tree for Kernel {
                 kind if kind.is_symlink() => EntryKind::Link,
                 _ => EntryKind::File,
             };
-            Ok(Entry { name: entry.file_name().to_string_lossy().into_owned(), kind })
+            Ok(DirectoryEntry { name: entry.file_name().to_string_lossy().into_owned(), kind })
         };
         listing.map(entry).collect::<io::Result<_>>().map_err(|error| errno(&error))
     }
@@ -140,7 +140,7 @@ fn modprobe(arguments: &[&str]) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::Kernel;
+    use super::KernelTree;
     use crate::tree::Tree;
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         std::fs::write(&list, built_in).unwrap();
         let modules = folder.path().join("module");
         std::fs::create_dir_all(modules.join("nvmet_tcp")).unwrap();
-        let tree = Kernel { root: folder.path().join("nvmet"), modules, built_in: list };
+        let tree = KernelTree { root: folder.path().join("nvmet"), modules, built_in: list };
         assert!(tree.has_module("nvme_loop") && tree.has_module("nvmet_tcp"));
         assert!(!tree.has_module("nvmet_rdma") && !tree.has_module("loop"));
         assert!(!tree.can_appear(), "no configfs is there");

@@ -32,20 +32,20 @@ pub use check::check;
 pub use claims::Claims;
 pub use controller::Applied;
 pub use error::{Aftermath, ErrorClass, Problem, TargetError};
-pub use facts::{Device, Facts, Features, Key, Listening, Parameters, Unusable};
+pub use facts::{Device, DhchapKey, Facts, Features, Listening, Parameters, Unusable};
 pub use gather::gather;
 pub use item::{Attribute, Desired, Form, Item};
-pub use kernel::Kernel;
+pub use kernel::KernelTree;
 pub use nvmetcli::{Imported, everything, export, import};
 pub use offload::{Outcome, Serving};
 pub use plan::{Export, Plan, plan};
 pub use probe::features;
 pub use reconcile::Target;
-pub use record::{FileStore, Phase, Record, Store};
+pub use record::{FileStore, RecordPhase, RecordStore, TargetRecord};
 pub use snapshot::{Node, Snapshot};
 pub use spec::{
-    Ana, AnaState, Content, DhGroup, Hash, Host, Namespace, Nic, Offload, P2pMem, Port, Subsystem,
-    TargetSpec,
+    Ana, AnaState, DhGroup, DhchapHash, Host, Namespace, Nic, Offload, P2pMem, PermittedContent,
+    Port, Subsystem, TargetSpec,
 };
 pub use step::{Step, Value};
-pub use tree::{Entry, EntryKind, Tree};
+pub use tree::{DirectoryEntry, EntryKind, Tree};

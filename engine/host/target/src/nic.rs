@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use kvrail_nvme::PciAddress;
-use kvrail_topology::{Detail, Device, Kind, Map, PathKind};
+use kvrail_topology::{Detail, Device, DeviceKind, Map, PathKind};
 
 use crate::facts::{Listening, Unusable};
 use crate::spec::{Nic, Port};
@@ -19,7 +19,7 @@ pub(crate) fn listening(
     drives: &[PciAddress],
     map: Option<&Map>,
 ) -> Result<Listening, Unusable> {
-    let cards: Vec<&Device> = map.map(|map| map.of(Kind::Nic).collect()).unwrap_or_default();
+    let cards: Vec<&Device> = map.map(|map| map.of(DeviceKind::Nic).collect()).unwrap_or_default();
     let Some(nic) = &port.nic else {
         return Ok(Listening { address: port.address, note: None });
     };
@@ -57,7 +57,7 @@ fn nearest<'a>(
 
 /// The longest way from a card to any of the drives.
 fn way(card: &Device, drives: &[PciAddress], map: Option<&Map>) -> PathKind {
-    let all = map.into_iter().flat_map(|map| map.of(Kind::Drive));
+    let all = map.into_iter().flat_map(|map| map.of(DeviceKind::Drive));
     let ours = all.filter(|drive| drive.place.pci.is_some_and(|pci| drives.contains(&pci)));
     let ways = ours.map(|drive| PathKind::between(&card.place, &drive.place));
     ways.max().unwrap_or(PathKind::Unknown)
@@ -82,7 +82,7 @@ fn address(card: &Device) -> Result<IpAddr, Unusable> {
     }
 }
 
-fn ports(card: &Device) -> impl Iterator<Item = &kvrail_topology::Port> {
+fn ports(card: &Device) -> impl Iterator<Item = &kvrail_topology::RdmaPort> {
     let ports = match &card.detail {
         Detail::Nic { ports, .. } => &ports[..],
         _ => &[],

@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Problem;
 use crate::item::{Attribute, Desired, Form, Item, is_secret};
-use crate::place::{Place, is_below};
+use crate::place::{ObjectKind, is_below};
 use crate::snapshot::{Node, Snapshot};
-use crate::spec::{Ana, Content, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
+use crate::spec::{Ana, Namespace, Offload, P2pMem, PermittedContent, Port, Subsystem, TargetSpec};
 
 /// The specification read, and the values without a key in kvrail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,11 @@ pub struct Imported {
 /// A plan as nvmetcli would have saved it.
 #[must_use]
 pub fn export(desired: &Desired) -> Value {
-    let of = |place: Place| desired.items.iter().filter(move |item| item.place() == Some(place));
-    let hosts = of(Place::Host).map(|item| json!({ "nqn": name(item) }));
-    let subsystems = of(Place::Subsystem).map(|item| subsystem(item, desired));
-    let ports = of(Place::Port).map(|item| port(item, desired));
+    let of =
+        |place: ObjectKind| desired.items.iter().filter(move |item| item.place() == Some(place));
+    let hosts = of(ObjectKind::Host).map(|item| json!({ "nqn": name(item) }));
+    let subsystems = of(ObjectKind::Subsystem).map(|item| subsystem(item, desired));
+    let ports = of(ObjectKind::Port).map(|item| port(item, desired));
     json!({
         "hosts": hosts.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
@@ -80,15 +81,20 @@ fn group(item: &Item, prefix: &str) -> Map<String, Value> {
     attributes(item).iter().filter_map(of_it).collect()
 }
 
-fn below<'a>(desired: &'a Desired, item: &'a Item, place: Place) -> impl Iterator<Item = &'a Item> {
+fn below<'a>(
+    desired: &'a Desired,
+    item: &'a Item,
+    place: ObjectKind,
+) -> impl Iterator<Item = &'a Item> {
     let within =
         move |other: &&Item| other.place() == Some(place) && is_below(&other.path, &item.path);
     desired.items.iter().filter(within)
 }
 
 fn subsystem(item: &Item, desired: &Desired) -> Value {
-    let hosts: Vec<&str> = below(desired, item, Place::AllowedHost).map(name).collect();
-    let namespaces: Vec<Value> = below(desired, item, Place::Namespace).map(namespace).collect();
+    let hosts: Vec<&str> = below(desired, item, ObjectKind::AllowedHost).map(name).collect();
+    let namespaces: Vec<Value> =
+        below(desired, item, ObjectKind::Namespace).map(namespace).collect();
     json!({
         "allowed_hosts": hosts,
         "attr": group(item, "attr_"),
@@ -131,10 +137,10 @@ fn port(item: &Item, desired: &Desired) -> Value {
     };
     let mut groups = vec![ana(json!(1), state(item, "ana_groups/1/ana_state"))];
     groups.extend(
-        below(desired, item, Place::AnaGroup)
+        below(desired, item, ObjectKind::AnaGroup)
             .map(|group| ana(number(group), state(group, "ana_state"))),
     );
-    let subsystems: Vec<&str> = below(desired, item, Place::Opening).map(name).collect();
+    let subsystems: Vec<&str> = below(desired, item, ObjectKind::Opening).map(name).collect();
     json!({
         "addr": address,
         "ana_groups": groups,
@@ -153,7 +159,7 @@ pub fn import(
     saved: &Value,
     named: &dyn Fn(&str) -> Result<Selector, String>,
 ) -> Result<Imported, Vec<Problem>> {
-    let mut reader = Reader { named, notes: Vec::new(), problems: Vec::new() };
+    let mut reader = NvmetcliReader { named, notes: Vec::new(), problems: Vec::new() };
     let mut wish = TargetSpec::default();
     for (index, entry) in list(saved, "subsystems").iter().enumerate() {
         wish.subsystem.push(reader.subsystem(&format!("subsystems.{index}"), entry));
@@ -180,7 +186,7 @@ pub fn import(
     }
 }
 
-struct Reader<'a> {
+struct NvmetcliReader<'a> {
     named: &'a dyn Fn(&str) -> Result<Selector, String>,
     notes: Vec<String>,
     problems: Vec<Problem>,
@@ -222,7 +228,7 @@ const DEFAULTS: [(&str, &str); 12] = [
     ("tsas", "none"),
 ];
 
-impl Reader<'_> {
+impl NvmetcliReader<'_> {
     fn bad(&mut self, key: &str, value: impl std::fmt::Display, rule: &str) {
         let remedy = "correct the JSON, or write the [target] by hand";
         self.problems.push(Problem::usage(key, value, rule, remedy));
@@ -299,7 +305,7 @@ impl Reader<'_> {
             nguid: self.parse(at, entry, ["device", "nguid"]),
             ana_group: self.parse(at, entry, ["", "ana_grpid"]).unwrap_or(1),
             p2pmem: P2pMem::Off,
-            content: Content::Kvrail,
+            content: PermittedContent::Kvrail,
         })
     }
 

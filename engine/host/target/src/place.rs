@@ -3,7 +3,7 @@
 
 /// The objects that can be made, in the order in which they are made; they go in the reverse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum ObjectKind {
     Host,
     Subsystem,
     AllowedHost,
@@ -16,17 +16,17 @@ pub(crate) enum Place {
 }
 
 /// None for the tree's own folders, attributes, and the ANA group that every port is born with.
-pub(crate) fn place(path: &str) -> Option<Place> {
+pub(crate) fn place(path: &str) -> Option<ObjectKind> {
     let parts: Vec<&str> = path.split('/').collect();
     Some(match parts[..] {
-        ["hosts", _] => Place::Host,
-        ["subsystems", _] => Place::Subsystem,
-        ["subsystems", _, "allowed_hosts", _] => Place::AllowedHost,
-        ["subsystems", _, "namespaces", _] => Place::Namespace,
-        ["ports", _] => Place::Port,
-        ["ports", _, "ana_groups", group] if group != "1" => Place::AnaGroup,
-        ["ports", _, "referrals", _] => Place::Referral,
-        ["ports", _, "subsystems", _] => Place::Opening,
+        ["hosts", _] => ObjectKind::Host,
+        ["subsystems", _] => ObjectKind::Subsystem,
+        ["subsystems", _, "allowed_hosts", _] => ObjectKind::AllowedHost,
+        ["subsystems", _, "namespaces", _] => ObjectKind::Namespace,
+        ["ports", _] => ObjectKind::Port,
+        ["ports", _, "ana_groups", group] if group != "1" => ObjectKind::AnaGroup,
+        ["ports", _, "referrals", _] => ObjectKind::Referral,
+        ["ports", _, "subsystems", _] => ObjectKind::Opening,
         _ => return None,
     })
 }

@@ -14,7 +14,9 @@ use crate::facts::{Device, Facts, Features, Unusable};
 use crate::item::{Attribute, Desired, Item};
 use crate::offload::{Outcome, Serving, decide, parameters};
 use crate::snapshot::NVMET;
-use crate::spec::{Content, Host, Namespace, Offload, P2pMem, Port, Subsystem, TargetSpec};
+use crate::spec::{
+    Host, Namespace, Offload, P2pMem, PermittedContent, Port, Subsystem, TargetSpec,
+};
 
 /// The desired tree, and its meaning.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +41,7 @@ pub struct Export {
     /// The namespace's path in the tree.
     pub path: String,
     /// The permitted content.
-    pub content: Content,
+    pub content: PermittedContent,
 }
 
 /// Plans.

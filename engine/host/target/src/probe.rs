@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use crate::error::TargetError;
 use crate::facts::Features;
 use crate::item::{Desired, Item};
-use crate::place::{Place, place};
+use crate::place::{ObjectKind, place};
 use crate::reconcile::Target;
-use crate::record::Store;
+use crate::record::RecordStore;
 use crate::snapshot::{Node, Snapshot};
 use crate::tree::Tree;
 
@@ -18,7 +18,7 @@ const PROBE: &str = "nqn.2014-08.org.nvmexpress:uuid:6b767261-696c-5072-8f62-650
 /// Features by the existing objects; none where one kind is missing.
 #[must_use]
 pub fn features(present: &Snapshot) -> Option<Features> {
-    let of = |kind: Place| {
+    let of = |kind: ObjectKind| {
         let mut objects = present.objects().filter(|(path, _)| place(path) == Some(kind));
         let (path, _) = objects.next()?;
         let below = format!("{path}/");
@@ -27,14 +27,14 @@ pub fn features(present: &Snapshot) -> Option<Features> {
         Some(names.collect::<BTreeSet<String>>())
     };
     Some(Features {
-        subsystem: of(Place::Subsystem)?,
-        namespace: of(Place::Namespace)?,
-        port: of(Place::Port)?,
-        host: of(Place::Host)?,
+        subsystem: of(ObjectKind::Subsystem)?,
+        namespace: of(ObjectKind::Namespace)?,
+        port: of(ObjectKind::Port)?,
+        host: of(ObjectKind::Host)?,
     })
 }
 
-impl<T: Tree, S: Store> Target<T, S> {
+impl<T: Tree, S: RecordStore> Target<T, S> {
     /// Features of the kernel's objects; makes temporary ones where none are there to show them.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::errno_help::explain;
 use crate::error::{Aftermath, Problem, TargetError};
 use crate::item::Desired;
 use crate::place::{is_below, place};
-use crate::record::{Intent, Owned, Phase, Record, Store};
+use crate::record::{Intent, OwnedObject, RecordPhase, RecordStore, TargetRecord};
 use crate::snapshot::{NVMET, Node, Snapshot};
 use crate::step::Step;
 use crate::tree::Tree;
@@ -18,19 +18,19 @@ use crate::tree::Tree;
 pub struct Target<T, S> {
     tree: T,
     store: S,
-    record: Record,
+    record: TargetRecord,
     /// The step that was in flight at a crash.
     interrupted: Option<String>,
 }
 
 /// Whether steps lead to the requested state, or back to the earlier one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WalkDirection {
     Forward,
     Back,
 }
 
-impl<T: Tree, S: Store> Target<T, S> {
+impl<T: Tree, S: RecordStore> Target<T, S> {
     /// Reads the record and makes it true: what was in flight at a crash is looked up in the tree.
     /// `boot` names this boot of the machine: objects of another one are gone with it.
     ///
@@ -38,7 +38,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// `TargetError::Record` when there is a record that cannot be understood.
     pub fn open(tree: T, store: S, boot: &str) -> Result<Self, TargetError> {
         let record = store.load()?.filter(|record| record.boot == boot);
-        let record = record.unwrap_or_else(|| Record::new(boot));
+        let record = record.unwrap_or_else(|| TargetRecord::new(boot));
         let mut target = Self { tree, store, record, interrupted: None };
         match Snapshot::read(&target.tree) {
             Ok(present) => target.settle(&present),
@@ -50,18 +50,19 @@ impl<T: Tree, S: Store> Target<T, S> {
     /// Recorded objects that exist. An object whose creation was about to begin is ours if it
     /// exists in its initial state: between the two, no other process made it.
     fn settle(&mut self, present: &Snapshot) {
-        if self.record.phase == Phase::Working {
+        if self.record.phase == RecordPhase::Working {
             let step = self.record.intent.take().map(|intent| {
                 self.adopt(present, intent.makes);
                 intent.step
             });
             self.interrupted = Some(step.unwrap_or_else(|| "between two steps".into()));
         }
-        let mine: Vec<Owned> = diff::mine(present, &self.record).into_iter().cloned().collect();
+        let mine: Vec<OwnedObject> =
+            diff::mine(present, &self.record).into_iter().cloned().collect();
         self.record.owned = mine;
     }
 
-    fn adopt(&mut self, present: &Snapshot, makes: Option<Owned>) {
+    fn adopt(&mut self, present: &Snapshot, makes: Option<OwnedObject>) {
         let Some(mut made) = makes else { return };
         if self.record.find(&made.path).is_some() {
             return;
@@ -86,7 +87,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         if self.tree.list("") == Err(Errno::NOENT) && self.tree.can_appear() {
             let step = Step::Load { module: NVMET.to_owned() };
             if let Err(errno) = self.take(&step) {
-                return Err(Failed::Step { step, errno }.into_error(Aftermath::RolledBack));
+                return Err(WalkFailure::Step { step, errno }.into_error(Aftermath::RolledBack));
             }
         }
         self.snapshot().map(drop)
@@ -143,7 +144,7 @@ impl<T: Tree, S: Store> Target<T, S> {
         let before = self.snapshot()?;
         let steps = self.between(&before, desired)?;
         let back = diff::as_desired(&before, &self.record);
-        if let Err(failed) = self.walk(&steps, Way::Forward) {
+        if let Err(failed) = self.walk(&steps, WalkDirection::Forward) {
             let aftermath = self.go_back(&back);
             return Err(failed.into_error(aftermath));
         }
@@ -170,7 +171,7 @@ impl<T: Tree, S: Store> Target<T, S> {
     }
 
     fn finish(&mut self) -> Result<(), TargetError> {
-        self.record.phase = Phase::Done;
+        self.record.phase = RecordPhase::Done;
         self.record.intent = None;
         self.interrupted = None;
         self.store.save(&self.record)
@@ -182,7 +183,7 @@ impl<T: Tree, S: Store> Target<T, S> {
             Ok(steps) => steps,
             Err(error) => return stuck(error),
         };
-        if let Err(failed) = self.walk(&steps, Way::Back) {
+        if let Err(failed) = self.walk(&steps, WalkDirection::Back) {
             return stuck(failed.into_error(Aftermath::Stuck("left there".into())));
         }
         match self.finish() {
@@ -191,11 +192,11 @@ impl<T: Tree, S: Store> Target<T, S> {
         }
     }
 
-    fn walk(&mut self, steps: &[Step], way: Way) -> Result<(), Failed> {
+    fn walk(&mut self, steps: &[Step], way: WalkDirection) -> Result<(), WalkFailure> {
         for step in steps {
-            self.announce(step, way).map_err(Failed::Record)?;
+            self.announce(step, way).map_err(WalkFailure::Record)?;
             let done = self.take(step);
-            done.map_err(|errno| Failed::Step { step: step.clone(), errno })?;
+            done.map_err(|errno| WalkFailure::Step { step: step.clone(), errno })?;
             self.own(step);
         }
         Ok(())
@@ -203,8 +204,8 @@ impl<T: Tree, S: Store> Target<T, S> {
 
     /// Records a step before it is done. On the way back a removal needs no record: the kept one
     /// names the object already.
-    fn announce(&mut self, step: &Step, way: Way) -> Result<(), TargetError> {
-        let made = |attributes: &[String]| Owned {
+    fn announce(&mut self, step: &Step, way: WalkDirection) -> Result<(), TargetError> {
+        let made = |attributes: &[String]| OwnedObject {
             path: step.path().to_owned(),
             id: None,
             attributes: attributes.to_vec(),
@@ -214,8 +215,8 @@ impl<T: Tree, S: Store> Target<T, S> {
             Step::Link { .. } => Some(made(&[])),
             _ => None,
         };
-        let needed = way == Way::Forward || makes.is_some();
-        self.record.phase = Phase::Working;
+        let needed = way == WalkDirection::Forward || makes.is_some();
+        self.record.phase = RecordPhase::Working;
         self.record.intent = Some(Intent { step: step.to_string(), makes });
         match self.store.save(&self.record) {
             Err(error) if needed => {
@@ -257,7 +258,7 @@ impl<T: Tree, S: Store> Target<T, S> {
 
     /// An attribute written later than its object was made: it is ours from now on as well.
     fn own_attribute(&mut self, path: &str) {
-        let above = |owned: &&mut Owned| is_below(path, &owned.path);
+        let above = |owned: &&mut OwnedObject| is_below(path, &owned.path);
         let nearest =
             self.record.owned.iter_mut().filter(above).max_by_key(|owned| owned.path.len());
         let Some(owned) = nearest else { return };
@@ -286,12 +287,12 @@ impl<T: Tree, S: Store> Target<T, S> {
 }
 
 /// Why a walk ended.
-enum Failed {
+enum WalkFailure {
     Step { step: Step, errno: Errno },
     Record(TargetError),
 }
 
-impl Failed {
+impl WalkFailure {
     fn into_error(self, aftermath: Aftermath) -> TargetError {
         match self {
             Self::Step { step, errno } => {

@@ -16,14 +16,14 @@ const VERSION: u32 = 1;
 
 /// Kvrail's objects and the step in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct TargetRecord {
     version: u32,
     /// The boot it belongs to: the tree does not outlive it.
     pub(crate) boot: String,
     /// Whether a change was in flight.
-    pub phase: Phase,
+    pub phase: RecordPhase,
     /// In the order in which they were made.
-    pub(crate) owned: Vec<Owned>,
+    pub(crate) owned: Vec<OwnedObject>,
     /// The step that was about to be done.
     pub(crate) intent: Option<Intent>,
 }
@@ -31,7 +31,7 @@ pub struct Record {
 /// Whether a change was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum RecordPhase {
     /// Steps were being done.
     Working,
     /// All were done, and the result was verified.
@@ -40,7 +40,7 @@ pub enum Phase {
 
 /// An object or link that kvrail made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedObject {
     pub(crate) path: String,
     /// `Tree::id` of a directory; none for a link.
     pub(crate) id: Option<u64>,
@@ -54,27 +54,27 @@ pub(crate) struct Intent {
     /// In words.
     pub(crate) step: String,
     /// The object that it would make, if any.
-    pub(crate) makes: Option<Owned>,
+    pub(crate) makes: Option<OwnedObject>,
 }
 
-impl Record {
+impl TargetRecord {
     pub(crate) fn new(boot: &str) -> Self {
         let (boot, owned) = (boot.to_owned(), Vec::new());
-        Self { version: VERSION, boot, phase: Phase::Done, owned, intent: None }
+        Self { version: VERSION, boot, phase: RecordPhase::Done, owned, intent: None }
     }
 
-    pub(crate) fn find(&self, path: &str) -> Option<&Owned> {
+    pub(crate) fn find(&self, path: &str) -> Option<&OwnedObject> {
         self.owned.iter().find(|owned| owned.path == path)
     }
 }
 
 /// Where a record is kept.
 #[expect(clippy::missing_errors_doc, reason = "every one fails like the system below it")]
-pub trait Store {
+pub trait RecordStore {
     /// The record, if there is one.
-    fn load(&self) -> Result<Option<Record>, TargetError>;
+    fn load(&self) -> Result<Option<TargetRecord>, TargetError>;
     /// Replaces it; on return it is where a power failure cannot take it.
-    fn save(&mut self, record: &Record) -> Result<(), TargetError>;
+    fn save(&mut self, record: &TargetRecord) -> Result<(), TargetError>;
 }
 
 /// A record in a directory of its own, with a lock that keeps others from changing the tree.
@@ -117,15 +117,15 @@ impl FileStore {
     }
 }
 
-impl Store for FileStore {
-    fn load(&self) -> Result<Option<Record>, TargetError> {
+impl RecordStore for FileStore {
+    fn load(&self) -> Result<Option<TargetRecord>, TargetError> {
         let path = self.path();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(&path, "reading", error.to_string())),
         };
-        let record: Record = serde_json::from_str(&text)
+        let record: TargetRecord = serde_json::from_str(&text)
             .map_err(|error| failed(&path, "understanding", error.to_string()))?;
         if record.version != VERSION {
             let cause = format!("it has format {}, this kvrail supports {VERSION}", record.version);
@@ -134,7 +134,7 @@ impl Store for FileStore {
         Ok(Some(record))
     }
 
-    fn save(&mut self, record: &Record) -> Result<(), TargetError> {
+    fn save(&mut self, record: &TargetRecord) -> Result<(), TargetError> {
         let path = self.path();
         if self.lock.is_none() {
             return Err(failed(&path, "writing", "it was opened to look at only".into()));

@@ -45,7 +45,7 @@ pub struct Host {
     pub dhchap_ctrl_key_file: Option<PathBuf>,
     /// Hash of the authentication; the kernel's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dhchap_hash: Option<Hash>,
+    pub dhchap_hash: Option<DhchapHash>,
     /// Group of the key exchange; the kernel's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_dhgroup: Option<DhGroup>,
@@ -54,7 +54,7 @@ pub struct Host {
 /// The kernel's names of DH-HMAC-CHAP hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
-pub enum Hash {
+pub enum DhchapHash {
     #[serde(rename = "hmac(sha256)")]
     Sha256,
     #[serde(rename = "hmac(sha384)")]
@@ -149,8 +149,8 @@ pub struct Namespace {
     #[serde(default, skip_serializing_if = "P2pMem::is_off")]
     pub p2pmem: P2pMem,
     /// Permitted content of the device at its first export.
-    #[serde(default, skip_serializing_if = "Content::is_kvrail")]
-    pub content: Content,
+    #[serde(default, skip_serializing_if = "PermittedContent::is_kvrail")]
+    pub content: PermittedContent,
 }
 
 fn one() -> u16 {
@@ -183,7 +183,7 @@ impl P2pMem {
 /// Permitted content of a device at its first export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Content {
+pub enum PermittedContent {
     /// Nothing, or a kvrail label.
     #[default]
     Kvrail,
@@ -191,7 +191,7 @@ pub enum Content {
     Any,
 }
 
-impl Content {
+impl PermittedContent {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     fn is_kvrail(&self) -> bool {
         *self == Self::Kvrail

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Its name.
     pub name: String,
     /// Its kind.
@@ -27,7 +27,7 @@ pub enum EntryKind {
 #[expect(clippy::missing_errors_doc, reason = "each gives the kernel's own errno")]
 pub trait Tree {
     /// The entries of a directory, in any order.
-    fn list(&self, path: &str) -> Result<Vec<Entry>, Errno>;
+    fn list(&self, path: &str) -> Result<Vec<DirectoryEntry>, Errno>;
     /// An attribute's text.
     fn read(&self, path: &str) -> Result<String, Errno>;
     /// The object a link leads to, relative to the root.

@@ -1,12 +1,15 @@
 //! Warnings: traffic that would leave the switch, and links that run below what they could.
 
-use crate::device::{Device, Kind};
+use crate::device::{Device, DeviceKind};
 use crate::map::Map;
 use crate::path::PathKind;
 
 /// Pairs between which blocks travel, with what a long way costs.
-const TRAFFIC: [(Kind, Kind); 3] =
-    [(Kind::Drive, Kind::Nic), (Kind::Drive, Kind::Gpu), (Kind::Gpu, Kind::Nic)];
+const TRAFFIC: [(DeviceKind, DeviceKind); 3] = [
+    (DeviceKind::Drive, DeviceKind::Nic),
+    (DeviceKind::Drive, DeviceKind::Gpu),
+    (DeviceKind::Gpu, DeviceKind::Nic),
+];
 
 impl Map {
     /// One sentence for each device whose nearest partner is not behind the same switch, and for
@@ -22,13 +25,13 @@ impl Map {
     /// The device of a kind with the shortest way; the first of equals. Devices that are not on
     /// PCIe (software RDMA on a virtual interface) are nobody's neighbours.
     #[must_use]
-    pub fn nearest(&self, device: &Device, kind: Kind) -> Option<(&Device, PathKind)> {
+    pub fn nearest(&self, device: &Device, kind: DeviceKind) -> Option<(&Device, PathKind)> {
         let placed = self.of(kind).filter(|other| !other.place.route.is_empty());
         let ways = placed.map(|other| (other, self.path(device, other)));
         ways.min_by_key(|(_, path)| *path)
     }
 
-    fn far(&self, device: &Device, kind: Kind) -> Option<String> {
+    fn far(&self, device: &Device, kind: DeviceKind) -> Option<String> {
         let (nearest, path) = self.nearest(device, kind)?;
         if path.is_peer() {
             return None;
@@ -51,8 +54,8 @@ impl Map {
 
 fn slow(device: &Device) -> Option<String> {
     let link = device.place.link?;
-    let below = link.is_narrow() || (link.is_slow() && device.kind != Kind::Gpu);
-    (below && device.kind != Kind::RemoteDrive).then(|| {
+    let below = link.is_narrow() || (link.is_slow() && device.kind != DeviceKind::Gpu);
+    (below && device.kind != DeviceKind::RemoteDrive).then(|| {
         format!(
             "{} {}: its link runs at {link}; reseat it, or take a slot with more lanes",
             device.kind, device.name

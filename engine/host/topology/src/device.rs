@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::place::Place;
-use crate::port::Port;
+use crate::place::PciPlace;
+use crate::port::RdmaPort;
 
 /// One device of the map.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -13,11 +13,11 @@ pub struct Device {
     /// Kernel name, or `gpuN`.
     pub name: String,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Its model, by its own name.
     pub model: String,
     /// Where it sits; a remote drive sits where the NIC is that leads to it.
-    pub place: Place,
+    pub place: PciPlace,
     /// Details of its kind.
     pub detail: Detail,
 }
@@ -25,7 +25,7 @@ pub struct Device {
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum DeviceKind {
     /// A local NVMe drive.
     Drive,
     /// An NVMe namespace's controller on another host.
@@ -36,7 +36,7 @@ pub enum Kind {
     Gpu,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Drive => "drive",
@@ -71,7 +71,7 @@ pub enum Detail {
         /// Firmware revision.
         firmware: String,
         /// Its ports.
-        ports: Vec<Port>,
+        ports: Vec<RdmaPort>,
         /// The network interface of a software device (rxe, siw).
         software_on: Option<String>,
     },
@@ -94,12 +94,12 @@ impl Device {
         words.extend(
             self.place
                 .pci
-                .filter(|_| self.kind != Kind::RemoteDrive)
+                .filter(|_| self.kind != DeviceKind::RemoteDrive)
                 .map(|address| address.to_string()),
         );
         match &self.detail {
             Detail::Drive { address, namespaces, transport, .. } => {
-                if self.kind == Kind::RemoteDrive {
+                if self.kind == DeviceKind::RemoteDrive {
                     words.push(format!("{transport} {address}"));
                 }
                 words.push(namespaces.join(" "));
@@ -110,7 +110,7 @@ impl Device {
             }
             Detail::Gpu { bar1_bytes, .. } => words.push(format!("BAR1 {} MiB", bar1_bytes >> 20)),
         }
-        if self.kind != Kind::RemoteDrive {
+        if self.kind != DeviceKind::RemoteDrive {
             words.extend(self.place.link.map(|link| link.to_string()));
         }
         words.retain(|word| !word.is_empty());

@@ -2,8 +2,8 @@
 
 use kvrail_memory::Root;
 
-use crate::device::{Detail, Device, Kind};
-use crate::place::Ground;
+use crate::device::{Detail, Device, DeviceKind};
+use crate::place::MachineFacts;
 
 const FUNCTIONS: &str = "sys/bus/pci/devices";
 
@@ -16,14 +16,14 @@ const NVIDIA: u32 = 0x10de;
 const AMD: u32 = 0x1002;
 
 /// Every GPU, in the order of PCI addresses.
-pub(crate) fn gpus(ground: &Ground<'_>) -> Vec<Device> {
+pub(crate) fn gpus(ground: &MachineFacts<'_>) -> Vec<Device> {
     let functions = ground.root.names(FUNCTIONS).into_iter();
     let gpus = functions.filter_map(|address| gpu(ground, &address));
     let numbered = gpus.enumerate();
     numbered.map(|(index, gpu)| Device { name: format!("gpu{index}"), ..gpu }).collect()
 }
 
-fn gpu(ground: &Ground<'_>, address: &str) -> Option<Device> {
+fn gpu(ground: &MachineFacts<'_>, address: &str) -> Option<Device> {
     let root = ground.root;
     let dir = format!("{FUNCTIONS}/{address}");
     let class = hex(root, &format!("{dir}/class"))? >> 8;
@@ -38,7 +38,7 @@ fn gpu(ground: &Ground<'_>, address: &str) -> Option<Device> {
     let id = format!("{vendor:04x}:{device:04x}");
     Some(Device {
         name: String::new(),
-        kind: Kind::Gpu,
+        kind: DeviceKind::Gpu,
         model: model(root, address).unwrap_or_else(|| format!("PCI {id}")),
         place: ground.place(&dir),
         detail: Detail::Gpu { id, bar1_bytes: bar1(root, &dir), driver },

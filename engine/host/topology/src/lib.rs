@@ -18,12 +18,12 @@ mod port;
 mod svg;
 mod tree;
 
-pub use device::{Detail, Device, Kind};
-pub use link::Link;
+pub use device::{Detail, Device, DeviceKind};
+pub use link::LinkSpeed;
 pub use map::{Map, NumaNode};
 pub use matrix::Pair;
 pub use path::{PATH_KINDS, PathKind};
-pub use place::Place;
-pub use port::Port;
+pub use place::PciPlace;
+pub use port::RdmaPort;
 pub use svg::svg;
 pub use tree::{Branch, text, tree};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Speed and width of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Link {
+pub struct LinkSpeed {
     /// Transfers in a second on each lane, in 10^9.
     pub speed_gt: f32,
     /// Lanes.
@@ -18,7 +18,7 @@ pub struct Link {
     pub width_max: u32,
 }
 
-impl Link {
+impl LinkSpeed {
     /// The link above a PCI function; none for functions without one (root complex, virtual).
     pub(crate) fn read(root: &Root, function: &str) -> Option<Self> {
         let file = |name: &str| root.text(format!("{function}/{name}")).ok().flatten();
@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for LinkSpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} GT/s x{}", self.speed_gt, self.width)?;
         if self.is_narrow() || self.is_slow() {

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use kvrail_memory::{Root, Topology, TopologyError};
-use kvrail_nvme::{Controller, Host};
+use kvrail_nvme::{Controller, NvmeHost};
 use serde::Serialize;
 
-use crate::device::{Detail, Device, Kind};
+use crate::device::{Detail, Device, DeviceKind};
 use crate::gpu::gpus;
 use crate::nic::nics;
-use crate::place::{Ground, Place};
+use crate::place::{MachineFacts, PciPlace};
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,7 +38,7 @@ impl Map {
     /// `TopologyError` names the file that is missing or not understood.
     pub fn read(root: &Root) -> Result<Self, TopologyError> {
         let topology = Topology::read(&root.path("/"))?;
-        let ground = Ground::new(root, &topology);
+        let ground = MachineFacts::new(root, &topology);
         let nodes = topology.nodes().iter().map(|(node, cpus)| NumaNode {
             node: *node,
             socket: ground.sockets.get(node).copied(),
@@ -53,13 +53,13 @@ impl Map {
     }
 
     /// Devices of one kind.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Device> {
+    pub fn of(&self, kind: DeviceKind) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(move |device| device.kind == kind)
     }
 }
 
-fn drives(ground: &Ground<'_>, nics: &[Device]) -> Result<Vec<Device>, TopologyError> {
-    let host = Host::read(ground.root)?;
+fn drives(ground: &MachineFacts<'_>, nics: &[Device]) -> Result<Vec<Device>, TopologyError> {
+    let host = NvmeHost::read(ground.root)?;
     let namespaces = |controller: &Controller| {
         let through = host.namespaces.iter().filter(|namespace| {
             namespace.controllers.iter().any(|other| other.name == controller.name)
@@ -71,12 +71,12 @@ fn drives(ground: &Ground<'_>, nics: &[Device]) -> Result<Vec<Device>, TopologyE
         let via = if remote { nic_to(controller, nics) } else { None };
         let place = match (remote, via) {
             (true, Some(nic)) => nic.place.clone(),
-            (true, None) => Place::default(),
+            (true, None) => PciPlace::default(),
             (false, _) => ground.place(&format!("sys/class/nvme/{}", controller.name)),
         };
         Device {
             name: controller.name.clone(),
-            kind: if remote { Kind::RemoteDrive } else { Kind::Drive },
+            kind: if remote { DeviceKind::RemoteDrive } else { DeviceKind::Drive },
             model: controller.model.clone(),
             place,
             detail: Detail::Drive {

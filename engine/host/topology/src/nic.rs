@@ -6,18 +6,18 @@ use std::net::{IpAddr, Ipv6Addr};
 use kvrail_memory::Root;
 
 use crate::address::interface_addresses;
-use crate::device::{Detail, Device, Kind};
-use crate::place::Ground;
-use crate::port::Port;
+use crate::device::{Detail, Device, DeviceKind};
+use crate::place::MachineFacts;
+use crate::port::RdmaPort;
 
 const NICS: &str = "sys/class/infiniband";
 
 /// Every RDMA NIC.
-pub(crate) fn nics(ground: &Ground<'_>) -> Vec<Device> {
+pub(crate) fn nics(ground: &MachineFacts<'_>) -> Vec<Device> {
     ground.root.names(NICS).into_iter().map(|name| nic(ground, name)).collect()
 }
 
-fn nic(ground: &Ground<'_>, name: String) -> Device {
+fn nic(ground: &MachineFacts<'_>, name: String) -> Device {
     let root = ground.root;
     let dir = format!("{NICS}/{name}");
     let numbers = root.names(format!("{dir}/ports"));
@@ -36,10 +36,10 @@ fn nic(ground: &Ground<'_>, name: String) -> Device {
         ports: ports.collect(),
         software_on,
     };
-    Device { name, kind: Kind::Nic, model: model.trim().to_owned(), place, detail }
+    Device { name, kind: DeviceKind::Nic, model: model.trim().to_owned(), place, detail }
 }
 
-fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
+fn port(root: &Root, nic: &str, number: u32) -> Option<RdmaPort> {
     let dir = format!("{nic}/ports/{number}");
     let file = |file: &str| word(root, &format!("{dir}/{file}"));
     let entries = root.names(format!("{dir}/gids"));
@@ -61,7 +61,7 @@ fn port(root: &Root, nic: &str, number: u32) -> Option<Port> {
     } else {
         addresses.extend(gids.iter().filter_map(|(_, gid)| address(*gid)));
     }
-    Some(Port {
+    Some(RdmaPort {
         number,
         // `4: ACTIVE`
         state: file("state")?.split_once(": ").map(|(_, word)| word.to_owned())?,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::place::Place;
+use crate::place::PciPlace;
 
 /// The parts of the machine between two devices, from the shortest path to the longest. The letters
 /// are those of `nvidia-smi topo -m`.
@@ -79,11 +79,11 @@ impl PathKind {
 
     /// The path between two places.
     #[must_use]
-    pub fn between(a: &Place, b: &Place) -> Self {
+    pub fn between(a: &PciPlace, b: &PciPlace) -> Self {
         if a.route.is_empty() || b.route.is_empty() {
             return Self::Unknown;
         }
-        let device = |place: &Place| {
+        let device = |place: &PciPlace| {
             let name = place.route.join("/");
             name.rsplit_once('.').map(|(device, _)| device.to_owned())
         };

@@ -7,11 +7,11 @@ use kvrail_memory::{Root, Topology};
 use kvrail_nvme::PciAddress;
 use serde::Serialize;
 
-use crate::link::Link;
+use crate::link::LinkSpeed;
 
 /// Where one PCI function sits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Place {
+pub struct PciPlace {
     /// Its own address; none for what is not on PCIe.
     pub pci: Option<PciAddress>,
     /// Kernel names from the host bridge (`pci0000:00`) over every bridge down to itself.
@@ -21,17 +21,17 @@ pub struct Place {
     /// The socket of that node.
     pub socket: Option<u32>,
     /// Its link.
-    pub link: Option<Link>,
+    pub link: Option<LinkSpeed>,
 }
 
 /// Facts of the machine that places need.
-pub(crate) struct Ground<'a> {
+pub(crate) struct MachineFacts<'a> {
     pub(crate) root: &'a Root,
     /// Sockets of nodes.
     pub(crate) sockets: BTreeMap<u32, u32>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> MachineFacts<'a> {
     pub(crate) fn new(root: &'a Root, topology: &Topology) -> Self {
         let socket_of = |cpu: u32| {
             let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
@@ -45,22 +45,24 @@ impl<'a> Ground<'a> {
 
     /// The place of a device by any path that leads to it; not on PCIe where no PCI function is
     /// on the way.
-    pub(crate) fn place(&self, path: &str) -> Place {
-        let Ok(real) = std::fs::canonicalize(self.root.path(path)) else { return Place::default() };
+    pub(crate) fn place(&self, path: &str) -> PciPlace {
+        let Ok(real) = std::fs::canonicalize(self.root.path(path)) else {
+            return PciPlace::default();
+        };
         let devices = std::fs::canonicalize(self.root.path("sys/devices")).unwrap_or_default();
-        let Ok(below) = real.strip_prefix(&devices) else { return Place::default() };
+        let Ok(below) = real.strip_prefix(&devices) else { return PciPlace::default() };
         let names: Vec<String> =
             below.iter().map(|name| name.to_string_lossy().into_owned()).collect();
         let last = names.iter().rposition(|name| name.parse::<PciAddress>().is_ok());
-        let Some(last) = last else { return Place::default() };
+        let Some(last) = last else { return PciPlace::default() };
         let route = names[..=last].to_vec();
         let node = self.node(&devices, &route);
         let function = format!("sys/devices/{}", route.join("/"));
-        Place {
+        PciPlace {
             pci: route[last].parse().ok(),
             socket: node.and_then(|node| self.sockets.get(&node).copied()),
             node,
-            link: Link::read(self.root, &function),
+            link: LinkSpeed::read(self.root, &function),
             route,
         }
     }

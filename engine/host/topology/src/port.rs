@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// One port of an RDMA NIC.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Port {
+pub struct RdmaPort {
     /// Its number, from 1.
     pub number: u32,
     /// `ACTIVE`, `DOWN`, ...
@@ -24,7 +24,7 @@ pub struct Port {
     pub gids: usize,
 }
 
-impl Port {
+impl RdmaPort {
     /// Whether the link is up.
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -32,7 +32,7 @@ impl Port {
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for RdmaPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [self.state.as_str(), self.link_layer.as_str(), self.rate.as_str()];
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::device::Kind;
+use crate::device::DeviceKind;
 use crate::map::Map;
 use crate::path::{PATH_KINDS, PathKind};
 use crate::tree::{Branch, tree};
@@ -51,9 +51,9 @@ fn line(out: &mut String, row: usize, depth: usize, branch: &Branch) {
     let (x, y) = (MARGIN + depth * STEP, MARGIN + row * ROW);
     let fill = match branch.kind {
         None => "#eceff1",
-        Some(Kind::Drive | Kind::RemoteDrive) => "#c8e6c9",
-        Some(Kind::Nic) => "#bbdefb",
-        Some(Kind::Gpu) => "#ffe0b2",
+        Some(DeviceKind::Drive | DeviceKind::RemoteDrive) => "#c8e6c9",
+        Some(DeviceKind::Nic) => "#bbdefb",
+        Some(DeviceKind::Gpu) => "#ffe0b2",
     };
     let width = branch.label.chars().count() * LETTER + 12;
     if depth > 0 {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::device::{Detail, Device, Kind};
+use crate::device::{Detail, Device, DeviceKind};
 use crate::map::Map;
 
 /// One line of the tree and what hangs below it.
@@ -11,7 +11,7 @@ pub struct Branch {
     /// Its name.
     pub label: String,
     /// The kind of device; none for what only holds devices.
-    pub kind: Option<Kind>,
+    pub kind: Option<DeviceKind>,
     /// Kernel name of the bridge that it stands for.
     #[serde(skip)]
     hop: String,

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use kvrail_memory::Root;
-use kvrail_topology::{Detail, Device, Kind, Map, PathKind, svg, text, tree};
+use kvrail_topology::{Detail, Device, DeviceKind, Map, PathKind, svg, text, tree};
 
 /// A machine in a temporary directory.
 struct Machine(tempfile::TempDir);
@@ -157,16 +157,16 @@ fn one_switch_brings_drive_nic_and_gpu_together() {
 #[test]
 fn what_devices_are_is_told() {
     let map = one_socket().map();
-    let nic = map.of(Kind::Nic).next().unwrap();
+    let nic = map.of(DeviceKind::Nic).next().unwrap();
     let Detail::Nic { firmware, ports, software_on } = &nic.detail else { panic!("{nic:?}") };
     assert_eq!((firmware.as_str(), software_on), ("16.35.4030", &None));
     assert_eq!(ports[0].addresses, ["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!((ports[0].gids, ports[0].interfaces.as_slice()), (2, &["eth0".to_owned()][..]));
     assert!(ports[0].is_active());
-    let gpu = map.of(Kind::Gpu).next().unwrap();
+    let gpu = map.of(DeviceKind::Gpu).next().unwrap();
     assert_eq!(gpu.model, "NVIDIA H200");
     assert!(gpu.line().contains("BAR1 16384 MiB"), "{}", gpu.line());
-    let drive = map.of(Kind::Drive).next().unwrap();
+    let drive = map.of(DeviceKind::Drive).next().unwrap();
     assert!(drive.line().contains("EXAMPLE 1TB, 0000:03:00.0, nvme0n1, 32 GT/s x4"));
 }
 
@@ -184,7 +184,7 @@ fn windows_of_64_bits_take_two_lines() {
          0x0000000000000000 0x0000000000000000 0x0000000000000000",
     );
     let map = machine.map();
-    let gpu = map.of(Kind::Gpu).next().unwrap();
+    let gpu = map.of(DeviceKind::Gpu).next().unwrap();
     assert!(gpu.line().contains("BAR1 262144 MiB"), "{}", gpu.line());
 }
 
@@ -327,7 +327,7 @@ fn a_remote_drive_sits_where_its_nic_sits() {
     }
     machine.link("sys/class/nvme/nvme7", remote);
     let map = machine.map();
-    let found: Vec<&Device> = map.of(Kind::RemoteDrive).collect();
+    let found: Vec<&Device> = map.of(DeviceKind::RemoteDrive).collect();
     let Detail::Drive { via, .. } = &found[0].detail else { panic!("{map:?}") };
     assert_eq!(via.as_deref(), Some("mlx5_0"));
     assert_eq!(path(&map, "nvme7", "gpu0"), PathKind::Switch);

@@ -4,7 +4,7 @@ use std::io::stdout;
 
 use clap::Args;
 use kvrail_bench::sidecar::AttachHarness;
-use kvrail_bench::{BenchError, BenchOptions, Harness, LEGEND, Progress, Verdict};
+use kvrail_bench::{BenchError, BenchOptions, Harness, LEGEND, Progress, RunVerdict};
 use kvrail_client::ClientError;
 use kvrail_device::probe_memory;
 
@@ -61,16 +61,16 @@ pub(crate) fn run(args: BenchArgs, context: &Context) -> Result<(), Failure> {
         },
     };
     let format = match context.format {
-        Format::Human => kvrail_bench::Format::Table,
-        Format::Json => kvrail_bench::Format::Json,
+        Format::Human => kvrail_bench::OutputFormat::Table,
+        Format::Json => kvrail_bench::OutputFormat::Json,
     };
     let outcome = kvrail_bench::command(&options, &mut *harness, format, &mut stdout().lock());
     match outcome {
-        Ok(Verdict::Clean) => Ok(()),
-        Ok(Verdict::Failed) => {
+        Ok(RunVerdict::Clean) => Ok(()),
+        Ok(RunVerdict::Failed) => {
             Err(Failure::new(Exit::Failed, "operations failed; the report lists them"))
         }
-        Ok(Verdict::WrongData) => {
+        Ok(RunVerdict::WrongData) => {
             Err(Failure::new(Exit::WrongData, "data came back wrong; the report lists it"))
         }
         Err(error) => Err(failure(error)),

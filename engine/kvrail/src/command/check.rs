@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvrail_check::{
-    Finding, Group, Live, Machine, MemberBudget, Purpose, Report, StoreMember, Tried, Verdict,
-    examine,
+    CheckGroup, CheckReport, ConfiguredMember, Finding, HostPurpose, Live, Machine, MemberBudget,
+    Tried, Verdict, examine,
 };
 use kvrail_device::{DeviceError, probe_memory};
 use kvrail_memory::Root;
@@ -16,7 +16,7 @@ use kvrail_store::{Budget, Sizing};
 use kvrail_volume::{Content, Label, inspect};
 
 use crate::members::{drive_of, locate};
-use kvrail_cli::config::{Config, Volume, WriteBudget};
+use kvrail_cli::config::{Config, VolumeConfig, WriteBudget};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &CheckArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Paths that were named, else the members of the configuration, as they are seen from the root.
-fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
+fn paths(args: &CheckArgs, volumes: &[VolumeConfig]) -> Vec<PathBuf> {
     // A name by identity is a drive: drives are checked anyway.
     let members = volumes.iter().flat_map(|volume| &volume.members);
     let named = args.paths.iter().map(PathBuf::as_path);
@@ -99,8 +99,8 @@ fn paths(args: &CheckArgs, volumes: &[Volume]) -> Vec<PathBuf> {
 }
 
 /// The members of configured stores. A member whose label cannot be read may be one.
-fn stores(volumes: &[Volume]) -> Vec<StoreMember> {
-    let member = |(volume, named): (&Volume, &Selector)| {
+fn stores(volumes: &[VolumeConfig]) -> Vec<ConfiguredMember> {
+    let member = |(volume, named): (&VolumeConfig, &Selector)| {
         if volume.null_size(named).is_some() {
             return None;
         }
@@ -121,7 +121,7 @@ fn stores(volumes: &[Volume]) -> Vec<StoreMember> {
 }
 
 /// The named path, if it is a member of a store; no configuration sets its write budget.
-fn named_store(path: &Path) -> Option<StoreMember> {
+fn named_store(path: &Path) -> Option<ConfiguredMember> {
     match inspect(path).ok()?.content {
         Content::Ours(label) => {
             let name = format!("{} of {}", path.display(), label.volume_name);
@@ -131,12 +131,17 @@ fn named_store(path: &Path) -> Option<StoreMember> {
     }
 }
 
-fn unseen(name: String, why: String) -> StoreMember {
+fn unseen(name: String, why: String) -> ConfiguredMember {
     let (drive, budget) = (None, MemberBudget::Rated);
-    StoreMember { name, drive, budget, tables: Err(why), pinned_bytes: 0 }
+    ConfiguredMember { name, drive, budget, tables: Err(why), pinned_bytes: 0 }
 }
 
-fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Option<StoreMember> {
+fn store(
+    name: String,
+    path: &Path,
+    label: &Label,
+    budget: WriteBudget,
+) -> Option<ConfiguredMember> {
     let shape = label.purpose.store()?;
     let member = kvrail_volume::StoreMember::new(label.member_bytes, label.logical_block);
     let sizing = Sizing::of(&shape.config(member, STORE_OWNERS)).map_err(|error| error.to_string());
@@ -154,7 +159,7 @@ fn store(name: String, path: &Path, label: &Label, budget: WriteBudget) -> Optio
         },
     };
     let drive = drive_of(path).map(|drive| drive.namespace.name);
-    Some(StoreMember { name, drive, budget, tables, pinned_bytes })
+    Some(ConfiguredMember { name, drive, budget, tables, pinned_bytes })
 }
 
 fn live(depth: u32) -> Live {
@@ -175,9 +180,9 @@ fn failed(error: &DeviceError) -> Tried {
     Tried::Fails { seen: seen.to_owned(), remedy: remedy.to_owned() }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &CheckReport) -> String {
     let mut lines = Vec::new();
-    let mut group: Option<Group> = None;
+    let mut group: Option<CheckGroup> = None;
     for finding in &report.findings {
         if group.replace(finding.group) != Some(finding.group) {
             lines.push(format!("{}{}", if lines.is_empty() { "" } else { "\n" }, finding.group));
@@ -207,7 +212,7 @@ fn finding_lines(finding: &Finding) -> Vec<String> {
     lines
 }
 
-impl From<PurposeArg> for Purpose {
+impl From<PurposeArg> for HostPurpose {
     fn from(purpose: PurposeArg) -> Self {
         match purpose {
             PurposeArg::Serve => Self::Serve,

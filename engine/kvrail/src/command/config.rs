@@ -72,7 +72,7 @@ struct Checked {
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct ShownValue {
     key: String,
     value: toml::Value,
     origin: Origin,
@@ -127,7 +127,7 @@ fn show_running(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
         return print_json(&running);
     }
     let pending = looker.report()?.config.pending();
-    let entries: Result<Vec<_>, _> = running.into_iter().map(Entry::of_running).collect();
+    let entries: Result<Vec<_>, _> = running.into_iter().map(ShownValue::of_running).collect();
     let unknown = |error: serde_json::Error| {
         Failure::new(Exit::Failed, format!("the sidecar's configuration is not readable: {error}"))
             .with_remedy("use the kvrail of the sidecar's release")
@@ -137,7 +137,7 @@ fn show_running(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Entry {
+impl ShownValue {
     fn of_running(entry: ConfigEntry) -> Result<Self, serde_json::Error> {
         let ConfigEntry { key, value, origin } = entry;
         Ok(Self {
@@ -148,7 +148,7 @@ impl Entry {
     }
 }
 
-fn print_entries(entries: Vec<Entry>) -> Result<(), Failure> {
+fn print_entries(entries: Vec<ShownValue>) -> Result<(), Failure> {
     let mut table = table(&["KEY", "VALUE", "ORIGIN"]);
     for entry in entries {
         table.add_row([entry.key, entry.value.to_string(), entry.origin.to_string()]);
@@ -173,8 +173,8 @@ fn commented(file: &str) -> String {
     file.lines().map(line).collect()
 }
 
-fn entries(loaded: &Loaded) -> Vec<Entry> {
-    let entry = |(key, value, origin)| Entry { key, value, origin };
+fn entries(loaded: &Loaded) -> Vec<ShownValue> {
+    let entry = |(key, value, origin)| ShownValue { key, value, origin };
     loaded.entries().into_iter().map(entry).collect()
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct EnginesArgs {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    place: Place,
+    place: EngineLocation,
 }
 
 #[derive(Debug, Subcommand)]
@@ -58,7 +58,7 @@ enum Engine {
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct EngineLocation {
     /// The Python that the engines run in
     #[arg(long, global = true, value_name = "PROGRAM", env = "KVRAIL_PYTHON")]
     #[arg(default_value = "python3", hide_env_values = true)]

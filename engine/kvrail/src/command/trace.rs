@@ -80,12 +80,12 @@ struct TraceReport {
     /// Requests of all events.
     requests: u64,
     /// Where the time of all requests went.
-    shares: Vec<Share>,
+    shares: Vec<StageShare>,
 }
 
 /// A stage, and its share of the time of all slow requests.
 #[derive(Debug, Serialize)]
-struct Share {
+struct StageShare {
     stage: &'static str,
     percent: f64,
 }
@@ -174,7 +174,7 @@ fn stages(spent: &TraceSpent) -> [(&'static str, u64); 6] {
 }
 
 /// Where the time of all of them went.
-fn shares(events: &[TraceInfo]) -> Vec<Share> {
+fn shares(events: &[TraceInfo]) -> Vec<StageShare> {
     let mut sums = stages(&TraceSpent::default()).map(|(stage, _)| (stage, 0.0));
     for (work, spent) in of_clients(events) {
         for ((_, sum), (_, ns)) in sums.iter_mut().zip(stages(spent)) {
@@ -183,7 +183,7 @@ fn shares(events: &[TraceInfo]) -> Vec<Share> {
     }
     let all: f64 = sums.iter().map(|(_, sum)| sum).sum();
     let percent = |sum: f64| if all > 0.0 { (sum / all * 1000.0).round() / 10.0 } else { 0.0 };
-    sums.map(|(stage, sum)| Share { stage, percent: percent(sum) }).into()
+    sums.map(|(stage, sum)| StageShare { stage, percent: percent(sum) }).into()
 }
 
 fn print(found: &TraceReport) -> Result<(), Failure> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
-use kvrail_nvme::{Host, Namespace, Selector, resolve};
-use kvrail_poller::{Command, Mailbox, PollerHandle, PollerStats};
+use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
+use kvrail_poller::{Mailbox, PollerCommand, PollerHandle, PollerStats};
 use kvrail_volume::Member;
 
 use super::devices;
@@ -89,13 +89,13 @@ struct Watched {
     description: Description,
     /// The identity of an NVMe namespace; other devices have their path.
     identity: Option<Namespace>,
-    state: DeviceState,
-    name: Name,
+    state: RecoveryState,
+    name: NameState,
 }
 
 /// Whether a file still has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum NameState {
     Has,
     /// It was removed, and the log has it.
     Lost,
@@ -103,7 +103,7 @@ enum Name {
 
 /// The known state of a device.
 #[derive(Debug, PartialEq, Eq)]
-enum DeviceState {
+enum RecoveryState {
     Here,
     /// The reason why it is not back; logged once.
     Gone(String),
@@ -130,8 +130,8 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
                 stats: Arc::clone(&poller.stats),
                 description: description.clone(),
                 identity: resolve(&named, &Root::default()).ok(),
-                state: DeviceState::Here,
-                name: Name::Has,
+                state: RecoveryState::Here,
+                name: NameState::Has,
             });
         }
     }
@@ -159,24 +159,24 @@ impl Watched {
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
-            (DeviceState::Here, false) => {}
+            (RecoveryState::Here, false) => {}
             (_, false) => {
-                self.state = DeviceState::Here;
+                self.state = RecoveryState::Here;
                 self.show_drive(served, extras);
             }
-            (DeviceState::Here, true) => {
+            (RecoveryState::Here, true) => {
                 tracing::error!(
                     "{name} is gone: its requests end with DEVICE_GONE until it is back"
                 );
-                self.state = DeviceState::Gone(String::new());
+                self.state = RecoveryState::Gone(String::new());
             }
             // The poller could not take it yet, and reported the reason.
-            (DeviceState::Sent, true) => self.state = DeviceState::Gone(String::new()),
-            (DeviceState::Gone(logged), true) => match self.find_again(served) {
-                Ok(()) => self.state = DeviceState::Sent,
+            (RecoveryState::Sent, true) => self.state = RecoveryState::Gone(String::new()),
+            (RecoveryState::Gone(logged), true) => match self.find_again(served) {
+                Ok(()) => self.state = RecoveryState::Sent,
                 Err(why) if why != *logged => {
                     tracing::warn!("{name} is not back: {why}");
-                    self.state = DeviceState::Gone(why);
+                    self.state = RecoveryState::Gone(why);
                 }
                 Err(_) => {}
             },
@@ -187,8 +187,8 @@ impl Watched {
     fn look_for_name(&mut self, served: &[Served]) {
         let member = &served[self.planned.volume].members[self.planned.member];
         let MemberSource::Claimed(member) = member else { return };
-        let name = if member.claim.is_removed() { Name::Lost } else { Name::Has };
-        if std::mem::replace(&mut self.name, name) == Name::Has && name == Name::Lost {
+        let name = if member.claim.is_removed() { NameState::Lost } else { NameState::Has };
+        if std::mem::replace(&mut self.name, name) == NameState::Has && name == NameState::Lost {
             tracing::error!(
                 "{} was removed from its directory: it is served on, and lost when the sidecar \
                  ends",
@@ -212,7 +212,7 @@ impl Watched {
         let options = options.map_err(|error| error.to_string())?;
         let replacement = Replacement::examine(&self.description, options);
         let replacement = replacement.map_err(|error| error.to_string())?;
-        let sent = self.mailbox.send(Command::Replace(self.local, Box::new(replacement)));
+        let sent = self.mailbox.send(PollerCommand::Replace(self.local, Box::new(replacement)));
         sent.map_err(|_| "its poller does not read its mail".to_owned())?;
         *member = back;
         Ok(())
@@ -221,7 +221,7 @@ impl Watched {
     /// Where it is now.
     fn place(&self, member: &Member) -> Result<PathBuf, String> {
         let Some(was) = &self.identity else { return Ok(member.path().to_owned()) };
-        let host = Host::read(&Root::default()).map_err(|error| error.to_string())?;
+        let host = NvmeHost::read(&Root::default()).map_err(|error| error.to_string())?;
         let back = host.namespaces.into_iter().find(|now| is_same(was, now));
         let node = back.ok_or("no namespace has its identity")?.block_node;
         node.ok_or_else(|| "the kernel has no block device for it".to_owned())

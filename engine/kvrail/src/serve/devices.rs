@@ -2,8 +2,8 @@
 //! the thread that drives it.
 
 use kvrail_device::{
-    AnyDevice, DeviceError, DirectIo, Found, KernelThread, ModeChoice, NullDevice, NullOptions,
-    UringOptions,
+    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice,
+    NullOptions, UringOptions,
 };
 use kvrail_volume::{Claim, IoPath, VolumeError};
 
@@ -14,11 +14,11 @@ use kvrail_cli::failure::Failure;
 
 /// The source of a device.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum DeviceSource {
     /// A claimed member; the claim stays with the volume.
     Uring(ModeChoice, UringOptions),
     /// The same, as the sidecar had it that this one takes over from.
-    Again(Found, UringOptions),
+    Again(ChosenMode, UringOptions),
     /// Nothing.
     Null(NullOptions),
 }
@@ -28,7 +28,7 @@ pub(super) fn sources(
     plan: &Plan,
     served: &[Served],
     takeover: &Takeover,
-) -> Result<Vec<Option<Source>>, Failure> {
+) -> Result<Vec<Option<DeviceSource>>, Failure> {
     let source = |device| source(plan, device, &served[device.volume], takeover).map(Some);
     plan.devices.iter().map(source).collect()
 }
@@ -38,10 +38,10 @@ fn source(
     device: &PlannedDevice,
     volume: &Served,
     takeover: &Takeover,
-) -> Result<Source, Failure> {
+) -> Result<DeviceSource, Failure> {
     let settings = &device.settings;
     Ok(match &volume.members[device.member] {
-        MemberSource::Null { bytes } => Source::Null(NullOptions {
+        MemberSource::Null { bytes } => DeviceSource::Null(NullOptions {
             capacity_bytes: *bytes,
             logical_block: 512,
             depth: settings.queue_depth,
@@ -52,15 +52,15 @@ fn source(
             let block = volume.geometry.logical_block;
             let options = options((&member.claim, block), device, plan.spare_cpu)?;
             match (settings.mode.fixed(), found) {
-                (Some(&mode), _) => Source::Uring(ModeChoice::Fixed(mode), options),
-                (None, None) => Source::Uring(ModeChoice::Auto, options),
-                (None, Some(found)) => Source::Again(found, options),
+                (Some(&mode), _) => DeviceSource::Uring(ModeChoice::Fixed(mode), options),
+                (None, None) => DeviceSource::Uring(ModeChoice::Auto, options),
+                (None, Some(found)) => DeviceSource::Again(found, options),
             }
         }
     })
 }
 
-impl Source {
+impl DeviceSource {
     /// Opens the device on this thread.
     pub(super) fn open(self) -> Result<AnyDevice, DeviceError> {
         match self {

@@ -9,9 +9,9 @@ use kvrail_cufile::CuFile;
 use kvrail_device::open_path;
 use kvrail_gpu::cuda::{Cuda, devices};
 use kvrail_gpu::{
-    BatchPool, Choice, DirectPath, EmulatedGpu, Gpu, GpuError, GpuIdentity, GpuPollerHandle,
-    GpuSeat, GpuSetup, Health, MechanismChoice, Member, Port, PortOptions, Route, Staging,
-    StagingOptions, choose, start,
+    BatchPool, Choice, CopyRoute, DirectPath, EmulatedGpu, Gpu, GpuError, GpuIdentity,
+    GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice, MemberFile, Port, PortOptions,
+    Staging, StagingOptions, choose, start,
 };
 use kvrail_memory::AllowedCpu;
 use kvrail_poller::Mailbox;
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// The GPUs of the configuration, opened.
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct OpenedGpus {
     pub(super) gpus: Vec<Arc<dyn Gpu>>,
     cufile: Option<Arc<CuFile>>,
     /// Why there is no cuFile, where the mechanism goes on without.
@@ -43,8 +43,8 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// A GPU that is not there or not usable, cuFile where the mechanism needs it.
-pub(super) fn open_all(config: &Config) -> Result<Opened, Failure> {
-    let mut opened = Opened::default();
+pub(super) fn open_all(config: &Config) -> Result<OpenedGpus, Failure> {
+    let mut opened = OpenedGpus::default();
     let mut real: Vec<u32> = Vec::new();
     for name in &config.gpu.devices {
         match name {
@@ -85,7 +85,7 @@ fn numbers(name: GpuName) -> Result<Vec<u32>, GpuError> {
     Ok(found)
 }
 
-impl Opened {
+impl OpenedGpus {
     /// Opens one GPU, and cuFile with the first where the mechanism may use it.
     fn cuda(&mut self, number: u32, wanted: MechanismChoice) -> Result<Cuda, GpuError> {
         let cuda = Cuda::open(number)?;
@@ -126,7 +126,7 @@ impl Opened {
                         let (gpu, device) = (gpu.identity().uuid, source.name());
                         Err(refused(GpuError::NotDirect { device, gpu, reason }))
                     }
-                    _ => Ok(Choice { route: Route::Staged, path: None, reason }),
+                    _ => Ok(Choice { route: CopyRoute::Staged, path: None, reason }),
                 };
             }
         };
@@ -137,7 +137,7 @@ impl Opened {
         let file = open_path(&again, device.settings.direct).map_err(|error| {
             Failure::new(Exit::Refused, format!("{name}, opened for the GPU: {error}"))
         })?;
-        let choice = choose(gpu, Member { name, file }, wanted).map_err(refused)?;
+        let choice = choose(gpu, MemberFile { name, file }, wanted).map_err(refused)?;
         Ok(match (gpu.direct(), &self.no_cufile) {
             (None, Some(why)) => Choice { reason: format!("auto: {why}"), ..choice },
             _ => choice,
@@ -173,7 +173,7 @@ impl Gpus {
     /// Direct I/O that is required and not to be had, memory for staging, threads.
     pub(super) fn start(
         config: &Config,
-        opened: &Opened,
+        opened: &OpenedGpus,
         plan: &Plan,
         (volumes, mailboxes): (&[Served], &[Arc<Mailbox>]),
     ) -> Result<Self, Failure> {
@@ -297,8 +297,8 @@ fn routes(plan: &Plan, volumes: usize, choices: &[Choice]) -> Vec<GpuRoute> {
 
 fn mechanism(choice: &Choice) -> GpuMechanism {
     match (choice.route, choice.path) {
-        (Route::Staged, _) => GpuMechanism::Staged,
-        (Route::Direct(_), Some(DirectPath::Compat)) => GpuMechanism::Compat,
-        (Route::Direct(_), _) => GpuMechanism::Direct,
+        (CopyRoute::Staged, _) => GpuMechanism::Staged,
+        (CopyRoute::Direct(_), Some(DirectPath::Compat)) => GpuMechanism::Compat,
+        (CopyRoute::Direct(_), _) => GpuMechanism::Direct,
     }
 }

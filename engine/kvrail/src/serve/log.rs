@@ -24,7 +24,7 @@ use kvrail_cli::output::is_journal;
 const LOG_LINES: usize = 8192;
 
 /// How a line is written.
-enum Lines {
+enum LineFormat {
     Text(Format),
     /// The journal has the time.
     Journal(Format<Full, ()>),
@@ -32,7 +32,7 @@ enum Lines {
     JournalJson(Format<Json>),
 }
 
-impl Lines {
+impl LineFormat {
     fn new(wanted: LogFormat) -> Self {
         match (wanted, is_journal()) {
             (LogFormat::Text, false) => Self::Text(format()),
@@ -43,7 +43,7 @@ impl Lines {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -90,7 +90,8 @@ pub(crate) fn log_to_stderr(config: &Config) -> Result<(SetLog, LostLines, LogGu
     let lines = tracing_subscriber::fmt().with_env_filter(first).with_writer(queue);
     // Colours are for people; a file or a journal keeps plain words.
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    let lines = lines.event_format(Lines::new(config.sidecar.log_format)).with_filter_reloading();
+    let lines =
+        lines.event_format(LineFormat::new(config.sidecar.log_format)).with_filter_reloading();
     let handle = lines.reload_handle();
     lines.init();
     log_panics();
@@ -137,7 +138,7 @@ mod tests {
     use serde_json::Value;
     use tracing_subscriber::fmt::{MakeWriter, format};
 
-    use super::{Lines, log_panics};
+    use super::{LineFormat, log_panics};
 
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_one_line_for_a_collector_and_an_error_for_the_journal() {
-        let said = |lines: Lines| {
+        let said = |lines: LineFormat| {
             let kept = Kept::default();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(kept.clone());
             tracing::subscriber::with_default(log.event_format(lines).finish(), || {
@@ -175,12 +176,12 @@ mod tests {
             let bytes = kept.0.lock().unwrap().clone();
             String::from_utf8(bytes).unwrap()
         };
-        let json = said(Lines::Json(format().json()));
+        let json = said(LineFormat::Json(format().json()));
         let line: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
         assert_eq!((json.lines().count(), &line["level"]), (1, &"ERROR".into()));
         let message = line["fields"]["message"].as_str().unwrap();
         assert!(message.contains("one\ntwo") && message.contains("log.rs"), "{message}");
-        let journal = said(Lines::Journal(format().without_time()));
+        let journal = said(LineFormat::Journal(format().without_time()));
         assert!(journal.lines().count() >= 2, "{journal}");
         assert!(journal.lines().all(|line| line.starts_with("<3>")), "{journal}");
     }

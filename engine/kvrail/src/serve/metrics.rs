@@ -1,7 +1,7 @@
 //! The HTTP endpoint of this sidecar. It is not essential: where it cannot start, the sidecar
 //! reports it and serves; where its address is taken, it retries.
 
-use kvrail_metrics::{Endpoint, Hosts, Life, Listen};
+use kvrail_metrics::{Endpoint, Hosts, Listen, SidecarLife};
 use kvrail_session::ServerHandle;
 
 use super::report_extras::ReportExtras;
@@ -11,14 +11,14 @@ use kvrail_cli::config::Config;
 #[derive(Debug)]
 pub(super) struct Metrics {
     _endpoint: Option<Endpoint>,
-    life: Life,
+    life: SidecarLife,
     extras: ReportExtras,
 }
 
 impl Metrics {
     /// Listens as soon as possible, and answers that the sidecar is opening until `serve`.
     pub(super) fn open(config: &Config, extras: ReportExtras) -> Self {
-        let life = Life::default();
+        let life = SidecarLife::default();
         let mode = config.sidecar.socket_mode.bits();
         let hosts = Hosts::new(&config.metrics.hosts);
         let known = extras.clone();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvrail_device::WriteStream;
 use kvrail_gpu::Gpu;
 use kvrail_memory::{AllowedCpu, Near, Topology};
-use kvrail_poller::{Budget, CpuBinding, InFlightBytes, Route};
+use kvrail_poller::{CpuBinding, DeviceBudget, InFlightBytes, Route};
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::limits::POLLERS_MAX;
 use kvrail_ring::{DeviceIndex, PollerIndex};
@@ -17,7 +17,7 @@ use kvrail_volume::Purpose;
 
 use super::numa;
 use super::volumes::{MemberSource, Served};
-use kvrail_cli::config::{Auto, Config, Device};
+use kvrail_cli::config::{Auto, Config, DeviceConfig};
 use kvrail_cli::failure::{Exit, Failure};
 
 /// Longest spin of a poller: the time of a client that is woken first, 35 to 45 us in virtual
@@ -40,7 +40,7 @@ pub(crate) struct PlannedDevice {
     pub(crate) volume: usize,
     /// Place in the volume.
     pub(crate) member: usize,
-    pub(crate) settings: Device,
+    pub(crate) settings: DeviceConfig,
     pub(crate) write_stream: WriteStream,
 }
 
@@ -133,12 +133,12 @@ impl Plan {
     }
 
     /// The in-flight limit of a device.
-    pub(crate) fn budget(&self, device: DeviceIndex) -> Budget {
+    pub(crate) fn budget(&self, device: DeviceIndex) -> DeviceBudget {
         let settings = &self.devices[usize::from(device.0)].settings;
         let fixed = settings.in_flight_bytes.fixed();
         let bytes =
             fixed.map_or(InFlightBytes::Followed, |size| InFlightBytes::Fixed(size.bytes()));
-        Budget { operations: settings.queue_depth, bytes }
+        DeviceBudget { operations: settings.queue_depth, bytes }
     }
 
     /// The poller that drives a device.
@@ -173,7 +173,7 @@ fn devices(config: &Config, served: &[Served]) -> Vec<PlannedDevice> {
 
 /// A store is a ring that is overwritten front to back, unlike the drive's other data: by default
 /// it has a stream of its own.
-fn write_stream(settings: &Device, purpose: &Purpose) -> WriteStream {
+fn write_stream(settings: &DeviceConfig, purpose: &Purpose) -> WriteStream {
     match (settings.write_stream, purpose) {
         (Auto::Fixed(number), _) => {
             NonZeroU8::new(number).map_or(WriteStream::Unnamed, WriteStream::Number)

@@ -3,7 +3,7 @@
 use kvrail_memory::Sealing;
 use kvrail_session::{Access, Limits, PagePolicy, Patience, Policy, PoolSize, Tenancy};
 
-use kvrail_cli::config::{Config, Unsealed, Volume};
+use kvrail_cli::config::{Config, Unsealed, VolumeConfig};
 
 /// The rights and limits of clients from `config`.
 pub(super) fn policy(config: &Config) -> Policy {
@@ -44,10 +44,10 @@ pub(super) fn policy(config: &Config) -> Policy {
     }
 }
 
-fn pools(volume: &Volume) -> Vec<PoolSize> {
+fn pools(volume: &VolumeConfig) -> Vec<PoolSize> {
     volume.pool.iter().map(|pool| pool.size()).collect()
 }
 
-fn tenants(volume: &Volume) -> Vec<Tenancy> {
+fn tenants(volume: &VolumeConfig) -> Vec<Tenancy> {
     volume.tenant.iter().map(|tenant| tenant.tenancy()).collect()
 }

@@ -15,10 +15,10 @@ use super::log_queue::LostLines;
 
 /// Where they write it down. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReportExtras(Arc<Mutex<Known>>);
+pub(super) struct ReportExtras(Arc<Mutex<ExtraFacts>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ExtraFacts {
     /// By the number of the device.
     drives: BTreeMap<u16, DriveReport>,
     paths: Vec<PathReport>,
@@ -32,7 +32,7 @@ struct Known {
 
 impl ReportExtras {
     /// A panic elsewhere leaves a whole value, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, ExtraFacts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

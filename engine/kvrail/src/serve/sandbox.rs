@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use kvrail_metrics::Listen;
 use kvrail_nvme::SERVICE_DEFAULT;
 use kvrail_protocol::{SandboxReport, StatusReport};
-use kvrail_sandbox::{Entered, Files, Mode, Needs, SandboxError, Sandboxed, enter};
-use kvrail_target::{Kernel, Tree};
+use kvrail_sandbox::{Entered, Files, Needs, SandboxError, SandboxMode, Sandboxed, enter};
+use kvrail_target::{KernelTree, Tree};
 use kvrail_volume::beneath;
 
-use kvrail_cli::config::{Config, GpuName, Target};
+use kvrail_cli::config::{Config, GpuName, TargetConfig};
 use kvrail_cli::failure::{Exit, Failure};
 
 /// Where drives are.
@@ -93,7 +93,7 @@ fn needs(config: &Config, read: &[&Path]) -> Needs {
 
 /// Whether a target can be made later on, when the configuration is read again.
 pub(super) fn reaches_target(config: &Config) -> bool {
-    config.sidecar.sandbox == Mode::Off || !config.target.wish().is_empty()
+    config.sidecar.sandbox == SandboxMode::Off || !config.target.wish().is_empty()
 }
 
 /// A stand-in finds the memory of clients as files that they have open.
@@ -114,7 +114,7 @@ fn administer(needs: &mut Needs) {
 }
 
 /// The kernel's target, where one is to be kept; else what an earlier one left is only looked at.
-fn target(needs: &mut Needs, target: &Target) {
+fn target(needs: &mut Needs, target: &TargetConfig) {
     if target.wish().is_empty() {
         needs.read(&target.state_dir);
         return;
@@ -134,8 +134,8 @@ fn target(needs: &mut Needs, target: &Target) {
 }
 
 /// No program is started and no module loaded from within. The folder of configfs comes with nvmet.
-fn load_modules(target: &Target) {
-    let mut kernel = Kernel::at(&target.configfs);
+fn load_modules(target: &TargetConfig) {
+    let mut kernel = KernelTree::at(&target.configfs);
     let transports = target.port.iter().map(|port| port.transport.target_module());
     for module in std::iter::once("nvmet").chain(transports) {
         if !kernel.has_module(module) {
@@ -156,7 +156,7 @@ fn folders_of(file: &Path) -> Vec<PathBuf> {
 }
 
 fn notes(sandboxed: &Sandboxed) -> Vec<String> {
-    if sandboxed.mode == Mode::Off {
+    if sandboxed.mode == SandboxMode::Off {
         return vec![OFF.into()];
     }
     sandboxed.lacks.iter().map(|what| format!("the sandbox is not whole: {what}")).collect()

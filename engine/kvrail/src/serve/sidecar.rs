@@ -9,7 +9,7 @@ use kvrail_protocol::StatusReport;
 use kvrail_ring::{Doorbell, Epoch};
 use kvrail_sandbox::Entered;
 use kvrail_session::{
-    HandleReceiver, Identity, Porter, Server, ServerConfig, Stopped, server_handle,
+    HandleReceiver, Porter, Server, ServerConfig, SidecarIdentity, Stopped, server_handle,
 };
 
 use super::device_recovery::DeviceRecovery;
@@ -23,9 +23,9 @@ use super::plan::Plan;
 use super::policy::policy;
 use super::reload::{Reload, Takers};
 use super::report_extras::ReportExtras;
-use super::stores::Stores;
+use super::stores::PreparedStores;
 use super::takeover::Takeover;
-use super::target::Export;
+use super::target::RunningTarget;
 use super::volumes::Served;
 use super::{
     descriptors, devices, file_sizes, gpus, memory, plan, report, sandbox, signals, target, volumes,
@@ -40,7 +40,7 @@ pub(crate) struct Sidecar {
     server: Server,
     handle: HandleReceiver,
     _metrics: Metrics,
-    _target: Export,
+    _target: RunningTarget,
     /// Claims end when the pollers have ended: fields drop in this order.
     _recovery: DeviceRecovery,
     _gpus: Gpus,
@@ -77,11 +77,11 @@ impl Sidecar {
         let served = volumes::open_all(config)?;
         let opened = gpus::open_all(config)?;
         let plan = Plan::make(config, &served, &opened.gpus, &topology)?;
-        let target = Export::start(&config.target, extras.clone(), door, inbox)?;
+        let target = RunningTarget::start(&config.target, extras.clone(), door, inbox)?;
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
-        let stores = Stores::prepare(&plan, &served, gpus.served.len())?;
+        let stores = PreparedStores::prepare(&plan, &served, gpus.served.len())?;
         let socket = config.sidecar.socket.clone();
         let sources = devices::sources(&plan, &served, &Takeover::read(&socket))?;
         let pollers = start_pollers(&plan, (&served, &stores), &mailboxes, &gpus, sources)?;
@@ -145,10 +145,10 @@ fn mailboxes(plan: &Plan, bell: &Arc<Doorbell>) -> Result<Vec<Arc<Mailbox>>, Fai
 
 fn start_pollers(
     plan: &Plan,
-    (served, stores): (&[Served], &Stores),
+    (served, stores): (&[Served], &PreparedStores),
     mailboxes: &[Arc<Mailbox>],
     gpus: &Gpus,
-    mut sources: Vec<Option<devices::Source>>,
+    mut sources: Vec<Option<devices::DeviceSource>>,
 ) -> Result<Vec<PollerHandle>, Failure> {
     let routes: Vec<Route> = plan::routes(served, plan);
     let mut started = Vec::with_capacity(plan.pollers.len());
@@ -169,7 +169,7 @@ fn start_pollers(
         let mailbox = Arc::clone(mailbox);
         // Two types of poller: without a GPU nothing of bridges is on a block's way.
         let outcome = if gpus.is_empty() {
-            let open = move || own.into_iter().map(devices::Source::open).collect();
+            let open = move || own.into_iter().map(devices::DeviceSource::open).collect();
             kvrail_poller::start(poller.seat, setup, mailbox, open)
         } else {
             let ports: Vec<_> =
@@ -201,20 +201,25 @@ fn start_pollers(
 fn end(pollers: Vec<PollerHandle>) {
     for poller in &pollers {
         // An empty mailbox takes it.
-        let _sent = poller.mailbox.send(kvrail_poller::Command::Stop);
+        let _sent = poller.mailbox.send(kvrail_poller::PollerCommand::Stop);
     }
     for poller in pollers {
         let _ended = poller.thread.join();
     }
 }
 
-fn server_config(config: &Config, plan: &Plan, gpus: &Gpus, stores: &Stores) -> ServerConfig {
+fn server_config(
+    config: &Config,
+    plan: &Plan,
+    gpus: &Gpus,
+    stores: &PreparedStores,
+) -> ServerConfig {
     ServerConfig {
         socket: config.sidecar.socket.clone(),
         socket_mode: config.sidecar.socket_mode.bits(),
         policy: policy(config),
         numa: plan.numa.clone(),
-        identity: Identity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
+        identity: SidecarIdentity { epoch: epoch(), version: env!("CARGO_PKG_VERSION").into() },
         spin: plan.hints(),
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),

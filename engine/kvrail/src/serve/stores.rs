@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
-use kvrail_poller::{Command, Notice, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup};
+use kvrail_poller::{
+    Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup,
+};
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{DeviceIndex, Status};
 use kvrail_session::{ServedShard, ServedStore, pools_fit, presence_table};
 use kvrail_store::{
-    Config as StoreConfig, Discard, Expect, Identity, Members, PoolRule, Sizing, Start, StartError,
+    Discard, Expect, Members, PoolRule, Sizing, Start, StartError, StoreConfig, StoreIdentity,
     Super,
 };
 use kvrail_volume::{Claim, Member, StoreMember, StoreShape, begin_start};
@@ -24,7 +26,7 @@ use uuid::Uuid;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
-use kvrail_cli::config::{Pool, WriteBudget};
+use kvrail_cli::config::{PoolConfig, WriteBudget};
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::human_bytes;
 
@@ -39,7 +41,7 @@ const CALL: u64 = 0;
 
 /// A member of a store, ready to be started.
 #[derive(Debug)]
-struct Shard {
+struct PreparedShard {
     device: DeviceIndex,
     volume: usize,
     /// Its configured name.
@@ -57,9 +59,9 @@ struct Shard {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Stores(Vec<Shard>);
+pub(super) struct PreparedStores(Vec<PreparedShard>);
 
-impl Stores {
+impl PreparedStores {
     /// Reads every member's super, and takes the memory.
     ///
     /// # Errors
@@ -74,7 +76,7 @@ impl Stores {
             let starts = starts(it, shape)?;
             let own = plan.devices.iter().filter(|device| device.volume == volume);
             for (device, begin) in own.zip(starts) {
-                shards.push(Shard::new((device, it, shape), begin, buffer)?);
+                shards.push(PreparedShard::new((device, it, shape), begin, buffer)?);
             }
         }
         Ok(Self(shards))
@@ -82,7 +84,8 @@ impl Stores {
 
     /// The shards of a poller's devices, with their places there.
     pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
-        let place = |shard: &Shard| devices.iter().position(|device| *device == shard.device);
+        let place =
+            |shard: &PreparedShard| devices.iter().position(|device| *device == shard.device);
         let own = self.0.iter().filter_map(|shard| Some((place(shard)?, shard.setup.clone())));
         own.collect()
     }
@@ -113,7 +116,7 @@ impl Stores {
         for (poller, device) in self.0.iter().filter_map(|shard| place(pollers, shard.device)) {
             let call = StoreCall::new(CALL, StoreAsk::Survey);
             // An empty mailbox takes it.
-            let sent = pollers[poller].mailbox.send(Command::Store(device, call));
+            let sent = pollers[poller].mailbox.send(PollerCommand::Store(device, call));
             left += usize::from(sent.is_ok());
         }
         let deadline = Instant::now() + START_WITHIN;
@@ -153,7 +156,7 @@ impl Stores {
 
     /// Their part of the start report.
     pub(super) fn report(&self) -> String {
-        let line = |it: &Shard| {
+        let line = |it: &PreparedShard| {
             let blocks = human_bytes(u64::from(largest_block(&it.setup.config)));
             let (device, sizing) = (it.device, &it.sizing);
             let bears = match it.rated.map(WriteBudget::DriveWrites) {
@@ -229,8 +232,8 @@ fn starts(served: &Served, shape: StoreShape) -> Result<Vec<Begin>, Failure> {
 }
 
 /// The state of a new store.
-fn identity(served: &Served, member: u16, generation: u64) -> Identity {
-    Identity {
+fn identity(served: &Served, member: u16, generation: u64) -> StoreIdentity {
+    StoreIdentity {
         volume: served.uuid.as_u128(),
         instance: Uuid::new_v4().as_u128(),
         seed: Uuid::new_v4().as_u128(),
@@ -284,7 +287,7 @@ fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
     put_back
 }
 
-impl Shard {
+impl PreparedShard {
     fn new(
         (device, served, shape): (&PlannedDevice, &Served, StoreShape),
         begin: Begin,
@@ -326,7 +329,7 @@ impl Shard {
 /// The pools of a member.
 fn pools(served: &Served, sizing: &Sizing) -> Result<Vec<PoolRule>, String> {
     let members = served.members.len();
-    let rule = |pool: &Pool| pool.rule(pool.size().limits(sizing, members));
+    let rule = |pool: &PoolConfig| pool.rule(pool.size().limits(sizing, members));
     let rules: Vec<PoolRule> = served.pools.iter().map(rule).collect();
     pools_fit(&rules, sizing.segments).map(|()| rules)
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use kvrail_device::Found;
+use kvrail_device::ChosenMode;
 use kvrail_poller::PollerHandle;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
@@ -32,7 +32,7 @@ const BYTES_MAX: u64 = 1 << 20;
 struct Noted {
     volume: Uuid,
     path: String,
-    found: Found,
+    found: ChosenMode,
 }
 
 /// The modes of all devices whose mode is not configured.
@@ -49,7 +49,11 @@ impl Takeover {
                 return None;
             }
             let volume = served[planned.volume].uuid;
-            Some(Noted { volume, path: description.name.clone(), found: Found::of(description)? })
+            Some(Noted {
+                volume,
+                path: description.name.clone(),
+                found: ChosenMode::of(description)?,
+            })
         });
         Self(noted.collect())
     }
@@ -71,7 +75,7 @@ impl Takeover {
     }
 
     /// The mode of this device.
-    pub(super) fn found(&self, volume: Uuid, path: &str) -> Option<&Found> {
+    pub(super) fn found(&self, volume: Uuid, path: &str) -> Option<&ChosenMode> {
         let noted = self.0.iter().find(|noted| noted.volume == volume && noted.path == path);
         noted.map(|noted| &noted.found)
     }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use kvrail_memory::Root;
 use kvrail_protocol::TargetReport;
-use kvrail_target::{Applied, Claims, FileStore, Kernel, Target, TargetError};
+use kvrail_target::{Applied, Claims, FileStore, KernelTree, Target, TargetError};
 
 use super::report_extras::ReportExtras;
 use crate::command::target::{locked, seen, show};
@@ -20,7 +20,7 @@ use kvrail_cli::failure::{Failure, no_thread};
 #[derive(Debug)]
 enum TargetNotice {
     /// The configuration was read again.
-    Changed(Box<config::Target>),
+    Changed(Box<config::TargetConfig>),
     /// The sidecar stops.
     Stop,
 }
@@ -41,7 +41,7 @@ pub(super) fn door() -> (TargetHandle, Inbox) {
 
 impl TargetHandle {
     /// Has the target changed to the new configuration; the log has the result.
-    pub(super) fn renew(&self, wanted: &config::Target) {
+    pub(super) fn renew(&self, wanted: &config::TargetConfig) {
         self.send(TargetNotice::Changed(Box::new(wanted.clone())));
     }
 
@@ -53,20 +53,20 @@ impl TargetHandle {
 
 /// The target of a running sidecar; dropping it stops the watch.
 #[derive(Debug)]
-pub(super) struct Export {
+pub(super) struct RunningTarget {
     door: TargetHandle,
     watch: Option<JoinHandle<()>>,
     /// The exports that were brought up, a line each.
     pub(super) report: Vec<String>,
 }
 
-impl Export {
+impl RunningTarget {
     /// Brings up what the configuration wishes for; without a wish nothing is done.
     ///
     /// # Errors
     /// `Failure` with cause and remedy; the tree is as it was.
     pub(super) fn start(
-        wanted: &config::Target,
+        wanted: &config::TargetConfig,
         extras: ReportExtras,
         door: TargetHandle,
         inbox: Inbox,
@@ -84,7 +84,7 @@ impl Export {
     }
 }
 
-impl Drop for Export {
+impl Drop for RunningTarget {
     fn drop(&mut self) {
         self.door.send(TargetNotice::Stop);
         if let Some(watch) = self.watch.take() {
@@ -95,7 +95,7 @@ impl Drop for Export {
 }
 
 /// Exports of an earlier configuration stay until a command removes them: hosts may use them.
-fn leftover(wanted: &config::Target) -> Vec<String> {
+fn leftover(wanted: &config::TargetConfig) -> Vec<String> {
     let count = seen(wanted, None).map_or(0, |target| target.owned().len());
     if count == 0 {
         return Vec::new();
@@ -107,9 +107,9 @@ fn leftover(wanted: &config::Target) -> Vec<String> {
 
 struct Keeper {
     /// In force.
-    wanted: config::Target,
+    wanted: config::TargetConfig,
     /// None where nothing is wished for: others may have the target then.
-    held: Option<Held>,
+    held: Option<LockedTarget>,
     root: Root,
     /// The last message: a repeated one is logged once.
     last: String,
@@ -118,8 +118,8 @@ struct Keeper {
 }
 
 /// The target, locked, and its devices.
-struct Held {
-    target: Target<Kernel, FileStore>,
+struct LockedTarget {
+    target: Target<KernelTree, FileStore>,
     claims: Claims,
 }
 
@@ -151,12 +151,12 @@ impl Keeper {
     }
 
     /// Brings up the configured target, in one change from the present one; returns its state.
-    fn bring(&mut self, wanted: &config::Target) -> Result<Vec<String>, Failure> {
+    fn bring(&mut self, wanted: &config::TargetConfig) -> Result<Vec<String>, Failure> {
         let earlier = self.held.take();
         let was_held = earlier.is_some();
         let mut held = match earlier {
             Some(held) => held,
-            None => Held { target: locked(wanted)?, claims: Claims::default() },
+            None => LockedTarget { target: locked(wanted)?, claims: Claims::default() },
         };
         let result = held.target.bring(&wanted.wish(), &self.root, &mut held.claims);
         let notes = held.claims.notes.clone();
@@ -168,7 +168,7 @@ impl Keeper {
     }
 
     /// How it is kept up changes in any case, what is exported where that can be.
-    fn renew(&mut self, wanted: config::Target) {
+    fn renew(&mut self, wanted: config::TargetConfig) {
         (self.wanted.reconcile_interval, self.wanted.on_shutdown) =
             (wanted.reconcile_interval, wanted.on_shutdown);
         if wanted.wish() == self.wanted.wish() {
@@ -216,8 +216,8 @@ impl Keeper {
     }
 }
 
-impl Held {
-    fn repair(&mut self, wanted: &config::Target, root: &Root) -> Result<usize, TargetError> {
+impl LockedTarget {
+    fn repair(&mut self, wanted: &config::TargetConfig, root: &Root) -> Result<usize, TargetError> {
         let wish = wanted.wish();
         let (_, steps) = self.target.plan(&wish, root)?;
         if steps.is_empty() {

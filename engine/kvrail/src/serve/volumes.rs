@@ -12,7 +12,7 @@ use kvrail_volume::{
 use uuid::Uuid;
 
 use crate::members::{Located, locate};
-use kvrail_cli::config::{Config, NullContent, Pool, Volume as Configured};
+use kvrail_cli::config::{Config, NullContent, PoolConfig, VolumeConfig as Configured};
 use kvrail_cli::failure::{Exit, Failure};
 
 /// A member as configured.
@@ -35,7 +35,7 @@ pub(crate) struct Served {
     pub(crate) geometry: Geometry,
     pub(crate) purpose: Purpose,
     /// Of a store.
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: Vec<PoolConfig>,
     pub(crate) members: Vec<MemberSource>,
     /// These, as the configuration names them.
     pub(crate) named: Vec<String>,

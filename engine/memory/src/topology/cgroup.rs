@@ -35,17 +35,17 @@ impl CpuQuota {
 
 /// CPUs that the control groups of this process grant; none where nothing limits.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(super) struct CpuLimits {
     pub(super) cpus: Option<CpuList>,
     pub(super) quota: Option<CpuQuota>,
 }
 
 /// Reads what limits the CPUs of the process.
-pub(super) fn limits(root: &Root) -> Result<Limits, TopologyError> {
+pub(super) fn limits(root: &Root) -> Result<CpuLimits, TopologyError> {
     let Some(Hierarchies { groups, mounts }) = hierarchies(root)? else {
-        return Ok(Limits::default());
+        return Ok(CpuLimits::default());
     };
-    let mut limits = Limits::default();
+    let mut limits = CpuLimits::default();
     for (kind, files) in [(Kind::Two, &VERSION_2), (Kind::One("cpuset"), &VERSION_1)] {
         for dir in levels(&groups, &mounts, kind) {
             limits.cpus = match limits.cpus {

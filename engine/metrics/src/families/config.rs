@@ -1,11 +1,11 @@
 //! The configuration in force, and the one that the next start would read.
 
-use crate::exposition::{Family, Kind, Unit};
+use crate::exposition::{Family, FamilyKind, Unit};
 
 pub(super) const FAMILIES: [Family; 6] = [
     Family {
         name: "kvrail_config_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["path", "running", "on_disk"],
         help: "Always 1; labels: the file, and hashes of its values in force and on disk \
@@ -19,7 +19,7 @@ pub(super) const FAMILIES: [Family; 6] = [
     },
     Family {
         name: "kvrail_config_last_reload_successful",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "0 after a reload that was refused: the configuration in force stayed.",
@@ -27,7 +27,7 @@ pub(super) const FAMILIES: [Family; 6] = [
     },
     Family {
         name: "kvrail_config_on_disk_valid",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "0 while the next start would refuse the configuration on the disk.",
@@ -35,7 +35,7 @@ pub(super) const FAMILIES: [Family; 6] = [
     },
     Family {
         name: "kvrail_config_reload_pending",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "1 while the file has other values, which a reload would take over.",
@@ -43,7 +43,7 @@ pub(super) const FAMILIES: [Family; 6] = [
     },
     Family {
         name: "kvrail_config_restart_pending",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "1 while the file has other values, which only a restart takes over.",
@@ -51,7 +51,7 @@ pub(super) const FAMILIES: [Family; 6] = [
     },
     Family {
         name: "kvrail_config_in_force_since_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &[],
         help: "When the values in force came into force, in seconds since 1970.",

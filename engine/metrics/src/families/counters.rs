@@ -1,6 +1,6 @@
 //! Families of the counters that `kvrail_counters` defines.
 
-use kvrail_counters::{Definition, Kind};
+use kvrail_counters::{Definition, MetricKind};
 
 use crate::exposition::{self, Family, SamplesOf, Unit};
 
@@ -12,10 +12,10 @@ pub(super) fn families(
 ) -> impl Iterator<Item = Family> {
     table.into_iter().filter_map(move |counter| {
         let (kind, labels) = match counter.kind {
-            Kind::Counter => (exposition::Kind::Counter, plain),
-            Kind::Gauge => (exposition::Kind::Gauge, plain),
-            Kind::Sum => (exposition::Kind::Counter, by_reason),
-            Kind::Part(_) => return None,
+            MetricKind::Counter => (exposition::FamilyKind::Counter, plain),
+            MetricKind::Gauge => (exposition::FamilyKind::Gauge, plain),
+            MetricKind::Sum => (exposition::FamilyKind::Counter, by_reason),
+            MetricKind::Part(_) => return None,
         };
         let unit = Unit::of(counter.metric);
         Some(Family { name: counter.metric, kind, unit, labels, help: counter.help, samples })

@@ -4,12 +4,12 @@ use kvrail_counters::DeviceCounters;
 use kvrail_protocol::{DeviceReport, DeviceState, HistogramReport, IoLatencyReport, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit};
+use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 pub(super) const FAMILIES: [Family; 9] = [
     Family {
         name: "kvrail_device_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[
             "device",
@@ -53,7 +53,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_up",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["device"],
         help: "0 while the device is gone, and of a member that was missing at the start.",
@@ -64,7 +64,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_capacity_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["device"],
         help: "Its size.",
@@ -72,7 +72,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_queue_depth",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["device"],
         help: "Operations it takes at once.",
@@ -80,7 +80,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_operations",
-        kind: Kind::Counter,
+        kind: FamilyKind::Counter,
         unit: Unit::None,
         labels: &["device", "operation"],
         help: "Operations that have ended.",
@@ -95,7 +95,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_transferred_bytes",
-        kind: Kind::Counter,
+        kind: FamilyKind::Counter,
         unit: Unit::Bytes,
         labels: &["device", "operation"],
         help: "Bytes read and written.",
@@ -109,7 +109,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_oldest_request_age_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &["device"],
         help: "Age of the oldest request in flight; 0 where there is none.",
@@ -122,7 +122,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_latency_seconds",
-        kind: Kind::Histogram,
+        kind: FamilyKind::Histogram,
         unit: Unit::Seconds,
         labels: &["device", "operation", "class"],
         help: "From the moment the device is given an operation to its end.",
@@ -130,7 +130,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "kvrail_device_queue_latency_seconds",
-        kind: Kind::Histogram,
+        kind: FamilyKind::Histogram,
         unit: Unit::Seconds,
         labels: &["device", "operation", "class"],
         help: "From the moment a request is accepted to when its device is given it.",

@@ -4,12 +4,12 @@ use kvrail_counters::GpuCounters;
 use kvrail_protocol::{GpuReport, GpuState, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit};
+use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 pub(super) const FAMILIES: [Family; 7] = [
     Family {
         name: "kvrail_gpu_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["gpu", "uuid", "name", "mechanism"],
         help: "Always 1; its labels are the GPU and its setting in the configuration.",
@@ -22,7 +22,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_up",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["gpu"],
         help: "0 once the GPU has failed: its requests end with GPU_ERROR.",
@@ -30,7 +30,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_regions",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["gpu"],
         help: "Regions of its memory that clients have attached.",
@@ -38,7 +38,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_region_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes of them.",
@@ -46,7 +46,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_staging_slots",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["gpu"],
         help: "Slots of its staging pool.",
@@ -54,7 +54,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_staging_slots_taken",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["gpu"],
         help: "Slots that are taken now.",
@@ -62,7 +62,7 @@ pub(super) const FAMILIES: [Family; 7] = [
     },
     Family {
         name: "kvrail_gpu_staging_slot_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["gpu"],
         help: "Bytes of a slot.",

@@ -1,11 +1,11 @@
 //! Ways to drives, and the target that others reach drives by.
 
-use crate::exposition::{Family, Kind, Unit};
+use crate::exposition::{Family, FamilyKind, Unit};
 
 pub(super) const FAMILIES: [Family; 4] = [
     Family {
         name: "kvrail_path_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["device", "controller", "transport", "address", "state", "ana_state"],
         help: "Always 1; its labels are a controller's state and that of its path to the device.",
@@ -20,7 +20,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_path_usable",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["device", "controller"],
         help: "1 while requests can go this way: the controller is live and ANA lets them.",
@@ -33,7 +33,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_target_as_planned",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "1 while the NVMe-oF target is as configured; absent without one.",
@@ -45,7 +45,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_target_ana_state_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["port", "group", "state"],
         help: "Always 1; its labels are the configured state of an ANA group at a port.",

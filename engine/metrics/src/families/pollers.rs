@@ -4,13 +4,13 @@ use kvrail_counters::PollerCounters;
 use kvrail_protocol::{PollerReport, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit, seconds};
+use crate::exposition::{Family, FamilyKind, Samples, Unit, seconds};
 
 /// How a poller is.
 pub(super) const FAMILIES: [Family; 3] = [
     Family {
         name: "kvrail_poller_heartbeat_age_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &["poller"],
         help: "Time since its last tick; grows while it sleeps, up to pollers.heartbeat.",
@@ -18,7 +18,7 @@ pub(super) const FAMILIES: [Family; 3] = [
     },
     Family {
         name: "kvrail_poller_stalled",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["poller"],
         help: "1 while it does not turn, because a device keeps it in the kernel.",
@@ -28,7 +28,7 @@ pub(super) const FAMILIES: [Family; 3] = [
     },
     Family {
         name: "kvrail_poller_lanes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["poller"],
         help: "Lanes it serves.",

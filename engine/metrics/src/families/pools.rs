@@ -4,7 +4,7 @@ use kvrail_counters::PoolCounters;
 use kvrail_protocol::{PoolReport, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit};
+use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 const LABELS: &[&str] = &["store", "device", "pool"];
 
@@ -12,7 +12,7 @@ const LABELS: &[&str] = &["store", "device", "pool"];
 pub(super) const FAMILIES: [Family; 4] = [
     Family {
         name: "kvrail_store_pool_minimum_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes that are kept for the pool.",
@@ -20,7 +20,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_store_pool_maximum_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes that the pool has at most.",
@@ -28,7 +28,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_store_pool_segment_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: LABELS,
         help: "Bytes of the pool's segments, with what is ready for the next blocks.",
@@ -36,7 +36,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         name: "kvrail_store_pool_blocks",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: LABELS,
         help: "Blocks in the pool.",

@@ -4,12 +4,12 @@ use kvrail_counters::SessionCounters;
 use kvrail_protocol::{SessionReport, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit};
+use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 pub(super) const FAMILIES: [Family; 5] = [
     Family {
         name: "kvrail_client_latency_seconds",
-        kind: Kind::Histogram,
+        kind: FamilyKind::Histogram,
         unit: Unit::Seconds,
         labels: &["operation", "size"],
         help: "From a program's call to its answer, as clients count it: gets and puts that ended \
@@ -22,7 +22,7 @@ pub(super) const FAMILIES: [Family; 5] = [
     },
     Family {
         name: "kvrail_session_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["session", "name", "library", "pid", "uid", "pod", "state"],
         help: "Always 1; its labels are the session's client and state, attached or reclaiming.",
@@ -39,7 +39,7 @@ pub(super) const FAMILIES: [Family; 5] = [
     },
     Family {
         name: "kvrail_session_arena_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["session"],
         help: "Bytes of its arenas.",
@@ -47,7 +47,7 @@ pub(super) const FAMILIES: [Family; 5] = [
     },
     Family {
         name: "kvrail_session_gpu_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["session"],
         help: "Bytes of its regions of GPU memory.",
@@ -55,7 +55,7 @@ pub(super) const FAMILIES: [Family; 5] = [
     },
     Family {
         name: "kvrail_session_queues",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["session"],
         help: "Its queues.",

@@ -3,13 +3,13 @@
 use kvrail_counters::SidecarCounters;
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Unit};
+use crate::exposition::{Family, FamilyKind, Unit};
 use crate::health::{health, readiness};
 
 pub(super) const FAMILIES: [Family; 12] = [
     Family {
         name: "kvrail_build_info",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["version"],
         help: "Always 1; its label is the release.",
@@ -17,7 +17,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_start_time_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &[],
         help: "When it began to serve, in seconds since 1970.",
@@ -25,7 +25,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_uptime_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &[],
         help: "How long it has served, by the monotonic clock.",
@@ -33,7 +33,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_healthy",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "1 while every poller turns, as /healthz.",
@@ -41,7 +41,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_ready",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "1 while clients are served, as /readyz.",
@@ -49,7 +49,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_sessions_max",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "Sessions with arenas or queues that there may be.",
@@ -57,7 +57,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arenas",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "Arenas of all sessions.",
@@ -65,7 +65,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arena_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &[],
         help: "Bytes of all arenas. They are pinned memory.",
@@ -73,7 +73,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arena_limit_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &[],
         help: "Bytes that all arenas together may have.",
@@ -81,7 +81,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arenas_quarantined",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &[],
         help: "Arenas of ended sessions that hardware may still touch.",
@@ -89,7 +89,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arena_quarantined_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &[],
         help: "Bytes of them.",
@@ -97,7 +97,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "kvrail_arena_quarantined_age_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &[],
         help: "How long the oldest of them waits.",

@@ -4,7 +4,7 @@ use kvrail_counters::{ServingCounters, StoreCounters};
 use kvrail_protocol::{ShardReport, StatusReport};
 
 use super::counters::families;
-use crate::exposition::{Family, Kind, Samples, Unit};
+use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 /// States of a member; other words are those of one that does not start.
 const STATES: [&str; 7] =
@@ -17,7 +17,7 @@ const MISSING: &str = "missing";
 pub(super) const FAMILIES: [Family; 10] = [
     Family {
         name: "kvrail_store_state",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device", "state"],
         help: "1 for the state that the member is in, 0 for the others.",
@@ -37,7 +37,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_capacity_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes that blocks can take.",
@@ -45,7 +45,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes of all blocks there are. Fill is this divided by the capacity.",
@@ -53,7 +53,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_memory_bytes",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Bytes,
         labels: &["store", "device"],
         help: "Bytes of RAM of its tables and its pool.",
@@ -61,7 +61,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_blocks",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Blocks there are.",
@@ -69,7 +69,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_blocks_max",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Blocks the index is made for. The fill of the index is blocks divided by this.",
@@ -77,7 +77,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_holds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Holds in force.",
@@ -85,7 +85,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_namespaces",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Namespaces that there are.",
@@ -93,7 +93,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_namespaces_max",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["store", "device"],
         help: "Namespaces that there may be: a volume's creation sets the number.",
@@ -101,7 +101,7 @@ pub(super) const FAMILIES: [Family; 10] = [
     },
     Family {
         name: "kvrail_store_oldest_timestamp_seconds",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::Seconds,
         labels: &["store", "device"],
         help: "When the oldest content was written, in seconds since 1970.",

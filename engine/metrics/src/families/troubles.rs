@@ -1,10 +1,10 @@
 //! Troubles: reasons why the sidecar does not do all that it is configured for.
 
-use crate::exposition::{Family, Kind, Unit};
+use crate::exposition::{Family, FamilyKind, Unit};
 
 pub(super) const FAMILIES: [Family; 1] = [Family {
     name: "kvrail_trouble",
-    kind: Kind::Gauge,
+    kind: FamilyKind::Gauge,
     unit: Unit::None,
     labels: &["code", "severity", "subject"],
     help: "1 for each trouble there is now, as `kvrail status` lists them; absent without any.",

@@ -2,12 +2,12 @@
 
 use kvrail_protocol::{DeviceState, StatusReport, VolumeReport};
 
-use crate::exposition::{Family, Kind, Unit};
+use crate::exposition::{Family, FamilyKind, Unit};
 
 pub(super) const FAMILIES: [Family; 2] = [
     Family {
         name: "kvrail_volume_members",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["volume"],
         help: "Members that are there now.",
@@ -19,7 +19,7 @@ pub(super) const FAMILIES: [Family; 2] = [
     },
     Family {
         name: "kvrail_volume_members_wanted",
-        kind: Kind::Gauge,
+        kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["volume"],
         help: "Members that the volume has, with those that are missing.",

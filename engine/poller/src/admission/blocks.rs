@@ -7,7 +7,7 @@ use kvrail_ring::{
 };
 use kvrail_store::{Chain, Durability, Extent, Get, Key, SpaceId};
 
-use super::memory::{Entered, Masks, enter_body, enter_tail, leave};
+use super::memory::{EnteredMemory, Masks, enter_body, enter_tail, leave};
 use crate::back_ends::BackEnds;
 use crate::back_ends::pending::{BlockCommand, StoreRequest};
 use crate::front_end::LaneContext;
@@ -52,7 +52,7 @@ pub(crate) fn check_get(
     back_ends: &mut BackEnds,
     regions: &mut Regions,
     pass: Pass,
-) -> Result<(GetAsk, Option<Entered>), Status> {
+) -> Result<(GetAsk, Option<EnteredMemory>), Status> {
     let class = request.class().ok_or(Status::Invalid)?;
     let extent = match pass {
         Pass::Common => common_extent(request, class)?,
@@ -83,7 +83,7 @@ pub(super) fn check_change(
     seat: LaneContext,
     back_ends: &mut BackEnds,
     regions: &mut Regions,
-) -> Result<(StoreRequest, [Option<Entered>; 2]), Status> {
+) -> Result<(StoreRequest, [Option<EnteredMemory>; 2]), Status> {
     let class = request.class().ok_or(Status::Invalid)?;
     let (ask, bytes) = match request.opcode() {
         Some(Opcode::Put) => (put(request, side, copy)?, request.length()),
@@ -154,7 +154,7 @@ fn enter(
     masks: Masks,
     seat: LaneContext,
     regions: &mut Regions,
-) -> Result<[Option<Entered>; 2], Status> {
+) -> Result<[Option<EnteredMemory>; 2], Status> {
     let body = enter_body(request, bytes, masks, seat.session, regions, Pass::Any)?;
     if bytes & masks.block == 0 {
         return Ok([body, None]);

@@ -7,7 +7,7 @@ use kvrail_ring::{RequestSnapshot, Status};
 use kvrail_store::{Hold, SpaceId};
 
 use super::blocks::key_of;
-use crate::back_ends::suspects::Report;
+use crate::back_ends::suspects::SuspectReport;
 use crate::back_ends::{BackEnds, Destination};
 use crate::limits::SessionSlot;
 use crate::store_call::Permit;
@@ -87,7 +87,7 @@ pub(super) fn suspect(
     request: &RequestSnapshot,
     session: SessionSlot,
     back_ends: &mut BackEnds,
-) -> Result<(usize, Report, Permit), Status> {
+) -> Result<(usize, SuspectReport, Permit), Status> {
     let stray = request.length() | request.tail() | request.region_id().0;
     if stray != 0 || request.region_offset() != 0 {
         return Err(Status::Invalid);
@@ -98,6 +98,6 @@ pub(super) fn suspect(
         return Err(Status::DeviceGone);
     }
     let check = request.checksum();
-    let report = Report { space: grant.space, key, check, reporter: session };
+    let report = SuspectReport { space: grant.space, key, check, reporter: session };
     Ok((shard, report, grant.permit))
 }

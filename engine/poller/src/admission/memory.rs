@@ -15,7 +15,7 @@ const _: () = assert!(TAIL_BYTES as usize == PAGE_BYTES);
 
 /// Memory that a request has entered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entered {
+pub(crate) struct EnteredMemory {
     pub(crate) region: RegionId,
     pub(crate) place: BufferRef,
 }
@@ -39,7 +39,7 @@ pub(crate) fn enter_body(
     session: SessionSlot,
     regions: &mut Regions,
     pass: Pass,
-) -> Result<Option<Entered>, Status> {
+) -> Result<Option<EnteredMemory>, Status> {
     let (region, offset) = (request.region_id(), request.region_offset());
     let body_bytes = bytes & !masks.block;
     if body_bytes == 0 {
@@ -54,7 +54,7 @@ pub(crate) fn enter_body(
         Err(status) if pass == Pass::Common => return Err(status),
         Err(_) => enter_remote(request, body_bytes, session, regions)?,
     };
-    Ok(Some(Entered { region, place }))
+    Ok(Some(EnteredMemory { region, place }))
 }
 
 /// Enters a body that is not in the host's memory.
@@ -75,10 +75,10 @@ fn enter_remote(
 /// memory have no tail.
 pub(crate) fn enter_tail(
     request: &RequestSnapshot,
-    body: Option<Entered>,
+    body: Option<EnteredMemory>,
     seat: LaneContext,
     regions: &mut Regions,
-) -> Option<Entered> {
+) -> Option<EnteredMemory> {
     if body.is_some_and(|body| body.place.kind() == MemoryKind::Gpu) {
         return None;
     }
@@ -88,11 +88,11 @@ pub(crate) fn enter_tail(
     let place = regions.enter(seat.session, region, range, Pass::Any).ok()?;
     let host = place.kind() == MemoryKind::Host;
     debug_assert!(host, "tails are in an arena of the host's memory");
-    Some(Entered { region, place })
+    Some(EnteredMemory { region, place })
 }
 
 /// Leaves memory that was entered for a request that is answered at once.
-pub(crate) fn leave(memory: [Option<Entered>; 2], regions: &mut Regions) {
+pub(crate) fn leave(memory: [Option<EnteredMemory>; 2], regions: &mut Regions) {
     for entered in memory.into_iter().flatten() {
         regions.leave(entered.region, 1);
     }

@@ -6,13 +6,13 @@ use kvrail_device::{BufferIndex, Device, FakeClock, RemoteMemory, SimDevice, Sim
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{
-    ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, RegionId, Request,
-    RequestSnapshot, Segment, ServerLane, Status, keys_slot,
+    ClientLane, Completion, DeviceIndex, Geometry, KeyedRequest, Opcode, QueueSegment, RegionId,
+    Request, RequestSnapshot, ServerLane, Status, keys_slot,
 };
-use kvrail_store::{Config, Discard, Identity, Members, Now, Start, Times};
+use kvrail_store::{Discard, Members, Now, Start, StoreConfig, StoreIdentity, Times};
 use proptest::prelude::*;
 
-use super::{Entered, GetAsk, check_get, keys};
+use super::{EnteredMemory, GetAsk, check_get, keys};
 use crate::back_ends::{BackEnds, Destination, Route};
 use crate::limits::SessionSlot;
 use crate::regions::{Memory, Pass, Regions};
@@ -47,7 +47,7 @@ struct Rig {
 }
 
 fn setup(member: u16, members: u16) -> StoreSetup {
-    let config = Config {
+    let config = StoreConfig {
         area_bytes: 120 * MIB,
         logical_block: BLOCK,
         segment_bytes: 8 * MIB,
@@ -65,7 +65,7 @@ fn setup(member: u16, members: u16) -> StoreSetup {
         discard: Discard::Segments,
         budget: kvrail_store::Budget::Unlimited,
     };
-    let start = Start::Create(Identity {
+    let start = Start::Create(StoreIdentity {
         volume: 77,
         instance: 1,
         seed: 99,
@@ -121,9 +121,10 @@ impl Rig {
         regions.open(HOST);
         regions.open(GPU);
         let memory: Arc<dyn Pinned> =
-            Arc::new(HeapBlock::new(Segment::bytes_needed(1, 2).unwrap()));
-        let server = Segment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
-        let client = Segment::open(memory).unwrap().into_client().0.remove(0);
+            Arc::new(HeapBlock::new(QueueSegment::bytes_needed(1, 2).unwrap()));
+        let server =
+            QueueSegment::format(Arc::clone(&memory), 1, 2).unwrap().into_server().remove(0);
+        let client = QueueSegment::open(memory).unwrap().into_client().0.remove(0);
         Self { back_ends, regions, client, server }
     }
 
@@ -131,7 +132,7 @@ impl Rig {
         &mut self,
         request: &RequestSnapshot,
         pass: Pass,
-    ) -> Result<(GetAsk, Option<Entered>), Status> {
+    ) -> Result<(GetAsk, Option<EnteredMemory>), Status> {
         let Self { back_ends, regions, .. } = self;
         check_get(request, SESSION, back_ends, regions, pass)
     }

@@ -7,7 +7,7 @@ use kvrail_store::{Begun, DeclineReason, Now, Status as Ending};
 use super::BackEnds;
 use super::parked::Room;
 use super::pending::{BlockCommand, Pending, StoreRequest, reason_number};
-use crate::admission::{Entered, leave};
+use crate::admission::{EnteredMemory, leave};
 use crate::inflight::Inflight;
 use crate::regions::Regions;
 use crate::task::Task;
@@ -16,7 +16,7 @@ impl BackEnds {
     /// Gives a request to its shard, or has it wait; returns its answer, if it has one already.
     pub(crate) fn change(
         &mut self,
-        (asked, memory): (&StoreRequest, [Option<Entered>; 2]),
+        (asked, memory): (&StoreRequest, [Option<EnteredMemory>; 2]),
         metadata: &[u8],
         inflight: &mut Inflight,
         regions: &mut Regions,
@@ -65,7 +65,7 @@ impl BackEnds {
 pub(super) fn claim(
     inflight: &mut Inflight,
     asked: &StoreRequest,
-    memory: [Option<Entered>; 2],
+    memory: [Option<EnteredMemory>; 2],
     now_ns: u64,
 ) -> SlotId {
     let kinds = (asked.ask.opcode(), asked.class);

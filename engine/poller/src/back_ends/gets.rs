@@ -9,12 +9,12 @@ use super::BackEnds;
 use super::changes::claim;
 use super::pending::{BlockCommand, Errand, StoreRequest, get_refused, outcome};
 use super::shard::Shard;
-use crate::admission::{Entered, GetAsk, enter_tail, key_of, leave};
+use crate::admission::{EnteredMemory, GetAsk, enter_tail, key_of, leave};
 use crate::block_reads::ReadEnds;
 use crate::executor::Executor;
 use crate::front_end::LaneContext;
 use crate::regions::Regions;
-use crate::task::{BlockRead, ClientRequest, MemoryKind, Owner, Task};
+use crate::task::{BlockRead, ClientRequest, MemoryKind, Task, TaskOwner};
 
 impl BackEnds {
     /// Begins a get that the common pass has accepted, and whose body is entered.
@@ -22,7 +22,7 @@ impl BackEnds {
     pub(crate) fn get<D: Device>(
         &mut self,
         request: &RequestSnapshot,
-        (ask, body): (GetAsk, Entered),
+        (ask, body): (GetAsk, EnteredMemory),
         seat: LaneContext,
         regions: &mut Regions,
         executor: &mut Executor<D>,
@@ -44,7 +44,7 @@ impl BackEnds {
     pub(crate) fn get_any<D: Device>(
         &mut self,
         request: &RequestSnapshot,
-        (ask, body): (GetAsk, Option<Entered>),
+        (ask, body): (GetAsk, Option<EnteredMemory>),
         seat: LaneContext,
         regions: &mut Regions,
         executor: &mut Executor<D>,
@@ -65,7 +65,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, got): (GetAsk, Got),
-        (seat, body): (LaneContext, Option<Entered>),
+        (seat, body): (LaneContext, Option<EnteredMemory>),
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -91,7 +91,7 @@ impl BackEnds {
         &mut self,
         request: &RequestSnapshot,
         (ask, reading): (&GetAsk, &Reading),
-        (seat, body): (LaneContext, Option<Entered>),
+        (seat, body): (LaneContext, Option<EnteredMemory>),
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
@@ -143,7 +143,7 @@ fn read<D: Device>(
     shard: &Shard,
     request: &RequestSnapshot,
     reading: &Reading,
-    (seat, body, kind): (LaneContext, Entered, MemoryKind),
+    (seat, body, kind): (LaneContext, EnteredMemory, MemoryKind),
     executor: &mut Executor<D>,
 ) {
     debug_assert!(shard.is_whole(reading.exact), "the end fills a logical block");
@@ -151,7 +151,7 @@ fn read<D: Device>(
     let client = ClientRequest { user_data, lane, session };
     let held = BlockRead { shard: shard.number(), id: reading.id };
     let range = (shard.extent(reading.offset), body.place, reading.exact);
-    let owner = Owner::getter(client, held);
+    let owner = TaskOwner::getter(client, held);
     let task = Task::of_block(owner, request, (range, kind), executor.now_ns());
     let deadline_ns = u64::from(request.deadline_us()) * 1000;
     executor.begin_of_block(&task, kind, reading.answer.check, deadline_ns);

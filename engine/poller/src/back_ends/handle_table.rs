@@ -6,14 +6,14 @@ use crate::limits::{HANDLES_MAX, SESSIONS_MAX, SessionSlot};
 
 /// The members of one store that are this poller's.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct LocalMembers {
     /// All its members, those of other pollers included.
     members: Members,
     /// Shard of each member that is here.
     local: Vec<(u16, u8)>,
 }
 
-impl Group {
+impl LocalMembers {
     /// # Panics
     /// If no member is here.
     pub(crate) fn new(members: Members, local: Vec<(u16, u8)>) -> Self {
@@ -58,12 +58,12 @@ pub(crate) enum Destination {
 #[derive(Debug)]
 pub(crate) struct HandleTable {
     destinations: Box<[Destination]>,
-    groups: Vec<Group>,
+    groups: Vec<LocalMembers>,
 }
 
 impl HandleTable {
     /// Empty where there is no group.
-    pub(crate) fn new(groups: Vec<Group>) -> Self {
+    pub(crate) fn new(groups: Vec<LocalMembers>) -> Self {
         let handles = if groups.is_empty() { 0 } else { SESSIONS_MAX * HANDLES_MAX };
         Self { destinations: vec![Destination::Nowhere; handles].into_boxed_slice(), groups }
     }
@@ -83,7 +83,7 @@ impl HandleTable {
     }
 
     /// The group of this number.
-    pub(crate) fn group(&self, number: u8) -> &Group {
+    pub(crate) fn group(&self, number: u8) -> &LocalMembers {
         &self.groups[usize::from(number)]
     }
 

@@ -3,11 +3,11 @@
 use arrayvec::ArrayVec;
 use kvrail_ring::Status;
 use kvrail_ring::slot::LOOKUP_KEYS;
-use kvrail_store::{DeclineReason, Fault, Found, Hold, Now, Phase};
+use kvrail_store::{DeclineReason, Fault, FoundKeys, Hold, Now, Phase};
 
 use super::BackEnds;
 use super::pending::reason_number;
-use super::suspects::Report;
+use super::suspects::SuspectReport;
 use crate::admission::{KeyPlace, PlacedKeys};
 use crate::limits::SessionSlot;
 use crate::store_call::Permit;
@@ -18,12 +18,12 @@ pub(crate) struct Looked {
     /// The answer in one word.
     pub(crate) bits: u32,
     /// Blocks that are there, by device.
-    pub(crate) parts: ArrayVec<Part, LOOKUP_KEYS>,
+    pub(crate) parts: ArrayVec<DeviceBlocks, LOOKUP_KEYS>,
 }
 
 /// Blocks on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct DeviceBlocks {
     pub(crate) device: u8,
     pub(crate) count: u32,
     pub(crate) bytes: u64,
@@ -41,7 +41,7 @@ impl BackEnds {
         hold: Hold,
         now: Now,
     ) -> Result<Looked, Status> {
-        let (mut all, mut looked) = (Found::default(), None);
+        let (mut all, mut looked) = (FoundKeys::default(), None);
         for (first, place, lows) in keys.runs() {
             let found = match self.look(place, (session, lows), hold, now) {
                 // What other members have is there all the same.
@@ -54,7 +54,7 @@ impl BackEnds {
             let Looked { bits: all_bits, parts } = looked.get_or_insert_default();
             *all_bits = bits(&all);
             let (device, count) = (self.shards[place.shard].device(), found.found.count_ones());
-            parts.push(Part { device, count, bytes: found.bytes });
+            parts.push(DeviceBlocks { device, count, bytes: found.bytes });
         }
         looked.ok_or(Status::DeviceGone)
     }
@@ -65,7 +65,7 @@ impl BackEnds {
         (session, lows): (SessionSlot, &[u64]),
         hold: Hold,
         now: Now,
-    ) -> Result<Found, Status> {
+    ) -> Result<FoundKeys, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
             let stats = &self.stats.devices[usize::from(shard.device())].store;
@@ -74,7 +74,7 @@ impl BackEnds {
         }
         if shard.phase() == Phase::Starting {
             let warming = (1 << lows.len()) - 1;
-            return Ok(Found { warming, ..Found::default() });
+            return Ok(FoundKeys { warming, ..FoundKeys::default() });
         }
         let found = shard.store().lookup(space, session.0.into(), lows, hold, now);
         let mut found = found.map_err(|fault| match fault {
@@ -101,7 +101,7 @@ impl BackEnds {
     pub(crate) fn suspect(
         &mut self,
         shard: usize,
-        report: Report,
+        report: SuspectReport,
         permit: Permit,
         now: Now,
     ) -> (u32, Status) {
@@ -119,7 +119,7 @@ impl BackEnds {
 }
 
 /// A lookup's answer in one word.
-fn bits(found: &Found) -> u32 {
+fn bits(found: &FoundKeys) -> u32 {
     let byte = |bits: u64| u32::try_from(bits).expect("five keys at most");
     byte(found.found) | byte(found.held) << 8 | byte(found.warming) << 16
 }

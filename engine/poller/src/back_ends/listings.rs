@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kvrail_store::Listing;
+use kvrail_store::ListingPage;
 
 use crate::limits::STORE_CALLS_MAX;
 use crate::store_call::{StoreAsk, StoreCall};
@@ -14,7 +14,7 @@ const REPORT_NS: u64 = 20_000_000;
 
 /// Listings of one shard.
 #[derive(Debug)]
-pub(super) struct Listings {
+pub(super) struct ShardListings {
     calls: VecDeque<Box<StoreCall>>,
     /// The first one is with the store.
     asked: bool,
@@ -22,7 +22,7 @@ pub(super) struct Listings {
     reported_lost: u64,
 }
 
-impl Listings {
+impl ShardListings {
     pub(super) fn new() -> Self {
         let calls = VecDeque::with_capacity(STORE_CALLS_MAX);
         Self { calls, asked: false, reported_ns: 0, reported_lost: 0 }
@@ -54,7 +54,7 @@ impl Listings {
     }
 
     /// The page of the first one is there.
-    pub(super) fn fill(&mut self, page: &Listing<'_>) {
+    pub(super) fn fill(&mut self, page: &ListingPage<'_>) {
         if let Some(StoreFound::Blocks(rows)) = self.calls.front_mut().map(|call| &mut call.found) {
             rows.fill(page);
         }

@@ -3,7 +3,7 @@
 use kvrail_store::TaskId;
 
 use crate::limits::SIDECAR;
-use crate::task::{Owner, StoreTask};
+use crate::task::{StoreTask, TaskOwner};
 
 /// No request's name has this bit: slots have 63.
 pub(crate) const OWN: u64 = 1 << 63;
@@ -16,13 +16,13 @@ pub(crate) const USER_CORRUPT: u64 = OWN | 1;
 pub(crate) const SUSPECT: u64 = OWN | 1 << 32;
 
 /// The owner of a task of the store's own.
-pub(crate) fn own_task(shard: u8, id: TaskId) -> Owner {
-    Owner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))
+pub(crate) fn own_task(shard: u8, id: TaskId) -> TaskOwner {
+    TaskOwner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))
 }
 
 /// The owner of the read of a block that was reported.
-pub(crate) fn suspect_read(shard: u8) -> Owner {
-    Owner::store(StoreTask { shard, tag: SUSPECT }, Some(SIDECAR))
+pub(crate) fn suspect_read(shard: u8) -> TaskOwner {
+    TaskOwner::store(StoreTask { shard, tag: SUSPECT }, Some(SIDECAR))
 }
 
 /// The store's name of a task of its own.

@@ -116,7 +116,7 @@ impl WaitingRoom {
 /// Those of one shard, by the room they wait for and by session. Users take turns, and the
 /// sessions of one user do; a session's go in order.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct ParkedLines {
     lines: Box<[[VecDeque<Parked>; Room::ALL.len()]]>,
     /// Sessions with a line, one bit each.
     waiting: [u64; Room::ALL.len()],
@@ -128,7 +128,7 @@ pub(crate) struct Lines {
     count: usize,
 }
 
-impl Lines {
+impl ParkedLines {
     pub(crate) fn new() -> Self {
         let line = || VecDeque::with_capacity(PARKED_OF_SESSION);
         Self {
@@ -213,12 +213,12 @@ pub(crate) fn sessions(mut bits: u64) -> impl Iterator<Item = SessionSlot> {
 mod tests {
     use kvrail_device::SlotId;
 
-    use super::{Lines, Parked, Room, SessionSlot};
+    use super::{Parked, ParkedLines, Room, SessionSlot};
     use crate::limits::TenantSlot;
 
     #[test]
     fn users_take_turns_and_so_do_their_sessions() {
-        let mut lines = Lines::new();
+        let mut lines = ParkedLines::new();
         for session in 0..3 {
             lines.seat(SessionSlot(session), TenantSlot(0));
             for at in 0..4 {

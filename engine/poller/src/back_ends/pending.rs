@@ -8,9 +8,9 @@ use kvrail_store::{
     Status as Ending, TaskId,
 };
 
-use crate::admission::Entered;
-use crate::task::{ClientRequest, Ended};
-use crate::trace::{Spent, Work};
+use crate::admission::EnteredMemory;
+use crate::task::{ClientRequest, EndedRequests};
+use crate::trace::{Spent, TracedWork};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) enum Errand {
 
 /// The operations of a request at its device: one for the body, one for the tail.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct DeviceOperations {
     errand: Errand,
     left: u8,
     status: Status,
@@ -53,15 +53,15 @@ pub(crate) struct Pending {
     pub(crate) id: SlotId,
     asked: StoreRequest,
     /// Where whole logical blocks go to or come from.
-    pub(crate) body: Option<Entered>,
+    pub(crate) body: Option<EnteredMemory>,
     /// The same for the bytes behind them.
-    pub(crate) tail: Option<Entered>,
+    pub(crate) tail: Option<EnteredMemory>,
     pub(crate) accepted_ns: u64,
     /// When its store asked the device for it; 0: not yet.
     issued_ns: u64,
     submitted_ns: u64,
     ended_ns: u64,
-    flight: Option<Flight>,
+    flight: Option<DeviceOperations>,
 }
 
 /// What a request is, before it has a place in the table.
@@ -83,7 +83,11 @@ pub(crate) struct StoreRequest {
 }
 
 impl Pending {
-    pub(crate) fn new(asked: &StoreRequest, memory: [Option<Entered>; 2], now_ns: u64) -> Self {
+    pub(crate) fn new(
+        asked: &StoreRequest,
+        memory: [Option<EnteredMemory>; 2],
+        now_ns: u64,
+    ) -> Self {
         Self {
             id: SlotId::from_u64(0),
             asked: *asked,
@@ -107,7 +111,7 @@ impl Pending {
         debug_assert!(self.flight.is_none(), "a store asks for one transfer of a request");
         self.issued_ns = now_ns;
         let left = u8::try_from(operations).expect("two at most");
-        self.flight = Some(Flight { errand, left, status: Status::Ok });
+        self.flight = Some(DeviceOperations { errand, left, status: Status::Ok });
     }
 
     /// One operation has ended. Says how they all did, when it was the last.
@@ -126,7 +130,7 @@ impl Pending {
         self.ended_ns = self.ended_ns.max(ended_ns);
         let first = self.submitted_ns == 0 || submitted_ns < self.submitted_ns;
         self.submitted_ns = if first { submitted_ns } else { self.submitted_ns };
-        let Flight { errand, left, status } = *flight;
+        let DeviceOperations { errand, left, status } = *flight;
         (left == 0).then(|| {
             self.flight = None;
             (errand, outcome(status))
@@ -134,11 +138,11 @@ impl Pending {
     }
 
     /// What was asked of its device, and how it ended.
-    pub(crate) fn work(&self, completion: &Completion) -> Work {
+    pub(crate) fn work(&self, completion: &Completion) -> TracedWork {
         let (asked, status) = (&self.asked, completion.status());
         // Of a block that was read whole, the memory for it may be longer.
         let bytes = if status == Status::Ok { completion.bytes } else { asked.bytes };
-        Work {
+        TracedWork {
             session: Some(asked.client.session),
             device: usize::from(asked.device),
             opcode: asked.ask.opcode(),
@@ -198,11 +202,11 @@ impl Pending {
     }
 
     /// How it is counted out at its client.
-    pub(crate) fn ended(&self, completion: &Completion) -> Ended {
+    pub(crate) fn ended(&self, completion: &Completion) -> EndedRequests {
         // Without a transfer no bytes moved: the completion has those of the block.
         let bytes = if self.submitted_ns == 0 { 0 } else { completion.bytes.into() };
         let (status, regions) = (completion.status(), self.regions());
-        Ended { client: self.asked.client, status, count: 1, bytes, regions }
+        EndedRequests { client: self.asked.client, status, count: 1, bytes, regions }
     }
 
     /// The regions it has entered.
@@ -326,7 +330,7 @@ mod tests {
             deadline_ns: 0,
         };
         let place = BufferRef { buffer: BufferIndex(0), offset: 0 };
-        let body = Entered { region: RegionId(5), place };
+        let body = EnteredMemory { region: RegionId(5), place };
         let mut put = Pending::new(&asked, [Some(body), None], 1_000);
         let counted = |put: &Pending, status: Ending| {
             let completion = put.end(&Answer { status, length: 4096, check: 9 });

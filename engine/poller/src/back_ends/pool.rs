@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::{Pinned, load, store};
-use kvrail_store::{Config, Pool};
+use kvrail_store::{Pool, StoreConfig};
 
 use crate::store_call::{IMAGE_BYTES, StoreSetup};
 use crate::task::BufferRef;
@@ -23,7 +23,7 @@ impl PinnedPool {
     /// # Panics
     /// If the memory is too small.
     pub(crate) fn new(setup: &StoreSetup) -> Self {
-        let Config { buffers, buffer_bytes, images, .. } = setup.config;
+        let StoreConfig { buffers, buffer_bytes, images, .. } = setup.config;
         let (needed, there) = (StoreSetup::pool_bytes(&setup.config), setup.pool.bytes());
         assert!(there >= needed, "a store's pool takes {needed} bytes and has {there}");
         let buffer_bytes = buffer_bytes as usize;

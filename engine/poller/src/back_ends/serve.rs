@@ -15,7 +15,7 @@ use crate::inflight::Inflight;
 use crate::limits::SessionSlot;
 use crate::mailbox::{Mailbox, Notice};
 use crate::probes;
-use crate::sessions::Held;
+use crate::sessions::HeldBack;
 use crate::store_call::{StoreAsk, StoreCall};
 
 /// Tasks and answers of one shard in one tick at most: 10 to 20 us of work.
@@ -199,7 +199,7 @@ impl BackEnds {
     fn hold_back(&self, session: SessionSlot, front_end: &mut FrontEnd) {
         let waits = self.waiting.has(session)
             && !self.shards.iter().any(|shard| shard.is_incomplete(session));
-        front_end.hold_back(session, if waits { Held::Yes } else { Held::No });
+        front_end.hold_back(session, if waits { HeldBack::Yes } else { HeldBack::No });
     }
 
     /// Sends the store's tasks to the device.

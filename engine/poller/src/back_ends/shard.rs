@@ -11,28 +11,28 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, Config, ConfigError, DropKey, Found, Get, Got, Hint, Now, Outcome, Phase, Place, Put,
-    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Store, TaskId,
+    Begun, DropKey, FoundKeys, Get, Got, Hint, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX,
+    ReadId, Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
-use super::listings::Listings;
+use super::listings::ShardListings;
 use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
-use super::parked::Lines;
+use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
-use super::suspects::{Report, Suspects};
+use super::suspects::{SuspectReport, Suspects};
 use crate::admission::Masks;
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
 use crate::store_call::StoreSetup;
 use crate::store_witness::presence_witness;
 use life::Life;
-use load::Load;
+use load::ShardLoad;
 use pulse::Pulse;
-use site::Site;
+use site::ShardSite;
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while the store starts.
 const BUDGET: u32 = 64;
@@ -62,17 +62,17 @@ pub(crate) enum Due {
 /// The store on one device, and what its poller keeps for it.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    site: Site,
+    site: ShardSite,
     store: Box<Store>,
     pool: PinnedPool,
     grants: Grants,
-    lines: Lines,
+    lines: ParkedLines,
     suspects: Suspects,
     calls: CallQueue,
-    listings: Listings,
+    listings: ShardListings,
     discarding: Discarding,
     life: Life,
-    load: Load,
+    load: ShardLoad,
     pulse: Pulse,
     /// Gets of this member while its device was gone.
     gone_gets: u64,
@@ -83,7 +83,7 @@ impl Shard {
         (number, device): (u8, usize),
         setup: &StoreSetup,
         (geometry, logical_block): (&Geometry, u32),
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, StoreConfigError> {
         assert_eq!(logical_block, setup.config.logical_block, "the store's unit is the device's");
         let place = (number, device, setup.start.member());
         let mut store = Box::new(Store::new(&setup.config)?);
@@ -92,24 +92,24 @@ impl Shard {
             store.set_witness(presence_witness(memory));
         }
         Ok(Self {
-            site: Site::new(place, geometry, logical_block),
+            site: ShardSite::new(place, geometry, logical_block),
             store,
             pool: PinnedPool::new(setup),
             grants: Grants::new(),
-            lines: Lines::new(),
+            lines: ParkedLines::new(),
             suspects: Suspects::new(),
             calls: CallQueue::new(),
-            listings: Listings::new(),
+            listings: ShardListings::new(),
             discarding: Discarding::default(),
             life: Life::first(),
-            load: Load::default(),
+            load: ShardLoad::default(),
             pulse: Pulse::new(),
             gone_gets: 0,
         })
     }
 
     /// Tasks of such a store at the device at most, beside those of requests.
-    pub(crate) fn tasks_max(config: &Config) -> u32 {
+    pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
         // A flush, a discard, and a read of a block that was reported.
         config.transfers_max() + u32::from(config.images) + 3
     }
@@ -188,7 +188,7 @@ impl Shard {
     }
 
     /// Requests that wait for room.
-    pub(crate) fn lines(&mut self) -> &mut Lines {
+    pub(crate) fn lines(&mut self) -> &mut ParkedLines {
         &mut self.lines
     }
 
@@ -267,9 +267,10 @@ impl Shard {
         match asked.ask {
             BlockCommand::Put { at: 0, block_bytes, .. } => {
                 let whole = asked.bytes == block_bytes;
-                self.store.has_place(owner, if whole { Place::Block } else { Place::Incomplete })
+                self.store
+                    .has_place(owner, if whole { PlaceKind::Block } else { PlaceKind::Incomplete })
             }
-            BlockCommand::Drop { .. } => self.store.has_place(owner, Place::Drop),
+            BlockCommand::Drop { .. } => self.store.has_place(owner, PlaceKind::Drop),
             BlockCommand::Put { .. } | BlockCommand::Get(_) => true, // the store decides
         }
     }
@@ -447,7 +448,7 @@ impl Shard {
     }
 
     /// Has the sidecar look at a block that a reader found wrong. False: there is no room.
-    pub(crate) fn suspect(&mut self, report: Report, now_ns: u64) -> Option<bool> {
+    pub(crate) fn suspect(&mut self, report: SuspectReport, now_ns: u64) -> Option<bool> {
         if !self.suspects.has_room() {
             return None;
         }
@@ -461,7 +462,7 @@ impl Shard {
 
     /// Leaves out of what was found the blocks that writers reported: they are no hits until the
     /// sidecar has read them. What is held stays held.
-    pub(crate) fn leave_out_reported(&self, space: SpaceId, lows: &[u64], found: &mut Found) {
+    pub(crate) fn leave_out_reported(&self, space: SpaceId, lows: &[u64], found: &mut FoundKeys) {
         if self.suspects.is_empty() {
             return;
         }

@@ -20,7 +20,7 @@ const REPORTS_MAX: usize = 64;
 
 /// A block that a reader found wrong.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
+pub(crate) struct SuspectReport {
     pub(crate) space: SpaceId,
     pub(crate) key: Key,
     /// The check that the reader expected, and that the store has.
@@ -30,7 +30,7 @@ pub(crate) struct Report {
 
 /// How far the first report is.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum ReportStage {
     /// Not begun.
     None,
     /// Its next piece is to be read.
@@ -45,7 +45,7 @@ enum Look {
 
 /// What comes of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ReportVerdict {
     /// More is to be read.
     Open,
     Right,
@@ -55,8 +55,8 @@ enum Verdict {
 /// Reports of one shard; the first is being looked at.
 #[derive(Debug)]
 pub(crate) struct Suspects {
-    reports: VecDeque<Report>,
-    look: Look,
+    reports: VecDeque<SuspectReport>,
+    look: ReportStage,
     digest: Digest,
     length: u32,
     at: u32,
@@ -74,7 +74,7 @@ impl Suspects {
     pub(crate) fn new() -> Self {
         Self {
             reports: VecDeque::with_capacity(REPORTS_MAX),
-            look: Look::None,
+            look: ReportStage::None,
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
             length: 0,
             at: 0,
@@ -101,8 +101,8 @@ impl Suspects {
     }
 
     /// Keeps a report, unless the block is reported already.
-    pub(crate) fn push(&mut self, report: Report) {
-        let same = |kept: &Report| (kept.space, kept.key) == (report.space, report.key);
+    pub(crate) fn push(&mut self, report: SuspectReport) {
+        let same = |kept: &SuspectReport| (kept.space, kept.key) == (report.space, report.key);
         if !self.reports.iter().any(same) {
             self.reports.push_back(report);
         }
@@ -111,7 +111,7 @@ impl Suspects {
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         self.reports.clear();
-        self.look = Look::None;
+        self.look = ReportStage::None;
     }
 
     /// What became of reports so far.
@@ -146,7 +146,8 @@ impl Suspects {
         if self.is_empty() {
             return false;
         }
-        let get = |report: &Report, extent| Get { space: report.space, key: report.key, extent };
+        let get =
+            |report: &SuspectReport, extent| Get { space: report.space, key: report.key, extent };
         if let Some(report) = self.unseen() {
             match store.inspect(&get(&report, Extent::Whole { capacity: 0 })) {
                 Got::Done(answer)
@@ -176,19 +177,19 @@ impl Suspects {
         let view = store.spaces().find(|view| view.id == report.space);
         let Some(uid) = view.map(|view| view.uid) else { return self.pop() };
         match self.add(uid, load) {
-            Verdict::Open => {}
-            Verdict::Right => {
+            ReportVerdict::Open => {}
+            ReportVerdict::Right => {
                 self.pop();
                 store.absolve(report.space, report.key, report.check);
                 self.counts.verified_good += 1;
                 self.false_reporter = Some(report.reporter);
             }
-            Verdict::Wrong => self.drop_corrupt(&report, store, device, now),
+            ReportVerdict::Wrong => self.drop_corrupt(&report, store, device, now),
         }
     }
 
     /// Has the store drop a block that is wrong.
-    fn drop_corrupt(&mut self, report: &Report, store: &mut Store, device: u8, now: Now) {
+    fn drop_corrupt(&mut self, report: &SuspectReport, store: &mut Store, device: u8, now: Now) {
         let view = store.spaces().find(|view| view.id == report.space);
         let name = view.map_or(&[][..], |view| view.name);
         let block = CorruptBlock::new(device.into(), name, report.key, self.place);
@@ -220,26 +221,26 @@ impl Suspects {
         let answer = reading.ended(outcome);
         let same = answer.check == report.check;
         match answer.status {
-            Status::Ok if same => self.look = Look::There,
+            Status::Ok if same => self.look = ReportStage::There,
             Status::Failed(_) if same => self.drop_corrupt(&report, store, device, now),
             _ => self.pop(),
         }
     }
 
     /// The report whose length is to be asked for.
-    fn unseen(&self) -> Option<Report> {
-        if matches!(self.look, Look::None) { self.reports.front().copied() } else { None }
+    fn unseen(&self) -> Option<SuspectReport> {
+        if matches!(self.look, ReportStage::None) { self.reports.front().copied() } else { None }
     }
 
     /// The first one has this many bytes.
     fn begin(&mut self, length: u32) {
-        (self.length, self.at, self.look) = (length, 0, Look::Next);
+        (self.length, self.at, self.look) = (length, 0, ReportStage::Next);
         self.digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     }
 
     /// The piece that is to be read: first byte and bytes.
-    fn next(&self) -> Option<(Report, u32, u32)> {
-        let report = self.reports.front().filter(|_| matches!(self.look, Look::Next))?;
+    fn next(&self) -> Option<(SuspectReport, u32, u32)> {
+        let report = self.reports.front().filter(|_| matches!(self.look, ReportStage::Next))?;
         Some((*report, self.at, self.piece()))
     }
 
@@ -249,13 +250,13 @@ impl Suspects {
 
     /// Its piece was found, and is to be read.
     fn found(&mut self, reading: Reading) {
-        self.look = Look::Found(reading);
+        self.look = ReportStage::Found(reading);
     }
 
     /// The piece that is read from now on, in a store that begins there on the device.
     pub(crate) fn begin_read(&mut self, area_at: u64) -> Option<Reading> {
-        let Look::Found(reading) = self.look else { return None };
-        self.look = Look::Reading(reading);
+        let ReportStage::Found(reading) = self.look else { return None };
+        self.look = ReportStage::Reading(reading);
         if self.at == 0 {
             self.place = area_at + reading.offset;
         }
@@ -263,40 +264,40 @@ impl Suspects {
     }
 
     /// The report of which a piece is being read, and the piece.
-    fn reading(&self) -> Option<(Report, Reading)> {
-        let Look::Reading(reading) = self.look else { return None };
+    fn reading(&self) -> Option<(SuspectReport, Reading)> {
+        let ReportStage::Reading(reading) = self.look else { return None };
         Some((self.first()?, reading))
     }
 
     /// Whether a piece is there, to be added up.
     fn is_there(&self) -> bool {
-        matches!(self.look, Look::There)
+        matches!(self.look, ReportStage::There)
     }
 
     /// The first report, which is being looked at.
-    fn first(&self) -> Option<Report> {
+    fn first(&self) -> Option<SuspectReport> {
         self.reports.front().copied()
     }
 
     /// Adds up the piece that is there; `load` copies it.
-    fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> Verdict {
+    fn add(&mut self, uid: u64, load: impl FnOnce(&mut [u8])) -> ReportVerdict {
         debug_assert!(self.at < self.length, "a piece is added up once");
         let bytes = self.piece();
         let piece = &mut self.scratch[..bytes as usize];
         load(piece);
         self.digest.update(piece);
         self.at += bytes;
-        self.look = Look::Next;
+        self.look = ReportStage::Next;
         let Some(report) = self.reports.front().filter(|_| self.at == self.length) else {
-            return Verdict::Open;
+            return ReportVerdict::Open;
         };
         let sum = check(self.digest.finalize(), uid, report.key, self.length);
-        if sum == report.check { Verdict::Right } else { Verdict::Wrong }
+        if sum == report.check { ReportVerdict::Right } else { ReportVerdict::Wrong }
     }
 
     /// The first one is done.
     fn pop(&mut self) {
         self.reports.pop_front();
-        self.look = Look::None;
+        self.look = ReportStage::None;
     }
 }

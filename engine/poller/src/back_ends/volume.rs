@@ -16,7 +16,7 @@ pub struct Route {
 
 /// A volume with its members as local devices; members of other pollers are `None`.
 #[derive(Debug)]
-pub(crate) struct Volume {
+pub(crate) struct LocalVolume {
     geometry: Geometry,
     members: Vec<Option<u8>>,
     capacity: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Volume {
     only: Option<u8>,
 }
 
-impl Volume {
+impl LocalVolume {
     /// `devices` are the sidecar-wide numbers of this poller's devices, in local order.
     pub(crate) fn new(route: &Route, devices: &[DeviceIndex]) -> Self {
         let local = |member: &DeviceIndex| {

@@ -9,7 +9,7 @@ use kvrail_ring::Class;
 
 /// What a device may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct DeviceBudget {
     /// Operations at once.
     pub operations: u32,
     /// Bytes at once; a single operation may exceed it when it is alone.
@@ -41,13 +41,13 @@ struct Limit {
 
 /// A budget and what is taken of it.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct BudgetLedger {
     limits: [Limit; Class::ALL.len()],
     operations: u32,
     bytes: u64,
 }
 
-impl Ledger {
+impl BudgetLedger {
     pub(crate) fn new(operations: u32, bytes: u64) -> Self {
         assert!(operations > 0 && bytes > 0, "a device without budget does nothing");
         let limits = Class::ALL.map(|class| match class {
@@ -114,11 +114,11 @@ mod tests {
     use kvrail_device::WINDOW_BYTES;
     use kvrail_ring::Class;
 
-    use super::Ledger;
+    use super::BudgetLedger;
 
     #[test]
     fn a_quarter_is_kept_for_demand() {
-        let mut ledger = Ledger::new(8, 8 << 20);
+        let mut ledger = BudgetLedger::new(8, 8 << 20);
         for _ in 0..6 {
             assert!(ledger.fits(Class::Background, 1 << 20));
             ledger.charge(1 << 20);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn one_that_is_larger_than_the_budget_goes_alone() {
-        let mut ledger = Ledger::new(8, 4096);
+        let mut ledger = BudgetLedger::new(8, 4096);
         assert!(ledger.fits(Class::Background, 1 << 20));
         ledger.charge(1 << 20);
         assert!(!ledger.fits(Class::Demand, 512));
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_long_one_counts_by_its_window_and_a_smaller_limit_waits_for_what_is_held() {
         let window = u64::from(WINDOW_BYTES);
-        let mut ledger = Ledger::new(8, 4 * window);
+        let mut ledger = BudgetLedger::new(8, 4 * window);
         for _ in 0..4 {
             assert!(ledger.fits(Class::Demand, 64 << 20));
             ledger.charge(64 << 20);

@@ -50,7 +50,7 @@ pub(crate) enum Among {
 
 /// A waiting request, at the place of its slot.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct WaitingRequest {
     id: SlotId,
     length: u32,
     next: u32,
@@ -60,17 +60,17 @@ struct Node {
 
 /// First and last waiting request of one session in one class, one way.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct SessionLine {
     first: u32,
     last: u32,
 }
 
-const EMPTY_LINE: Line = Line { first: NONE, last: NONE };
+const EMPTY_LINE: SessionLine = SessionLine { first: NONE, last: NONE };
 
 /// A session of one class.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
-    lines: [Line; WAYS],
+struct SessionTurn {
+    lines: [SessionLine; WAYS],
     /// Whose share it has a part of.
     tenant: u8,
     /// Virtual start time of the session's next request: the finish time of the one before, under
@@ -82,7 +82,7 @@ struct Turn {
 
 /// A tenant of one class.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct TenantTurn {
     /// The class's time at which the tenant's next request is due, as that of a turn.
     due_ns: u64,
     /// The tenant's time: when the request served last was due among its sessions.
@@ -103,7 +103,7 @@ pub(crate) struct QueuedRequest {
 
 /// The request whose turn it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextRequest {
     pub(crate) id: SlotId,
     pub(crate) class: Class,
     pub(crate) way: Way,
@@ -115,30 +115,30 @@ pub(crate) struct Next {
 
 /// All waiting requests of one poller; each belongs to one device's rounds.
 #[derive(Debug)]
-pub(crate) struct Nodes(Vec<Node>);
+pub(crate) struct WaitingRequests(Vec<WaitingRequest>);
 
-impl Nodes {
+impl WaitingRequests {
     pub(crate) fn new(capacity: u32) -> Self {
-        let empty = Node { id: SlotId::from_u64(0), length: 0, next: NONE, cost_ns: 0 };
+        let empty = WaitingRequest { id: SlotId::from_u64(0), length: 0, next: NONE, cost_ns: 0 };
         Self(vec![empty; capacity as usize])
     }
 }
 
 /// Requests of any sessions, one behind the other.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct RequestChain {
     first: Option<SlotId>,
     last: u32,
     count: u32,
 }
 
-impl Default for Chain {
+impl Default for RequestChain {
     fn default() -> Self {
         Self { first: None, last: NONE, count: 0 }
     }
 }
 
-impl Chain {
+impl RequestChain {
     /// Requests in it.
     pub(crate) fn count(&self) -> u32 {
         self.count
@@ -150,9 +150,9 @@ impl Chain {
     }
 
     /// Puts a request at the end.
-    pub(crate) fn push(&mut self, nodes: &mut Nodes, id: SlotId) {
+    pub(crate) fn push(&mut self, nodes: &mut WaitingRequests, id: SlotId) {
         let at = id.index();
-        nodes.0[at as usize] = Node { id, length: 0, next: NONE, cost_ns: 0 };
+        nodes.0[at as usize] = WaitingRequest { id, length: 0, next: NONE, cost_ns: 0 };
         match self.first {
             None => self.first = Some(id),
             Some(_) => nodes.0[self.last as usize].next = at,
@@ -162,7 +162,7 @@ impl Chain {
     }
 
     /// Takes the first.
-    pub(crate) fn pop(&mut self, nodes: &Nodes) -> Option<SlotId> {
+    pub(crate) fn pop(&mut self, nodes: &WaitingRequests) -> Option<SlotId> {
         let id = self.first?;
         let next = nodes.0[id.index() as usize].next;
         self.first = (next != NONE).then(|| nodes.0[next as usize].id);
@@ -174,9 +174,9 @@ impl Chain {
 /// One class of one device.
 #[derive(Debug)]
 struct Round {
-    turns: [Turn; TURNS_MAX],
+    turns: [SessionTurn; TURNS_MAX],
     /// Of tenants, each in a place of its own.
-    accounts: [Account; TURNS_MAX],
+    accounts: [TenantTurn; TURNS_MAX],
     /// Sessions with waiting requests of either way, one bit each.
     waiting: [u128; WAYS],
     /// The class's time: when the request served last was due. It passes as device time is given
@@ -237,10 +237,10 @@ impl Waiting {
     }
 
     /// Queues a request behind those of its session, class and way.
-    pub(crate) fn push(&mut self, nodes: &mut Nodes, wanted: QueuedRequest) {
+    pub(crate) fn push(&mut self, nodes: &mut WaitingRequests, wanted: QueuedRequest) {
         let QueuedRequest { id, session, class, way, length, cost_ns } = wanted;
         let at = id.index();
-        nodes.0[at as usize] = Node { id, length, next: NONE, cost_ns };
+        nodes.0[at as usize] = WaitingRequest { id, length, next: NONE, cost_ns };
         let round = &mut self.rounds[class as usize];
         let bit = 1_u128 << session.0;
         if round.among(Among::All) & bit == 0 {
@@ -259,14 +259,20 @@ impl Waiting {
     }
 
     /// The next request of any class up to `least`, without taking it.
-    pub(crate) fn peek(&mut self, nodes: &Nodes, least: Class, among: Among) -> Option<Next> {
+    pub(crate) fn peek(
+        &mut self,
+        nodes: &WaitingRequests,
+        least: Class,
+        among: Among,
+    ) -> Option<NextRequest> {
         let (class, budget) = self.next_class(nodes, least, among)?;
-        let (Node { id, length, .. }, way) = self.rounds[class as usize].head(nodes, among);
-        Some(Next { id, class, way, length, budget })
+        let (WaitingRequest { id, length, .. }, way) =
+            self.rounds[class as usize].head(nodes, among);
+        Some(NextRequest { id, class, way, length, budget })
     }
 
     /// Takes what `peek` showed, with no change in between.
-    pub(crate) fn take(&mut self, nodes: &Nodes, class: Class, among: Among) {
+    pub(crate) fn take(&mut self, nodes: &WaitingRequests, class: Class, among: Among) {
         let round = &mut self.rounds[class as usize];
         let session = round.turn(among);
         let way = round.way(nodes, session, among);
@@ -282,7 +288,11 @@ impl Waiting {
     }
 
     /// Takes any waiting request of one session, for a client that is gone.
-    pub(crate) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
+    pub(crate) fn take_of(
+        &mut self,
+        nodes: &WaitingRequests,
+        session: SessionSlot,
+    ) -> Option<SlotId> {
         let mine = usize::from(session.0);
         let bit = 1_u128 << session.0;
         let round = self.rounds.iter_mut().find(|round| round.among(Among::All) & bit != 0)?;
@@ -303,7 +313,12 @@ impl Waiting {
 
     /// The class whose turn it is, and whose budget it uses: one that is owed its next request,
     /// else the most urgent.
-    fn next_class(&mut self, nodes: &Nodes, least: Class, among: Among) -> Option<(Class, Class)> {
+    fn next_class(
+        &mut self,
+        nodes: &WaitingRequests,
+        least: Class,
+        among: Among,
+    ) -> Option<(Class, Class)> {
         let allowed = &Class::ALL[..=least as usize];
         let mut urgent = None;
         for &class in allowed {
@@ -336,11 +351,12 @@ fn sessions(mut bits: u128) -> impl Iterator<Item = usize> {
 impl Round {
     /// Each session is a tenant of its own until it is seated.
     fn new() -> Self {
-        let turn = |tenant| Turn { lines: [EMPTY_LINE; WAYS], tenant, due_ns: 0, owed_ns: 0 };
+        let turn =
+            |tenant| SessionTurn { lines: [EMPTY_LINE; WAYS], tenant, due_ns: 0, owed_ns: 0 };
         let place = |at| u8::try_from(at).expect("turns are few");
         Self {
             turns: std::array::from_fn(|at| turn(place(at))),
-            accounts: [Account::default(); TURNS_MAX],
+            accounts: [TenantTurn::default(); TURNS_MAX],
             waiting: [0; WAYS],
             now_ns: 0,
             owed_ns: 0,
@@ -364,7 +380,7 @@ impl Round {
     /// Charges a session and its tenant what was taken. Time does not go back where a session comes
     /// after a wait for other reasons.
     fn charge(&mut self, session: usize, way: Way, cost_ns: u64) {
-        let Turn { lines, tenant, due_ns, owed_ns } = &mut self.turns[session];
+        let SessionTurn { lines, tenant, due_ns, owed_ns } = &mut self.turns[session];
         let account = &mut self.accounts[usize::from(*tenant)];
         self.now_ns = self.now_ns.max(account.due_ns);
         account.now_ns = account.now_ns.max(*due_ns);
@@ -387,7 +403,7 @@ impl Round {
     }
 
     /// The next request of the session whose turn it is, and its way.
-    fn head(&self, nodes: &Nodes, among: Among) -> (Node, Way) {
+    fn head(&self, nodes: &WaitingRequests, among: Among) -> (WaitingRequest, Way) {
         let session = self.turn(among);
         let way = self.way(nodes, session, among);
         (nodes.0[self.turns[session].lines[way as usize].first as usize], way)
@@ -396,7 +412,7 @@ impl Round {
     /// Of the tenants with a session that waits the one that was due first, and of its sessions.
     fn turn(&self, among: Among) -> usize {
         let due = |session: &usize| {
-            let Turn { tenant, due_ns, .. } = self.turns[*session];
+            let SessionTurn { tenant, due_ns, .. } = self.turns[*session];
             (self.accounts[usize::from(tenant)].due_ns, tenant, due_ns)
         };
         sessions(self.among(among)).min_by_key(due).expect("a session waits")
@@ -404,8 +420,8 @@ impl Round {
 
     /// Which of a session's two lines goes first when it is its turn: reads, but for a sixteenth of
     /// their time that its writes are owed.
-    fn way(&self, nodes: &Nodes, session: usize, among: Among) -> Way {
-        let Turn { lines: [reads, writes], owed_ns, .. } = &self.turns[session];
+    fn way(&self, nodes: &WaitingRequests, session: usize, among: Among) -> Way {
+        let SessionTurn { lines: [reads, writes], owed_ns, .. } = &self.turns[session];
         let write = match (reads.first, writes.first) {
             _ if among == Among::Reads => false,
             (NONE, _) => true,
@@ -416,7 +432,7 @@ impl Round {
     }
 
     /// Takes the first request of a session's line; returns its cost.
-    fn pop(&mut self, nodes: &Nodes, session: usize, way: Way) -> u64 {
+    fn pop(&mut self, nodes: &WaitingRequests, session: usize, way: Way) -> u64 {
         let line = &mut self.turns[session].lines[way as usize];
         let node = nodes.0[line.first as usize];
         line.first = node.next;

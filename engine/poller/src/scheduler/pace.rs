@@ -33,12 +33,12 @@ const OPERATION_NS_FIRST: u64 = 7_500;
 
 /// Device time of operations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct DevicePace {
     /// Of each MiB.
     mib_ns: u64,
     /// Of each read or write, beside its bytes.
     operation_ns: u64,
-    window: Option<Window>,
+    window: Option<CompletionWindow>,
     /// Nothing was measured yet but empty places of the device, at its start.
     guessed: bool,
     /// Bytes of such operations as `worked` counts, and the device's time for them.
@@ -47,7 +47,7 @@ pub(crate) struct Pace {
 
 /// Completions since a moment.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct CompletionWindow {
     start_ns: u64,
     ends: u64,
     bytes: u64,
@@ -66,7 +66,7 @@ pub(crate) enum Left {
     Nothing,
 }
 
-impl Pace {
+impl DevicePace {
     /// Of a device that moves so many bytes a second, as far as that is known.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
         let measured = bytes_per_second.map(|rate| (1_000_000_000 << 20) / rate.max(1));
@@ -136,14 +136,18 @@ impl Pace {
     #[inline(never)]
     fn begin(&mut self, start_ns: u64, left: Left) {
         let full = left == Left::Waiting;
-        self.window =
-            (left != Left::Nothing).then_some(Window { start_ns, ends: 0, bytes: 0, full });
+        self.window = (left != Left::Nothing).then_some(CompletionWindow {
+            start_ns,
+            ends: 0,
+            bytes: 0,
+            full,
+        });
     }
 
     /// Corrects what most of the window's time is made of.
     #[cold]
     fn learn(&mut self, now_ns: u64) {
-        let Some(Window { start_ns, ends, bytes, full }) = self.window else { return };
+        let Some(CompletionWindow { start_ns, ends, bytes, full }) = self.window else { return };
         let took_ns = now_ns.saturating_sub(start_ns);
         let bytes_ns = (bytes.saturating_mul(self.mib_ns)) >> 20;
         let ends_ns = ends * self.operation_ns;
@@ -162,7 +166,7 @@ impl Pace {
     }
 }
 
-impl Pace {
+impl DevicePace {
     /// Whether nothing was measured yet.
     pub(crate) fn is_guessed(&self) -> bool {
         self.guessed
@@ -198,11 +202,11 @@ fn follow(known: u64, seen: u64, (least, most): (u64, u64)) -> u64 {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::{BYTES_MAX, BYTES_MIN, Left, Pace};
+    use super::{BYTES_MAX, BYTES_MIN, DevicePace, Left};
 
     /// A device that does one thing after the other, given as much as its pace says.
     struct Simulated {
-        pace: Pace,
+        pace: DevicePace,
         now_ns: u64,
         mib_ns: u64,
         operation_ns: u64,
@@ -212,7 +216,7 @@ mod tests {
 
     impl Simulated {
         fn new(mib_ns: u64) -> Self {
-            let pace = Pace::new(None);
+            let pace = DevicePace::new(None);
             Self { pace, now_ns: 1_000_000_000, mib_ns, operation_ns: 5_000, most: 0 }
         }
 
@@ -273,7 +277,7 @@ mod tests {
 
     #[test]
     fn long_operations_are_a_rate_however_few_there_are_at_once() {
-        let mut pace = Pace::new(Some(33_000_000_000)).guessed();
+        let mut pace = DevicePace::new(Some(33_000_000_000)).guessed();
         pace.worked(32 * MIB, 32 * 388_000);
         assert!(pace.is_guessed(), "one is not enough");
         pace.worked(32 * MIB, 32 * 388_000);
@@ -330,10 +334,10 @@ mod tests {
     #[test]
     fn bounds_hold_for_devices_of_any_speed() {
         for rate in [Some(0), Some(1), Some(u64::MAX), None] {
-            let bytes = Pace::new(rate).in_flight_bytes();
+            let bytes = DevicePace::new(rate).in_flight_bytes();
             assert!((BYTES_MIN..=BYTES_MAX).contains(&bytes), "{rate:?}: {bytes}");
         }
-        let mut pace = Pace::new(None);
+        let mut pace = DevicePace::new(None);
         for now_ns in [0, 0, 5, u64::MAX, 3, u64::MAX - 1] {
             pace.ended(now_ns, (u32::MAX, u64::from(u32::MAX)), Left::Waiting);
             assert!((BYTES_MIN..=BYTES_MAX).contains(&pace.in_flight_bytes()));

@@ -8,7 +8,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::{Class, Opcode, Status};
 
-use super::fair::{Among, Chain, Nodes, QueuedRequest, Waiting, Way};
+use super::fair::{Among, QueuedRequest, RequestChain, Waiting, WaitingRequests, Way};
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::task::Task;
 
@@ -26,10 +26,10 @@ pub(crate) fn is_serial(opcode: Opcode) -> bool {
 
 #[derive(Debug, Default)]
 struct Flushes {
-    waiting: Chain,
+    waiting: RequestChain,
     in_flight: bool,
     /// Those that complete with the one in flight.
-    joined: Chain,
+    joined: RequestChain,
     /// How it ended, while those that joined it are being completed.
     ended: Option<Status>,
 }
@@ -64,7 +64,7 @@ impl Serial {
         waiting.count() + joined.count() + self.discards.waiting.count()
     }
 
-    pub(super) fn push(&mut self, nodes: &mut Nodes, id: SlotId, task: &Task) {
+    pub(super) fn push(&mut self, nodes: &mut WaitingRequests, id: SlotId, task: &Task) {
         if task.header.opcode() == Opcode::Flush {
             return self.flushes.waiting.push(nodes, id);
         }
@@ -75,7 +75,7 @@ impl Serial {
     }
 
     /// The one whose turn it is, if none is in flight.
-    pub(super) fn next(&mut self, nodes: &Nodes, opcode: Opcode) -> Option<SlotId> {
+    pub(super) fn next(&mut self, nodes: &WaitingRequests, opcode: Opcode) -> Option<SlotId> {
         match opcode {
             Opcode::Flush if self.flushes.in_flight => None,
             Opcode::Flush => self.flushes.waiting.first(),
@@ -85,7 +85,7 @@ impl Serial {
     }
 
     /// Takes what `next` returned, with no change in between.
-    pub(super) fn take(&mut self, nodes: &Nodes, opcode: Opcode) {
+    pub(super) fn take(&mut self, nodes: &WaitingRequests, opcode: Opcode) {
         if opcode == Opcode::Flush {
             self.flushes.waiting.pop(nodes);
         } else if let Some(next) = self.discards.waiting.peek(nodes, Class::Background, Among::All)
@@ -123,7 +123,7 @@ impl Serial {
     }
 
     /// The next of those that complete with a flush that has ended.
-    pub(super) fn next_joined(&mut self, nodes: &Nodes) -> Option<(SlotId, Status)> {
+    pub(super) fn next_joined(&mut self, nodes: &WaitingRequests) -> Option<(SlotId, Status)> {
         let status = self.flushes.ended?;
         let id =
             self.flushes.joined.pop(nodes).expect("an ended flush is kept for those behind it");
@@ -134,17 +134,22 @@ impl Serial {
     }
 
     /// Takes any waiting discard of a session, for a client that is gone.
-    pub(super) fn take_of(&mut self, nodes: &Nodes, session: SessionSlot) -> Option<SlotId> {
+    pub(super) fn take_of(
+        &mut self,
+        nodes: &WaitingRequests,
+        session: SessionSlot,
+    ) -> Option<SlotId> {
         self.discards.waiting.take_of(nodes, session)
     }
 
     /// Takes the waiting flushes that are some client's, for a client that is gone.
     pub(super) fn take_flushes(
         &mut self,
-        nodes: &mut Nodes,
+        nodes: &mut WaitingRequests,
         is_theirs: impl Fn(SlotId) -> bool,
-    ) -> Chain {
-        let (mut all, mut theirs) = (std::mem::take(&mut self.flushes.waiting), Chain::default());
+    ) -> RequestChain {
+        let (mut all, mut theirs) =
+            (std::mem::take(&mut self.flushes.waiting), RequestChain::default());
         while let Some(id) = all.pop(nodes) {
             let into = if is_theirs(id) { &mut theirs } else { &mut self.flushes.waiting };
             into.push(nodes, id);

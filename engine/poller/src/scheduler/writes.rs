@@ -46,7 +46,7 @@ const FAST_NS: u64 = 100_000;
 
 /// What writes a device holds, and may hold.
 #[derive(Debug)]
-pub(crate) struct Writes {
+pub(crate) struct DeviceWrites {
     limit: u64,
     follows: bool,
     held: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Writes {
     slow: u32,
 }
 
-impl Writes {
+impl DeviceWrites {
     /// Which follow what reads take, or may always be so many.
     pub(crate) fn new(fixed: Option<u64>) -> Self {
         Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_device::BufferIndex;
 use kvrail_memory::HeapBlock;
-use kvrail_poller::{Command, Notice, TickOutcome};
+use kvrail_poller::{Notice, PollerCommand, TickOutcome};
 use kvrail_ring::{RegionId, Request, Status};
 
 use super::rig::{Client, Rig};
@@ -17,7 +17,9 @@ fn begin(rig: &Rig, client: &Client) -> (RegionId, BufferIndex, Arc<HeapBlock>) 
     let (region, buffer) = (RegionId(17), BufferIndex(40));
     let memory = Arc::new(HeapBlock::new(4096));
     let session = client.session;
-    rig.mailbox.send(Command::Attach { session, region, buffer, memory: memory.clone() }).unwrap();
+    rig.mailbox
+        .send(PollerCommand::Attach { session, region, buffer, memory: memory.clone() })
+        .unwrap();
     (region, buffer, memory)
 }
 
@@ -64,7 +66,7 @@ fn a_client_that_dies_while_it_attaches_leaves_nothing() {
     for _ in 0..ENTRIES / 2 {
         rig.poller.tick();
     }
-    rig.carry_out(Command::CloseSession(large.session));
+    rig.carry_out(PollerCommand::CloseSession(large.session));
     let notices = rig.notices();
     let gone = |it: &Notice| matches!(it, Notice::Detached(_, id) if *id == region);
     assert!(notices.iter().any(gone), "{notices:?}");
@@ -81,7 +83,7 @@ fn a_small_region_does_not_wait_for_a_large_one() {
     rig.poller.tick();
     let (id, buffer) = (RegionId(18), BufferIndex(41));
     let memory = Arc::new(HeapBlock::new(4096));
-    let command = Command::Attach { session: small.session, region: id, buffer, memory };
+    let command = PollerCommand::Attach { session: small.session, region: id, buffer, memory };
     // The device's steps are counted together here: the small one takes what is left of them.
     rig.own.shelf.borrow_mut().attach_steps = ENTRIES - 2;
     rig.mailbox.send(command).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvrail_poller::{Command, Notice, Sleep, TickOutcome};
+use kvrail_poller::{Notice, PollerCommand, SleepOutcome, TickOutcome};
 use kvrail_ring::{Request, Status};
 
 use super::rig::Rig;
@@ -13,7 +13,7 @@ fn a_region_is_detached_after_its_last_request() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096), client.read(2, 4096)]);
     rig.settle();
-    rig.carry_out(Command::Detach(client.session, client.region));
+    rig.carry_out(PollerCommand::Detach(client.session, client.region));
     client.post(&[client.read(3, 4096)]);
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Invalid, "no new request may name it");
@@ -30,13 +30,13 @@ fn a_region_is_detached_after_its_last_request() {
 fn a_refused_attach_says_so_and_leaves_nothing_behind() {
     let mut rig = Rig::new(8);
     let client = rig.client(0, 8);
-    rig.carry_out(Command::Detach(client.session, client.region));
+    rig.carry_out(PollerCommand::Detach(client.session, client.region));
     rig.notices();
     rig.own.shelf.borrow_mut().refuse_attach = Some("no");
     let memory = std::sync::Arc::new(kvrail_memory::HeapBlock::new(4096));
     let (session, region) = (client.session, client.region);
     let buffer = kvrail_device::BufferIndex(3);
-    rig.carry_out(Command::Attach { session, region, buffer, memory: memory.clone() });
+    rig.carry_out(PollerCommand::Attach { session, region, buffer, memory: memory.clone() });
     assert!(matches!(rig.notices()[..], [Notice::Attached(_, _, Err(_))]));
     assert_eq!(std::sync::Arc::strong_count(&memory), 1, "nobody holds the memory any more");
 }
@@ -51,7 +51,7 @@ fn a_dead_client_s_waiting_requests_are_dropped_and_the_rest_is_drained() {
     rig.settle();
     other.post(&[other.read(77, 4096)]);
     rig.settle();
-    rig.carry_out(Command::CloseSession(dying.session));
+    rig.carry_out(PollerCommand::CloseSession(dying.session));
     assert!(rig.notices().is_empty(), "two operations are at the device");
     rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
@@ -79,7 +79,7 @@ fn a_lane_with_an_impossible_lap_is_closed_and_named() {
     let notices = rig.notices();
     assert!(matches!(notices[0], Notice::LaneFault(..)), "{notices:?}");
     assert!(matches!(notices[1], Notice::LaneClosed(..)), "{notices:?}");
-    rig.carry_out(Command::CloseSession(rogue.session));
+    rig.carry_out(PollerCommand::CloseSession(rogue.session));
     assert!(matches!(rig.notices().last(), Some(Notice::SessionClosed(_))));
 }
 
@@ -89,7 +89,7 @@ fn a_closed_lane_returns_after_its_last_completion() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);
     rig.settle();
-    rig.carry_out(Command::CloseLane(client.session, 7));
+    rig.carry_out(PollerCommand::CloseLane(client.session, 7));
     assert!(rig.notices().is_empty());
     rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     rig.settle();
@@ -105,11 +105,11 @@ fn the_doorbell_of_a_closed_lane_wakes_nobody() {
     let rung = |rig: &mut Rig, longest_ns: u64| {
         client.doorbell.ring();
         let start = Instant::now();
-        assert_eq!(rig.poller.sleep(longest_ns), Sleep::Over);
+        assert_eq!(rig.poller.sleep(longest_ns), SleepOutcome::Over);
         start.elapsed().as_nanos() < u128::from(longest_ns)
     };
     assert!(rung(&mut rig, 60_000_000_000), "woken while it is open");
-    rig.carry_out(Command::CloseLane(client.session, 7));
+    rig.carry_out(PollerCommand::CloseLane(client.session, 7));
     assert!(matches!(rig.notices()[..], [Notice::LaneClosed(..)]), "and our end is closed");
     let woken = (0..3).filter(|_| rung(&mut rig, 30_000_000)).count();
     assert!(woken <= 1, "what had rung before may be heard once");
@@ -121,7 +121,7 @@ fn a_stopped_poller_ends_when_nothing_is_in_flight() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);
     rig.settle();
-    rig.carry_out(Command::Stop);
+    rig.carry_out(PollerCommand::Stop);
     assert_ne!(rig.poller.tick(), TickOutcome::Stopped);
     rig.own.shelf.borrow_mut().finish(0, Status::Ok);
     assert_eq!(rig.poller.tick(), TickOutcome::Stopped);

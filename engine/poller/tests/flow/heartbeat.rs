@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvrail_device::{Clock, FakeClock, MonotonicClock};
-use kvrail_poller::{InFlightBytes, Mailbox, Poller, PollerStats, Setup, Sleep, TickOutcome};
+use kvrail_poller::{
+    InFlightBytes, Mailbox, Poller, PollerStats, Setup, SleepOutcome, TickOutcome,
+};
 use kvrail_ring::Doorbell;
 
 use super::held::{Held, Shelf};
@@ -39,7 +41,7 @@ fn the_heartbeat_of_an_idle_poller_is_as_old_as_its_last_sleep() {
     for _ in 0..100 {
         assert_eq!(poller.tick(), TickOutcome::Idle);
         clock.0.advance(HEARTBEAT_NS);
-        assert_eq!(poller.sleep(HEARTBEAT_NS), Sleep::Over);
+        assert_eq!(poller.sleep(HEARTBEAT_NS), SleepOutcome::Over);
         assert_eq!(stats.beat_ns.get(), clock.now_ns(), "it woke this very moment");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kvrail_device::BufferIndex;
 use kvrail_memory::HeapBlock;
 use kvrail_poller::{
-    Command, LANES_MAX, NOTICES_MAX, Notice, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX, SessionSlot,
-    TenantSlot,
+    LANES_MAX, NOTICES_MAX, Notice, PollerCommand, QueueDoorbell, REGIONS_MAX, SESSIONS_MAX,
+    SessionSlot, TenantSlot,
 };
 use kvrail_ring::{Doorbell, RegionId};
 
@@ -34,19 +34,19 @@ fn has_room_for_all_that_a_poller_owes_when_every_table_is_full() {
     for at in 0..LANES_MAX {
         let (queue, tenant) = (u32::from(number(at)), TenantSlot(slot(at).0));
         let (end, seat) = LaneEnd::make((queue, 8), Arc::clone(&bell), None, tenant);
-        rig.carry_out(Command::AddLane(slot(at), seat));
+        rig.carry_out(PollerCommand::AddLane(slot(at), seat));
         lanes.push(end.memory);
     }
     for at in 0..REGIONS_MAX {
         let (region, buffer) = (RegionId(u32::from(number(at))), BufferIndex(number(at)));
         let (session, memory) = (slot(at), Arc::new(HeapBlock::new(4096)));
-        rig.carry_out(Command::Attach { session, region, buffer, memory });
+        rig.carry_out(PollerCommand::Attach { session, region, buffer, memory });
     }
     for memory in &lanes {
         kvrail_memory::store(&**memory, 4096 + 384 + 11, &[7]); // a lap that cannot be
     }
     rig.settle();
-    (0..SESSIONS_MAX).for_each(|at| rig.carry_out(Command::CloseSession(slot(at))));
+    (0..SESSIONS_MAX).for_each(|at| rig.carry_out(PollerCommand::CloseSession(slot(at))));
     let notices = rig.notices();
     let expected = 3 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX;
     assert_eq!(notices.len(), expected, "of {NOTICES_MAX}");

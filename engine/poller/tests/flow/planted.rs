@@ -2,7 +2,7 @@
 //! them means anything.
 
 use kvrail_device::{Event, Finished};
-use kvrail_poller::Command;
+use kvrail_poller::PollerCommand;
 use kvrail_ring::Status;
 
 use super::rig::{Client, Rig};
@@ -74,7 +74,7 @@ fn a_region_forgotten_unasked_is_seen() {
 #[should_panic(expected = "invariant 2: a device deregistered a region that it had to keep")]
 fn a_region_forgotten_while_a_request_is_in_flight_is_seen() {
     let (mut rig, client) = one_read_in_flight();
-    rig.carry_out(Command::Detach(client.session, client.region));
+    rig.carry_out(PollerCommand::Detach(client.session, client.region));
     rig.own.shelf.borrow_mut().due.push(Event::Detached(client.buffer()));
     rig.settle();
 }

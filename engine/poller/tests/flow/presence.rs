@@ -1,7 +1,7 @@
 //! A device that is taken away, and what comes back.
 
 use kvrail_device::{Device, DirectIo, Interrupt, Replacement, Uring, UringOptions};
-use kvrail_poller::{Command, Notice};
+use kvrail_poller::{Notice, PollerCommand};
 use kvrail_ring::Status;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -36,7 +36,7 @@ fn nothing_is_given_to_a_device_that_is_gone_until_it_is_back() {
     assert!(done.iter().all(|done| done.status() == Status::DeviceGone), "{done:?}");
     assert!(rig.own.shelf.borrow().held.is_empty(), "the device was asked");
 
-    rig.carry_out(Command::Replace(0, replacement()));
+    rig.carry_out(PollerCommand::Replace(0, replacement()));
     assert!(matches!(rig.notices()[..], [Notice::Replaced(0, _, Ok(()))]));
     client.post(&[client.read(6, 4096)]);
     rig.settle();

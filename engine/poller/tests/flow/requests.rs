@@ -1,6 +1,6 @@
 //! Requests: checked, run, completed exactly once; fair between sessions and classes.
 
-use kvrail_poller::{Command, TickOutcome};
+use kvrail_poller::{PollerCommand, TickOutcome};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{FLAG_NOTICE, FLAGS_KNOWN};
 use kvrail_ring::{Class, Opcode, Request, Status};
@@ -217,7 +217,7 @@ fn a_draining_poller_finishes_what_it_took_and_refuses_the_rest() {
     let mut client = rig.client(0, 8);
     client.post(&[client.read(1, 4096)]);
     rig.settle();
-    rig.carry_out(Command::Drain);
+    rig.carry_out(PollerCommand::Drain);
     client.post(&[client.read(2, 4096)]);
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Draining);

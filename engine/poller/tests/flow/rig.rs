@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kvrail_device::{BufferIndex, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Command, InFlightBytes, Notice, QueueDoorbell, RingerThread, SessionSlot, TenantSlot, Waking,
-    WokenBy,
+    InFlightBytes, Notice, PollerCommand, QueueDoorbell, RingerThread, SessionSlot, TenantSlot,
+    Waking, WokenBy,
 };
 use kvrail_ring::{
     ClientLane, ClientSleep, Completion, Doorbell, Geometry, Opcode, RegionId, Request,
@@ -104,11 +104,11 @@ impl Rig {
         let waking = Waking::new(self.own.ringer.ringer(), WokenBy::Poller);
         let bell = QueueDoorbell::new(bell, &waking);
         let (end, seat) = LaneEnd::make((7, depth), bell, None, tenant);
-        self.carry_out(Command::AddLane(session, seat));
+        self.carry_out(PollerCommand::AddLane(session, seat));
         let region = RegionId(u32::from(session.0));
         let memory_of_it: Arc<dyn Pinned> = Arc::new(HeapBlock::new(ARENA_BYTES));
         let buffer = BufferIndex(u16::from(session.0));
-        self.carry_out(Command::Attach { session, region, buffer, memory: memory_of_it });
+        self.carry_out(PollerCommand::Attach { session, region, buffer, memory: memory_of_it });
         let notices = self.notices();
         assert!(matches!(notices[..], [Notice::LaneAdded(..), Notice::Attached(.., Ok(()))]));
         let LaneEnd { lane, memory, sleep, doorbell } = end;

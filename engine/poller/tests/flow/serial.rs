@@ -1,6 +1,6 @@
 //! Flushes and discards: one of each at a time, beside reads.
 
-use kvrail_poller::Command;
+use kvrail_poller::PollerCommand;
 use kvrail_ring::{Opcode, Request, Status};
 
 use super::rig::{Client, Rig};
@@ -103,7 +103,7 @@ fn a_client_that_is_gone_leaves_no_flush_and_no_discard_behind() {
     two.post(&gone);
     one.post(&[flush(30)]);
     rig.settle();
-    rig.carry_out(Command::CloseSession(two.session));
+    rig.carry_out(PollerCommand::CloseSession(two.session));
     finish(&mut rig, Opcode::Flush, Status::Ok);
     finish(&mut rig, Opcode::Flush, Status::Ok);
     assert_eq!(ended(&mut one), [(1, ok), (30, ok)]);

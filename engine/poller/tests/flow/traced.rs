@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvrail_poller::{Command, Notice, TraceEvent, TraceRing, Traced, Tracer};
+use kvrail_poller::{Notice, PollerCommand, TraceEvent, TraceRing, Traced, Tracer};
 use kvrail_ring::{Opcode, Request, Status};
 
 use super::rig::Rig;
@@ -12,7 +12,7 @@ const MS: u64 = 1_000_000;
 /// Traces from now on.
 fn trace(rig: &mut Rig, slow_ns: u64) -> Arc<TraceRing> {
     let (tracer, ring) = Tracer::new(slow_ns);
-    rig.carry_out(Command::Trace(Box::new(tracer)));
+    rig.carry_out(PollerCommand::Trace(Box::new(tracer)));
     ring
 }
 
@@ -107,7 +107,7 @@ fn a_light_tracer_takes_the_place_of_a_full_one_and_keeps_its_own_threshold() {
     rig.settle();
     assert_eq!(events(&ring).len(), 1, "everything is slow");
     let light = Tracer::light_ring(5 * MS);
-    rig.carry_out(Command::Trace(Box::new(Tracer::light(Arc::clone(&light)))));
+    rig.carry_out(PollerCommand::Trace(Box::new(Tracer::light(Arc::clone(&light)))));
     let [Notice::Traced(before)] = &rig.notices()[..] else { panic!("it is given back") };
     assert!(!before.is_light());
     finish_after(&mut rig, 4 * MS);

@@ -1,6 +1,6 @@
 //! Calls of the control thread: namespaces, grants, and what becomes of their blocks.
 
-use kvrail_poller::{Command, SessionSlot, StoreAsk, StoreCall, StoreFound};
+use kvrail_poller::{PollerCommand, SessionSlot, StoreAsk, StoreCall, StoreFound};
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
 use kvrail_store::{Cursor, Explained, Fault, Gone, Key, SpaceId, StartError, Status as Ending};
 
@@ -109,7 +109,7 @@ fn what_is_gone_is_told_before_the_next_page_of_a_listing() {
     rig.own.notices.clear();
     // Nobody lent a batch: the page waits for one.
     let ask = StoreAsk::List { space, from: Cursor::default() };
-    rig.mailbox.send(Command::Store(0, StoreCall::new(0, ask))).unwrap();
+    rig.mailbox.send(PollerCommand::Store(0, StoreCall::new(0, ask))).unwrap();
     rig.pass(5_000_000);
     assert!(rig.mailbox.next_gone().is_none() && rig.own.notices.is_empty());
     rig.mailbox.lend_batches();

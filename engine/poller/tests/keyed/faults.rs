@@ -1,7 +1,7 @@
 //! Devices that fail, go, and come back; blocks that readers report.
 
 use kvrail_device::{Fault, Rule, SimOptions};
-use kvrail_poller::{Command, Counter, Notice, StoreAsk, StoreCall};
+use kvrail_poller::{Counter, Notice, PollerCommand, StoreAsk, StoreCall};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
@@ -186,7 +186,7 @@ fn gets_under_way_when_a_device_goes_end_once_and_the_next_store_knows_nothing_o
         assert_eq!(rig.get(&mut client, *key, 8192).1, *bytes);
     }
     // Nobody is left in the region: it goes.
-    rig.mailbox.send(Command::Detach(client.session, client.region)).unwrap();
+    rig.mailbox.send(PollerCommand::Detach(client.session, client.region)).unwrap();
     rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
 }
 

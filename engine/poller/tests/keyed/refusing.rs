@@ -1,7 +1,7 @@
 //! A drive that reads and refuses writes, under a poller with clients.
 
 use kvrail_device::{Fault, FaultPlan, Rule};
-use kvrail_poller::{Command, TickOutcome};
+use kvrail_poller::{PollerCommand, TickOutcome};
 use kvrail_ring::{Opcode, Status};
 use kvrail_store::{DeclineReason, Key, Status as Ending};
 
@@ -88,8 +88,8 @@ fn a_stop_does_not_wait_for_a_drive_that_refuses() {
     let mut client = rig.client(0);
     assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
     refuse(&rig);
-    rig.mailbox.send(Command::Drain).unwrap();
-    rig.mailbox.send(Command::Stop).unwrap();
+    rig.mailbox.send(PollerCommand::Drain).unwrap();
+    rig.mailbox.send(PollerCommand::Stop).unwrap();
     let stopped = (0..SECOND / 20_000).any(|_| rig.tick() == TickOutcome::Stopped);
     assert!(stopped, "within a second of the device's time");
 }

@@ -216,7 +216,7 @@ fn every_kind_of_garbage_is_invalid_and_leaves_nothing_entered() {
     }
     // Nobody is left in the region: it goes.
     let (session, region) = (client.session, client.region);
-    rig.mailbox.send(kvrail_poller::Command::Detach(session, region)).unwrap();
+    rig.mailbox.send(kvrail_poller::PollerCommand::Detach(session, region)).unwrap();
     rig.until(|rig| {
         rig.own.notices.iter().any(|it| matches!(it, kvrail_poller::Notice::Detached(..)))
     });

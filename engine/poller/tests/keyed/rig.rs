@@ -11,16 +11,16 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
-    Command, InFlightBytes, Notice, Permit, QueueDoorbell, RingerThread, STORE_OWNERS, SessionSlot,
-    Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
+    InFlightBytes, Notice, Permit, PollerCommand, QueueDoorbell, RingerThread, STORE_OWNERS,
+    SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
 };
 use kvrail_ring::{
     ClientLane, Completion, Doorbell, Geometry, KeyedRequest, Opcode, RegionId, Request, Side,
     Status, keys_slot,
 };
 use kvrail_store::{
-    Config, Discard, Expect, Identity, Key, Members, SpaceId, Start, Status as Ending, Store,
-    Times, check,
+    Discard, Expect, Key, Members, SpaceId, Start, Status as Ending, Store, StoreConfig,
+    StoreIdentity, Times, check,
 };
 
 use crate::rig::{self, LaneEnd, one_device};
@@ -96,7 +96,7 @@ pub(crate) struct Own {
     pub(crate) sim: Rc<RefCell<SimDevice<FakeClock>>>,
     /// How long the machine stands still within each tick.
     pub(crate) stands_still_ns: Rc<Cell<u64>>,
-    pub(crate) config: Config,
+    pub(crate) config: StoreConfig,
     pub(crate) notices: Vec<Notice>,
     ringer: RingerThread,
     calls: u64,
@@ -117,8 +117,8 @@ pub(crate) struct Client {
 }
 
 /// A store of 512 MiB with segments of 32 MiB.
-pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) -> Config {
-    Config {
+pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) -> StoreConfig {
+    StoreConfig {
         area_bytes,
         logical_block,
         segment_bytes,
@@ -140,7 +140,7 @@ pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) ->
 
 /// The start of a store that is to be made.
 pub(crate) fn create() -> Start {
-    Start::Create(Identity {
+    Start::Create(StoreIdentity {
         volume: VOLUME,
         instance: 0x0123_4567,
         seed: 99,
@@ -168,12 +168,12 @@ impl Rig {
     }
 
     /// A new store of these sizes.
-    pub(crate) fn with(config: Config, options: SimOptions) -> Self {
+    pub(crate) fn with(config: StoreConfig, options: SimOptions) -> Self {
         Self::tight(config, options, 64)
     }
 
     /// The same, on a device that may hold so many operations at once.
-    pub(crate) fn tight(config: Config, options: SimOptions, operations: u32) -> Self {
+    pub(crate) fn tight(config: StoreConfig, options: SimOptions, operations: u32) -> Self {
         let clock = FakeClock::default();
         let options = SimOptions {
             capacity_bytes: DATA_OFFSET + config.area_bytes,
@@ -192,7 +192,7 @@ impl Rig {
     fn on(
         sim: Rc<RefCell<SimDevice<FakeClock>>>,
         clock: FakeClock,
-        (config, start): (Config, Start),
+        (config, start): (StoreConfig, Start),
         (buffers, operations): (u16, u32),
     ) -> Self {
         let geometry = Geometry {
@@ -262,7 +262,7 @@ impl Rig {
     /// The device is put back.
     pub(crate) fn replace(&mut self) {
         let with = Box::new(Replacement::new(()));
-        self.mailbox.send(Command::Replace(0, with)).unwrap();
+        self.mailbox.send(PollerCommand::Replace(0, with)).unwrap();
         self.until(|rig| {
             let at = rig.own.notices.iter().position(|it| matches!(it, Notice::Replaced(..)));
             at.map(|at| rig.own.notices.remove(at)).is_some()
@@ -317,7 +317,7 @@ impl Rig {
     pub(crate) fn call_with(&mut self, mut call: Box<StoreCall>) -> Box<StoreCall> {
         self.own.calls += 1;
         call.number = self.own.calls;
-        self.mailbox.send(Command::Store(0, call)).unwrap();
+        self.mailbox.send(PollerCommand::Store(0, call)).unwrap();
         let mut found = None;
         self.until(|rig| {
             let at = rig.own.notices.iter().position(|it| matches!(it, Notice::Store(0, _)));
@@ -385,7 +385,7 @@ impl Rig {
         let arena = self.attach(session, region, ARENA_BYTES);
         let tails = self.attach(session, tails_region, TAILS * 4096);
         let (end, seat) = LaneEnd::make((7, depth), bell, Some(tails_region), tenant);
-        self.mailbox.send(Command::AddLane(session, seat)).unwrap();
+        self.mailbox.send(PollerCommand::AddLane(session, seat)).unwrap();
         self.tick();
         Client { session, lane: end.lane, region, arena, tails, next: 1 }
     }
@@ -394,7 +394,7 @@ impl Rig {
         let arena: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
         let (buffer, memory) = (BufferIndex(self.own.buffers), Arc::clone(&arena));
         self.own.buffers += 2; // entries of 64 MiB each
-        self.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
+        self.mailbox.send(PollerCommand::Attach { session, region, buffer, memory }).unwrap();
         self.until(|rig| {
             let there = |it: &Notice| matches!(it, Notice::Attached(.., Ok(())));
             let attached = rig.own.notices.iter().position(there);

@@ -1,7 +1,7 @@
 //! What becomes of blocks and memory when sessions and sidecars end.
 
 use kvrail_device::SimOptions;
-use kvrail_poller::{Command, Notice, Permit, StoreAsk, StoreCall, TickOutcome};
+use kvrail_poller::{Notice, Permit, PollerCommand, StoreAsk, StoreCall, TickOutcome};
 use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, check};
@@ -39,8 +39,8 @@ fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
     let mut rig = Rig::new(512);
     let mut client = rig.client(0);
     assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
-    rig.mailbox.send(Command::Drain).unwrap();
-    rig.mailbox.send(Command::Stop).unwrap();
+    rig.mailbox.send(PollerCommand::Drain).unwrap();
+    rig.mailbox.send(PollerCommand::Stop).unwrap();
     while rig.tick() != TickOutcome::Stopped {}
     assert!(rig.own.notices.iter().any(|it| matches!(it, Notice::Drained)));
     let mut rig = rig.restart();
@@ -57,8 +57,8 @@ fn what_was_acknowledged_is_written_however_long_it_takes() {
         let mut client = rig.client(0);
         assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
         rig.own.stands_still_ns.set(stands_still_ms * 1_000_000);
-        rig.mailbox.send(Command::Drain).unwrap();
-        rig.mailbox.send(Command::Stop).unwrap();
+        rig.mailbox.send(PollerCommand::Drain).unwrap();
+        rig.mailbox.send(PollerCommand::Stop).unwrap();
         while rig.tick() != TickOutcome::Stopped {}
         let mut rig = rig.restart();
         let mut client = rig.client(0);
@@ -81,8 +81,8 @@ fn what_was_acknowledged_during_recovery_is_written() {
     let mut client = rig.client(0);
     assert_eq!(rig.put(&mut client, Key::of(1, 1), &block(1, 5000)).status(), Status::Ok);
     assert_eq!(rig.phase(), 2, "it still reads");
-    rig.mailbox.send(Command::Drain).unwrap();
-    rig.mailbox.send(Command::Stop).unwrap();
+    rig.mailbox.send(PollerCommand::Drain).unwrap();
+    rig.mailbox.send(PollerCommand::Stop).unwrap();
     while rig.tick() != TickOutcome::Stopped {}
     let mut rig = rig.restart();
     let mut client = rig.client(0);
@@ -150,7 +150,7 @@ fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
     assert_eq!(rig.lookup(&mut client, 5_000, &[1]), 0);
     let late = rig.put_request(&client, Key::of(2, 2), &block(2, 900_001), (0, 3));
     client.post(&Asked { request: late, side: None });
-    rig.mailbox.send(Command::CloseSession(client.session)).unwrap();
+    rig.mailbox.send(PollerCommand::CloseSession(client.session)).unwrap();
     rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
     // The key is free again, and so is the slot.
     assert_eq!(rig.put(&mut other, key, &bytes).flags, 0);
@@ -170,8 +170,8 @@ fn a_grant_that_still_waits_ends_with_its_session() {
     let (space, _) = rig.space("first");
     let (session, permit) = (client.session, Permit::Write);
     let call = StoreCall::new(0, StoreAsk::Grant { session, handle: HANDLE, space, permit });
-    rig.mailbox.send(Command::Store(0, call)).unwrap();
-    rig.mailbox.send(Command::CloseSession(session)).unwrap();
+    rig.mailbox.send(PollerCommand::Store(0, call)).unwrap();
+    rig.mailbox.send(PollerCommand::CloseSession(session)).unwrap();
     rig.until(|rig| {
         let has = |what: fn(&Notice) -> bool| rig.own.notices.iter().any(what);
         has(|it| matches!(it, Notice::SessionClosed(_)))

@@ -1,7 +1,7 @@
 //! Puts that wait for space: blocks are moved, beside gets that have no end.
 
 use kvrail_device::SimOptions;
-use kvrail_poller::{Command, Notice};
+use kvrail_poller::{Notice, PollerCommand};
 use kvrail_ring::{Opcode, Request, Status};
 use kvrail_store::Key;
 
@@ -124,7 +124,7 @@ fn the_death_of_a_session_that_waits_for_space_costs_no_block() {
             let waiting = full.rig.stats.devices[0].counters.waiting.get();
             quiet = if waiting <= GETS + 1 { quiet + 1 } else { 0 };
         }
-        full.rig.mailbox.send(Command::CloseSession(writer.session)).unwrap();
+        full.rig.mailbox.send(PollerCommand::CloseSession(writer.session)).unwrap();
         full.rig
             .until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::SessionClosed(_))));
         full.rig.own.notices.clear();

@@ -1,7 +1,7 @@
 //! Slow requests to a store, traced.
 
 use kvrail_device::SimOptions;
-use kvrail_poller::{Command, TraceEvent, Traced, Tracer};
+use kvrail_poller::{PollerCommand, TraceEvent, Traced, Tracer};
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{Opcode, Request, Status};
 use kvrail_store::Key;
@@ -14,7 +14,7 @@ fn a_request_to_a_store_says_its_key_and_what_it_waited_for() {
     let mut rig = Rig::with(config(512, 120 << 20, 8 << 20), options);
     let mut client = rig.client(2);
     let (tracer, ring) = Tracer::new(1);
-    assert!(rig.mailbox.send(Command::Trace(Box::new(tracer))).is_ok());
+    assert!(rig.mailbox.send(PollerCommand::Trace(Box::new(tracer))).is_ok());
     rig.tick();
     let (key, bytes) = (Key::of(7, 7), block(7, 5000));
     let put = rig.put_request(&client, key, &bytes, (0, 0));

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kvrail_poller::{Command, Notice, SessionSlot};
+use kvrail_poller::{Notice, PollerCommand, SessionSlot};
 use kvrail_ring::RegionId;
 
 use super::contents::Ending;
@@ -12,7 +12,7 @@ use super::trace::What;
 use super::world::World;
 
 impl World {
-    fn tell(&mut self, what: &'static str, slot: u8, number: u32, command: Command) {
+    fn tell(&mut self, what: &'static str, slot: u8, number: u32, command: PollerCommand) {
         self.trace.note(What::Told { what, slot, number });
         self.rig.mailbox.send(command).expect("commands are handled each tick");
     }
@@ -48,7 +48,7 @@ impl World {
         let queue = u32::try_from(session.lanes.len()).expect("few");
         let (end, seat) = LaneEnd::make(queue, depth);
         session.lanes.push(end);
-        self.tell("add lane", session.slot.0, queue, Command::AddLane(session.slot, seat));
+        self.tell("add lane", session.slot.0, queue, PollerCommand::AddLane(session.slot, seat));
     }
 
     fn close_lane(&mut self, session: &mut Session) {
@@ -56,7 +56,7 @@ impl World {
         let Some(end) = live else { return };
         end.life = Life::Leaving(self.tick + 1);
         let (slot, queue) = (session.slot, end.queue);
-        self.tell("close lane", slot.0, queue, Command::CloseLane(slot, queue));
+        self.tell("close lane", slot.0, queue, PollerCommand::CloseLane(slot, queue));
     }
 
     fn attach(&mut self, session: &mut Session, buffers: u32) {
@@ -70,7 +70,7 @@ impl World {
         let (buffer, memory) = (end.buffer, Arc::clone(&end.memory));
         self.watch.borrow_mut().owners.insert(buffer.0, (session.slot.0, region));
         session.regions.push(end);
-        let command = Command::Attach { session: session.slot, region, buffer, memory };
+        let command = PollerCommand::Attach { session: session.slot, region, buffer, memory };
         self.tell("attach", session.slot.0, region.0, command);
     }
 
@@ -80,13 +80,13 @@ impl World {
         region.life = Life::Leaving(self.tick + 1);
         let (slot, id) = (session.slot, region.id);
         self.left.insert(id, self.tick + 1);
-        self.tell("detach", slot.0, id.0, Command::Detach(slot, id));
+        self.tell("detach", slot.0, id.0, PollerCommand::Detach(slot, id));
     }
 
     /// The client of a session is dead.
     pub(crate) fn close(&mut self, session: &mut Session) {
         session.closed = Some(self.tick + 1);
-        self.tell("close session", session.slot.0, 0, Command::CloseSession(session.slot));
+        self.tell("close session", session.slot.0, 0, PollerCommand::CloseSession(session.slot));
     }
 
     /// The tick after which a region was named by nobody.

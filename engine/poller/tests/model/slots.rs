@@ -13,7 +13,7 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, Notice, Route, SessionSlot, Setup, TickOutcome,
+    DeviceBudget, InFlightBytes, Notice, PollerCommand, Route, SessionSlot, Setup, TickOutcome,
 };
 use kvrail_ring::{DeviceIndex, Geometry, RegionId, Request, Status};
 
@@ -134,7 +134,7 @@ struct Asking {
 impl Asking {
     fn new() -> Self {
         let asked = Rc::default();
-        let budget = Budget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) };
+        let budget = DeviceBudget { operations: 4, bytes: InFlightBytes::Fixed(1 << 20) };
         let devices = [7, 4, 9].map(DeviceIndex).to_vec();
         let setup = Setup { devices, ..setup(routes(), vec![budget; 3]) };
         let devices = (0..3).map(|device| Recorder::new(device, &asked)).collect();
@@ -143,13 +143,13 @@ impl Asking {
         for slot in 0..2 {
             let (end, seat) = LaneEnd::make(0, DEPTH);
             lanes.push(end);
-            rig.mailbox.send(Command::AddLane(SessionSlot(slot), seat)).unwrap();
+            rig.mailbox.send(PollerCommand::AddLane(SessionSlot(slot), seat)).unwrap();
         }
         for (slot, region, bytes) in REGIONS {
             let memory = Arc::new(HeapBlock::new(bytes));
             let buffer = BufferIndex(u16::try_from(region & 0xffff).unwrap());
             let (session, region) = (SessionSlot(slot), RegionId(region));
-            rig.mailbox.send(Command::Attach { session, region, buffer, memory }).unwrap();
+            rig.mailbox.send(PollerCommand::Attach { session, region, buffer, memory }).unwrap();
         }
         rig.settle();
         let fit = |notice: &&Notice| {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use kvrail_device::{Clock, FakeClock, FaultPlan, SimControl, SimDevice, SimOptions};
-use kvrail_poller::{Budget, Command, InFlightBytes, REGIONS_MAX, Route, TickOutcome};
+use kvrail_poller::{DeviceBudget, InFlightBytes, PollerCommand, REGIONS_MAX, Route, TickOutcome};
 use kvrail_ring::{RegionId, Status};
 
 use super::contents::Zone;
@@ -93,7 +93,7 @@ impl World {
         let watched = (0..).zip(&sims).map(|(at, sim)| Watched::new(sim, &watch, (at, plant)));
         let (operations, bytes) = (options.budget_operations, options.budget_bytes);
         let routes = options.routes();
-        let budget = Budget { operations, bytes: InFlightBytes::Fixed(bytes) };
+        let budget = DeviceBudget { operations, bytes: InFlightBytes::Fixed(bytes) };
         let setup = setup(routes.clone(), vec![budget; sims.len()]);
         let rig = Rig::over(setup, watched.collect(), clock, ());
         let slots = u8::try_from(options.slots.len()).expect("few");
@@ -202,7 +202,7 @@ impl World {
         for sim in &self.sims {
             *sim.borrow_mut().plan() = FaultPlan::none();
         }
-        self.rig.mailbox.send(Command::Drain).expect("room for a command");
+        self.rig.mailbox.send(PollerCommand::Drain).expect("room for a command");
         self.drained_at = Some(self.tick + 1);
         let pending = |world: &Self| -> usize {
             let honest = world.sessions.iter().flatten().filter(|one| !world.is_hostile(one));
@@ -253,7 +253,7 @@ impl World {
             sleeps + 1,
             "nothing to do, and it cannot sleep"
         );
-        self.rig.mailbox.send(Command::Stop).expect("room for a command");
+        self.rig.mailbox.send(PollerCommand::Stop).expect("room for a command");
         assert_eq!(self.turn(1000), TickOutcome::Stopped);
         assert_eq!(self.rig.poller.in_flight(), 0);
         for session in &self.rig.stats.sessions {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use kvrail_device::{Description, Device, FakeClock};
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_poller::{
-    Budget, Command, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerStats, QueueDoorbell,
-    Route, Setup, TenantSlot, TickOutcome,
+    DeviceBudget, InFlightBytes, LaneSeat, Mailbox, Notice, Poller, PollerCommand, PollerStats,
+    QueueDoorbell, Route, Setup, TenantSlot, TickOutcome,
 };
 use kvrail_ring::{
-    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, RegionId, Request,
-    Segment,
+    ClientLane, ClientSleep, Completion, DeviceIndex, Doorbell, Geometry, QueueSegment, RegionId,
+    Request,
 };
 
 /// A poller and both its ends.
@@ -27,7 +27,7 @@ pub(crate) struct Rig<D: Device, Own> {
 }
 
 /// A setup without stores: these volumes over as many devices as there are budgets.
-pub(crate) fn setup(routes: Vec<Route>, budgets: Vec<Budget>) -> Setup {
+pub(crate) fn setup(routes: Vec<Route>, budgets: Vec<DeviceBudget>) -> Setup {
     Setup {
         routes,
         devices: (0..).take(budgets.len()).map(DeviceIndex).collect(),
@@ -41,7 +41,7 @@ pub(crate) fn setup(routes: Vec<Route>, budgets: Vec<Budget>) -> Setup {
 /// A setup of one volume on one device that may hold so much at once.
 pub(crate) fn one_device(geometry: Geometry, operations: u32, bytes: InFlightBytes) -> Setup {
     let route = Route { geometry, members: vec![DeviceIndex(0)] };
-    setup(vec![route], vec![Budget { operations, bytes }])
+    setup(vec![route], vec![DeviceBudget { operations, bytes }])
 }
 
 impl<D: Device, Own> Rig<D, Own> {
@@ -71,7 +71,7 @@ impl<D: Device, Own> Rig<D, Own> {
     }
 
     /// Sends a command and lets it be carried out.
-    pub(crate) fn carry_out(&mut self, command: Command) {
+    pub(crate) fn carry_out(&mut self, command: PollerCommand) {
         self.mailbox.send(command).unwrap();
         self.settle();
     }
@@ -120,11 +120,11 @@ impl LaneEnd {
         tails: Option<RegionId>,
         tenant: TenantSlot,
     ) -> (Self, Box<LaneSeat>) {
-        let bytes = Segment::bytes_needed(1, depth).unwrap();
+        let bytes = QueueSegment::bytes_needed(1, depth).unwrap();
         let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
-        let segment = Segment::format(Arc::clone(&memory), 1, depth).unwrap();
+        let segment = QueueSegment::format(Arc::clone(&memory), 1, depth).unwrap();
         let server = segment.into_server().remove(0);
-        let (mut lanes, sleep) = Segment::open(Arc::clone(&memory)).unwrap().into_client();
+        let (mut lanes, sleep) = QueueSegment::open(Arc::clone(&memory)).unwrap().into_client();
         let doorbell = Doorbell::eventfd().unwrap();
         let its_end = Doorbell::from_fd(doorbell.as_fd().try_clone_to_owned().unwrap());
         let seat = Box::new(LaneSeat { queue, lane: server, bell, doorbell, tails, tenant });

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvrail_poller::{Command, STORE_CALLS_MAX, SessionSlot, StoreCall};
+use kvrail_poller::{PollerCommand, STORE_CALLS_MAX, SessionSlot, StoreCall};
 
 use crate::pollers::Pollers;
 
@@ -11,7 +11,7 @@ pub(super) type ShardKey = (usize, usize);
 
 /// Calls of one poller.
 #[derive(Debug, Default)]
-struct Lane {
+struct PollerCalls {
     in_flight: usize,
     /// With the local numbers of their devices.
     waiting: VecDeque<(usize, Box<StoreCall>)>,
@@ -22,13 +22,13 @@ struct Lane {
 pub(super) struct Calls {
     next: u64,
     shards: BTreeMap<u64, ShardKey>,
-    lanes: Vec<Lane>,
+    lanes: Vec<PollerCalls>,
 }
 
 impl Calls {
     pub(super) fn new(pollers: usize) -> Self {
         // Number 0 has no caller: calls from before the server's start return under it.
-        let lanes = (0..pollers).map(|_| Lane::default()).collect();
+        let lanes = (0..pollers).map(|_| PollerCalls::default()).collect();
         Self { next: 1, shards: BTreeMap::new(), lanes }
     }
 
@@ -73,7 +73,7 @@ impl Calls {
             && let Some((device, call)) = lane.waiting.pop_front()
         {
             lane.in_flight += 1;
-            pollers.send(poller, Command::Store(device, call));
+            pollers.send(poller, PollerCommand::Store(device, call));
         }
     }
 }

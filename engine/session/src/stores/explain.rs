@@ -2,7 +2,7 @@
 
 use kvrail_poller::StoreFound;
 use kvrail_protocol::{EventInfo, KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered};
-use kvrail_store::{Class, Explained, Priority};
+use kvrail_store::{Explained, Priority, WorthClass};
 
 /// The report of a key.
 pub(super) fn report(
@@ -23,12 +23,12 @@ pub(super) fn report(
     Some(KeyReport { member, device, state, event, remembered })
 }
 
-fn worth(class: Class) -> KeyWorth {
+fn worth(class: WorthClass) -> KeyWorth {
     match class {
-        Class::Of(Priority::Low) => KeyWorth::Low,
-        Class::Of(Priority::Normal) => KeyWorth::Normal,
-        Class::Of(Priority::High) => KeyWorth::High,
-        Class::Over => KeyWorth::Over,
+        WorthClass::Of(Priority::Low) => KeyWorth::Low,
+        WorthClass::Of(Priority::Normal) => KeyWorth::Normal,
+        WorthClass::Of(Priority::High) => KeyWorth::High,
+        WorthClass::Over => KeyWorth::Over,
     }
 }
 

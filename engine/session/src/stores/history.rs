@@ -10,7 +10,7 @@ use kvrail_poller::{GoneRow, GoneRows};
 use kvrail_protocol::{EventInfo, EventKind, EventPage, Remembered};
 use kvrail_store::Gone;
 
-use super::sample::Sample;
+use super::sample::KeySample;
 use crate::failure::{Failure, invalid};
 
 /// Events that are kept.
@@ -27,7 +27,7 @@ pub(super) struct History {
     next: u64,
     kept: VecDeque<(EventInfo, Instant)>,
     /// Those of some keys, for longer.
-    sample: Sample,
+    sample: KeySample,
     /// Uids that took the place of others when namespaces were cleared, with the position of the
     /// next event. Events of a clear have the uid that is gone.
     cleared: BTreeMap<u64, (u64, Instant)>,
@@ -42,7 +42,7 @@ impl History {
         Self {
             next: 0,
             kept: VecDeque::new(),
-            sample: Sample::default(),
+            sample: KeySample::default(),
             cleared: BTreeMap::new(),
             lost: vec![0; members],
             whole_since: Instant::now(),

@@ -75,14 +75,14 @@ pub(super) enum Create {
 
 /// One member's copy of a namespace, and the highest uid it ever had.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct MemberCopy<'a> {
     pub(super) space: Option<&'a SpaceRecord>,
     pub(super) mark: u64,
 }
 
 /// The next step.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// Send requests to these members, by their places, and look again.
     ControlRequest(Vec<(usize, StoreAsk)>),
     /// All members agree on this.
@@ -152,17 +152,17 @@ impl StoreJob {
     }
 
     /// Decides from the states of all members.
-    pub(super) fn next(&mut self, seen: &[Seen<'_>], members: Members) -> Next {
+    pub(super) fn next(&mut self, seen: &[MemberCopy<'_>], members: Members) -> NextStep {
         if self.rounds == ROUNDS_MAX {
             let message = "the members of the store do not agree on the namespace; ask again";
-            return Next::Refuse((Status::Internal, message.into()));
+            return NextStep::Refuse((Status::Internal, message.into()));
         }
         let next = match (&self.wish, self.stage) {
             (Wish::Open { .. }, JobStage::New) => self.open(seen),
             (Wish::Clear { .. }, JobStage::New) => self.clear(seen),
             (Wish::Remove { .. }, _) => self.remove(seen),
             (Wish::ListBlocks { name, from }, _) => {
-                let list = Next::List { name: name.clone(), from: *from };
+                let list = NextStep::List { name: name.clone(), from: *from };
                 self.highest(seen).map(|_| list)
             }
             (Wish::Explain { key, .. }, _) => self.explain((seen, members), *key),
@@ -170,17 +170,17 @@ impl StoreJob {
         };
         match next {
             Ok(next) => {
-                if matches!(next, Next::ControlRequest(_)) {
+                if matches!(next, NextStep::ControlRequest(_)) {
                     self.rounds += 1;
                     self.stage = JobStage::Changing;
                 }
                 next
             }
-            Err(failure) => Next::Refuse(failure),
+            Err(failure) => NextStep::Refuse(failure),
         }
     }
 
-    fn open(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+    fn open(&mut self, seen: &[MemberCopy<'_>]) -> Result<NextStep, Failure> {
         let Wish::Open { name, identity, create, .. } = &self.wish else {
             unreachable!("opens only")
         };
@@ -199,7 +199,7 @@ impl StoreJob {
         self.agree(seen)
     }
 
-    fn clear(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+    fn clear(&mut self, seen: &[MemberCopy<'_>]) -> Result<NextStep, Failure> {
         let uid = self.new_uid(seen)?;
         let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
         let asks: Vec<_> =
@@ -207,39 +207,44 @@ impl StoreJob {
         if asks.is_empty() {
             Err(unknown(self.name().unwrap_or_default()))
         } else {
-            Ok(Next::ControlRequest(asks))
+            Ok(NextStep::ControlRequest(asks))
         }
     }
 
-    fn remove(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+    fn remove(&mut self, seen: &[MemberCopy<'_>]) -> Result<NextStep, Failure> {
         let spaces = seen.iter().enumerate().filter_map(|(at, it)| Some((at, it.space?)));
         let asks: Vec<_> = spaces.map(|(at, it)| (at, StoreAsk::Remove { space: it.id })).collect();
         match (asks.is_empty(), self.stage) {
-            (false, _) => Ok(Next::ControlRequest(asks)),
+            (false, _) => Ok(NextStep::ControlRequest(asks)),
             (true, JobStage::New) => Err(unknown(self.name().unwrap_or_default())),
-            (true, _) => Ok(Next::Gone),
+            (true, _) => Ok(NextStep::Gone),
         }
     }
 
     /// The namespace with the highest uid.
-    fn highest<'a>(&self, seen: &[Seen<'a>]) -> Result<&'a SpaceRecord, Failure> {
+    fn highest<'a>(&self, seen: &[MemberCopy<'a>]) -> Result<&'a SpaceRecord, Failure> {
         let spaces = seen.iter().filter_map(|seen| seen.space);
         let highest = spaces.max_by_key(|space| space.uid);
         highest.ok_or_else(|| unknown(self.name().unwrap_or_default()))
     }
 
     /// Asks the one member that can have a key.
-    fn explain(&self, (seen, members): (&[Seen<'_>], Members), key: Key) -> Result<Next, Failure> {
+    fn explain(
+        &self,
+        (seen, members): (&[MemberCopy<'_>], Members),
+        key: Key,
+    ) -> Result<NextStep, Failure> {
         let uid = self.highest(seen)?.uid;
         let member = usize::from(members.place_of(uid, key.lo()));
         let space = seen[member].space.filter(|space| space.uid == uid);
         match (space, self.stage) {
-            (_, JobStage::Changing) => Ok(Next::Explained { member, uid, key }),
-            (Some(space), _) => {
-                Ok(Next::ControlRequest(vec![(member, StoreAsk::Explain { space: space.id, key })]))
-            }
+            (_, JobStage::Changing) => Ok(NextStep::Explained { member, uid, key }),
+            (Some(space), _) => Ok(NextStep::ControlRequest(vec![(
+                member,
+                StoreAsk::Explain { space: space.id, key },
+            )])),
             // A crash has left this state; the next open mends it.
-            (None, _) => Ok(Next::Refuse((
+            (None, _) => Ok(NextStep::Refuse((
                 Status::Stale,
                 format!(
                     "member {member} lacks the namespace, or has it as it was before it was \
@@ -251,17 +256,17 @@ impl StoreJob {
 
     /// Brings all members to one uid: the highest there is, where those that lack it may still
     /// have it, else a new one for all.
-    fn agree(&mut self, seen: &[Seen<'_>]) -> Result<Next, Failure> {
+    fn agree(&mut self, seen: &[MemberCopy<'_>]) -> Result<NextStep, Failure> {
         let highest = seen.iter().filter_map(|seen| seen.space).max_by_key(|space| space.uid);
         let uid = match highest {
             Some(space) => space.uid,
             None => self.new_uid(seen)?,
         };
-        let has = |member: &Seen<'_>| member.space.is_some_and(|space| space.uid == uid);
+        let has = |member: &MemberCopy<'_>| member.space.is_some_and(|space| space.uid == uid);
         if seen.iter().all(has) {
-            return Ok(Next::Agreed { uid });
+            return Ok(NextStep::Agreed { uid });
         }
-        let can = |member: &Seen<'_>| has(member) || member.mark < uid;
+        let can = |member: &MemberCopy<'_>| has(member) || member.mark < uid;
         let uid = if seen.iter().all(can) { uid } else { self.new_uid(seen)? };
         let name = self.name().unwrap_or_default();
         let document = match (highest, &self.wish) {
@@ -272,7 +277,7 @@ impl StoreJob {
         };
         let lacking = seen.iter().enumerate();
         let lacking = lacking.filter(|(_, it)| it.space.is_none_or(|space| space.uid != uid));
-        let ask = |(at, it): (usize, &Seen<'_>)| {
+        let ask = |(at, it): (usize, &MemberCopy<'_>)| {
             let ask = match it.space {
                 Some(space) => StoreAsk::Clear { space: space.id, uid },
                 None => {
@@ -282,12 +287,12 @@ impl StoreJob {
             };
             (at, ask)
         };
-        Ok(Next::ControlRequest(lacking.map(ask).collect()))
+        Ok(NextStep::ControlRequest(lacking.map(ask).collect()))
     }
 
     /// A uid that no member ever had: above all of them, by a random step, so that members which
     /// did not see each other do not give out the same one.
-    fn new_uid(&mut self, seen: &[Seen<'_>]) -> Result<u64, Failure> {
+    fn new_uid(&mut self, seen: &[MemberCopy<'_>]) -> Result<u64, Failure> {
         let mark = seen.iter().map(|seen| seen.mark).max().unwrap_or(0);
         if let Some(uid) = self.uid.filter(|uid| *uid > mark) {
             return Ok(uid);
@@ -313,7 +318,7 @@ mod tests {
     use kvrail_store::{Key, Members};
     use serde_json::json;
 
-    use super::{Asker, Create, JobStage, Next, Rights, Seen, StoreJob, Wish};
+    use super::{Asker, Create, JobStage, MemberCopy, NextStep, Rights, StoreJob, Wish};
 
     fn job(wish: Wish) -> StoreJob {
         StoreJob::new(Asker { session: 1, seq: 2, slot: None, uid: 0 }, String::new(), wish)
@@ -337,11 +342,14 @@ mod tests {
         let seen: Vec<_> = members
             .iter()
             .zip(&spaces)
-            .map(|((uid, mark), space)| Seen { space: (*uid > 0).then_some(space), mark: *mark })
+            .map(|((uid, mark), space)| MemberCopy {
+                space: (*uid > 0).then_some(space),
+                mark: *mark,
+            })
             .collect();
         let all = Members::first(u16::try_from(seen.len()).unwrap());
         match job.next(&seen, all) {
-            Next::ControlRequest(asks) => asks
+            NextStep::ControlRequest(asks) => asks
                 .into_iter()
                 .map(|(at, ask)| match ask {
                     StoreAsk::Create { uid, .. } => (at, '+', uid),
@@ -351,11 +359,11 @@ mod tests {
                     other => panic!("{other:?}"),
                 })
                 .collect(),
-            Next::Agreed { uid } => vec![(usize::MAX, '=', uid)],
-            Next::Gone => vec![(usize::MAX, '0', 0)],
-            Next::List { .. } => vec![(usize::MAX, 'l', 0)],
-            Next::Explained { member, uid, .. } => vec![(member, 'e', uid)],
-            Next::Refuse((status, _)) => vec![(usize::MAX, '!', status.number().into())],
+            NextStep::Agreed { uid } => vec![(usize::MAX, '=', uid)],
+            NextStep::Gone => vec![(usize::MAX, '0', 0)],
+            NextStep::List { .. } => vec![(usize::MAX, 'l', 0)],
+            NextStep::Explained { member, uid, .. } => vec![(member, 'e', uid)],
+            NextStep::Refuse((status, _)) => vec![(usize::MAX, '!', status.number().into())],
         }
     }
 

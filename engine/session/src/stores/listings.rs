@@ -14,7 +14,7 @@ const PAGES: u32 = 16;
 
 /// One listing, until it has filled one answer.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(super) struct PendingListing {
     /// `None` once it was answered, or the client is gone.
     asker: Option<Asker>,
     name: String,
@@ -24,7 +24,7 @@ pub(super) struct Listing {
     looked_at: u32,
 }
 
-impl Listing {
+impl PendingListing {
     pub(super) fn new(asker: Asker, name: String, at: ListCursor) -> Self {
         let page = BlockPage::default();
         Self { asker: Some(asker), name, at, page, bytes: 0, looked_at: 0 }
@@ -78,13 +78,13 @@ impl Listing {
 /// All listings of a store.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
-    waiting: VecDeque<Listing>,
+    waiting: VecDeque<PendingListing>,
     /// The one that a member looks for, and the member.
-    asked: Option<(Listing, usize)>,
+    asked: Option<(PendingListing, usize)>,
 }
 
 impl Listings {
-    pub(super) fn push(&mut self, listing: Listing) {
+    pub(super) fn push(&mut self, listing: PendingListing) {
         self.waiting.push_back(listing);
     }
 
@@ -96,12 +96,12 @@ impl Listings {
     }
 
     /// The next one, if no member is at work.
-    pub(super) fn next(&mut self) -> Option<Listing> {
+    pub(super) fn next(&mut self) -> Option<PendingListing> {
         if self.asked.is_some() { None } else { self.waiting.pop_front() }
     }
 
     /// Enters the member that has a request for this listing.
-    pub(super) fn asked(&mut self, listing: Listing, member: usize) {
+    pub(super) fn asked(&mut self, listing: PendingListing, member: usize) {
         debug_assert!(self.asked.is_none(), "one page of a store at a time");
         debug_assert_eq!(usize::from(listing.at.member), member, "the page is the member's");
         self.asked = Some((listing, member));
@@ -113,7 +113,11 @@ impl Listings {
     }
 
     /// The member has answered: the listing, if its answer is full now. Else it waits for its turn.
-    pub(super) fn answered(&mut self, found: &StoreFound, members: usize) -> Option<Listing> {
+    pub(super) fn answered(
+        &mut self,
+        found: &StoreFound,
+        members: usize,
+    ) -> Option<PendingListing> {
         let (mut listing, _) = self.asked.take()?;
         if let StoreFound::Blocks(rows) = found {
             listing.take(rows);
@@ -132,7 +136,8 @@ impl Listings {
 
     /// A session has ended.
     pub(super) fn forget(&mut self, session: u64) {
-        let own = |listing: &Listing| listing.asker.is_none_or(|asker| asker.session == session);
+        let own =
+            |listing: &PendingListing| listing.asker.is_none_or(|asker| asker.session == session);
         self.waiting.retain(|listing| !own(listing));
         if let Some((listing, _)) = self.asked.as_mut().filter(|(listing, _)| own(listing)) {
             listing.asker = None;

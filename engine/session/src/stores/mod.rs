@@ -35,8 +35,8 @@ use call_failure::failure;
 use calls::Calls;
 use handles::Handles;
 use history::History;
-use job::{Asker, Create, JobStage, Next, Seen, StoreJob, Wish};
-use listings::{Listing, Listings};
+use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
+use listings::{Listings, PendingListing};
 use refusals::RefusalLog;
 use requests::wish;
 pub use served::{ServedShard, ServedStore, presence_table};
@@ -82,7 +82,7 @@ impl Shard {
 
 /// A store, with the requests to it.
 #[derive(Debug)]
-struct Store {
+struct StoreJobs {
     volume: u16,
     name: String,
     shards: Vec<Shard>,
@@ -93,7 +93,7 @@ struct Store {
     history: History,
 }
 
-impl Store {
+impl StoreJobs {
     /// Pollers that the first request and the listing at work wait for.
     fn waits_for(&self) -> PollerSet {
         let waiting = self.jobs.front().into_iter().flat_map(|job| job.waiting.iter().copied());
@@ -105,7 +105,7 @@ impl Store {
 /// All stores.
 #[derive(Debug)]
 pub(crate) struct Stores {
-    stores: Vec<Store>,
+    stores: Vec<StoreJobs>,
     calls: Calls,
     handles: Handles,
     /// The user that made each namespace, by volume and name, since this sidecar began.
@@ -127,7 +127,7 @@ impl Stores {
             let shards: Vec<_> = served.shards.into_iter().map(shard).collect::<Result<_, _>>()?;
             let (listings, history) = (Listings::default(), History::new(shards.len()));
             let (volume, jobs) = (served.volume, VecDeque::new());
-            Ok(Store { volume, name, shards, jobs, listings, history })
+            Ok(StoreJobs { volume, name, shards, jobs, listings, history })
         };
         let stores: Vec<_> = served.into_iter().map(store).collect::<Result<_, String>>()?;
         let has_store = |poller: usize| {
@@ -324,8 +324,8 @@ impl Stores {
             let job = self.stores[at].jobs.pop_front().expect("it was at work");
             let Some(Asker { session, seq, .. }) = job.asker else { continue };
             replies.extend(match outcome {
-                Ok(Outcome::ControlReply(answer)) => vec![Reply::new(session, seq, answer)],
-                Ok(Outcome::Listing(listing)) => {
+                Ok(JobEnd::ControlReply(answer)) => vec![Reply::new(session, seq, answer)],
+                Ok(JobEnd::Listing(listing)) => {
                     self.stores[at].listings.push(*listing);
                     self.go_on_listing(at, pollers)
                 }
@@ -335,12 +335,12 @@ impl Stores {
     }
 
     /// One step of the first request: its end, or `None` while members have requests in flight.
-    fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<Outcome, Failure>> {
+    fn step(&mut self, at: usize, pollers: &mut Pollers) -> Option<Result<JobEnd, Failure>> {
         let store = &mut self.stores[at];
         let job = store.jobs.front_mut()?;
         if let JobStage::Granting { handle, uid } = job.stage {
             let created = job.created;
-            return Some(Ok(Outcome::ControlReply(ControlReply::Namespace {
+            return Some(Ok(JobEnd::ControlReply(ControlReply::Namespace {
                 handle,
                 uid,
                 created,
@@ -362,47 +362,47 @@ impl Stores {
         if let Wish::List { rights } = &job.wish {
             let mut all = list(&store.shards);
             all.retain(|space| rights.of(&space.name).is_some());
-            return Some(Ok(Outcome::ControlReply(ControlReply::Namespaces(all))));
+            return Some(Ok(JobEnd::ControlReply(ControlReply::Namespaces(all))));
         }
         if let Err(failure) = may_go_on(job, (store.volume, &store.shards), &self.makers) {
             return Some(Err(failure));
         }
         let name = job.wish.name()?;
-        let seen = |shard| Seen { space: Shard::find(shard, name), mark: shard.mark };
+        let seen = |shard| MemberCopy { space: Shard::find(shard, name), mark: shard.mark };
         let seen: Vec<_> = store.shards.iter().map(seen).collect();
         let first = store.shards.first();
         let members = first.map_or(Members::NONE, |shard| shard.served.restart.members());
         match job.next(&seen, members) {
-            Next::ControlRequest(asks) => {
+            NextStep::ControlRequest(asks) => {
                 self.send(at, asks, pollers);
                 None
             }
-            Next::Agreed { uid } => Some(self.agreed(at, uid, pollers)?.map(Outcome::ControlReply)),
-            Next::Gone => {
+            NextStep::Agreed { uid } => {
+                Some(self.agreed(at, uid, pollers)?.map(JobEnd::ControlReply))
+            }
+            NextStep::Gone => {
                 self.makers.remove(&(store.volume, job.name().unwrap_or_default().into()));
                 log_change(&mut self.log, &store.name, job, "removed");
-                Some(Ok(Outcome::ControlReply(ControlReply::NamespaceRemoved)))
+                Some(Ok(JobEnd::ControlReply(ControlReply::NamespaceRemoved)))
             }
-            Next::List { name, from } => {
-                let listing = job.asker.map(|asker| Listing::new(asker, name, from));
+            NextStep::List { name, from } => {
+                let listing = job.asker.map(|asker| PendingListing::new(asker, name, from));
                 Some(
                     listing
-                        .map(|listing| Outcome::Listing(Box::new(listing)))
+                        .map(|listing| JobEnd::Listing(Box::new(listing)))
                         .ok_or_else(session_gone),
                 )
             }
-            Next::Explained { member, uid, key } => {
+            NextStep::Explained { member, uid, key } => {
                 let device = store.shards[member].served.device.0;
                 let event = store.history.latest(uid, key.bits());
                 let place = (u16::try_from(member).unwrap_or(u16::MAX), device);
                 let remembered = store.history.remembered(key.bits());
                 let report = explain::report(place, &job.found, event, remembered);
                 let report = report.ok_or_else(|| (Status::Internal, "no explanation".into()));
-                Some(
-                    report.map(|report| Outcome::ControlReply(ControlReply::Key(Box::new(report)))),
-                )
+                Some(report.map(|report| JobEnd::ControlReply(ControlReply::Key(Box::new(report)))))
             }
-            Next::Refuse(failure) => Some(Err(failure)),
+            NextStep::Refuse(failure) => Some(Err(failure)),
         }
     }
 
@@ -555,10 +555,10 @@ impl Stores {
 
 /// The result of a request.
 #[derive(Debug)]
-enum Outcome {
+enum JobEnd {
     ControlReply(ControlReply),
     /// It goes on as a listing.
-    Listing(Box<Listing>),
+    Listing(Box<PendingListing>),
 }
 
 /// Logs a change of a namespace, and its user. Clients make, clear and remove at any rate, so lines

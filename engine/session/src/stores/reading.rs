@@ -6,8 +6,8 @@ use kvrail_store::Cursor;
 
 use super::history::History;
 use super::job::Asker;
-use super::listings::Listing;
-use super::{Shard, Store, Stores};
+use super::listings::PendingListing;
+use super::{Shard, StoreJobs, Stores};
 use crate::failure::Failure;
 use crate::pollers::Pollers;
 use crate::reply::Reply;
@@ -40,7 +40,7 @@ impl Stores {
         call: &StoreCall,
         pollers: &mut Pollers,
     ) -> Vec<Reply> {
-        let Store { listings, shards, history, .. } = &mut self.stores[at];
+        let StoreJobs { listings, shards, history, .. } = &mut self.stores[at];
         let mut replies = Vec::new();
         match failure {
             None => {
@@ -62,7 +62,7 @@ impl Stores {
     pub(super) fn go_on_listing(&mut self, at: usize, pollers: &mut Pollers) -> Vec<Reply> {
         let mut replies = Vec::new();
         let Self { stores, calls, .. } = self;
-        let Store { listings, shards, history, .. } = &mut stores[at];
+        let StoreJobs { listings, shards, history, .. } = &mut stores[at];
         while let Some(mut listing) = listings.next() {
             let (name, ListCursor { member, epoch, page: of, record }) = listing.place();
             let Some(shard) = shards.get(usize::from(member)) else {
@@ -90,7 +90,7 @@ impl Stores {
 }
 
 /// The answer of a listing, as far as it is.
-fn page(listing: Listing, members: usize, history: &History) -> Option<Reply> {
+fn page(listing: PendingListing, members: usize, history: &History) -> Option<Reply> {
     let (asker, page) = listing.end(members, history.position())?;
     Some(Reply::new(asker.session, asker.seq, ControlReply::Blocks(page)))
 }

@@ -16,24 +16,24 @@ pub(super) struct RefusalLog {
 
 /// The log line that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum DueLine {
     Nothing,
     Begins,
     Ends,
 }
 
 impl RefusalLog {
-    fn look(&mut self, refuses: bool, now: Instant) -> Line {
+    fn look(&mut self, refuses: bool, now: Instant) -> DueLine {
         let quiet = self.ended.is_some_and(|ended| now.duration_since(ended) < QUIET);
         if refuses == self.refuses || refuses && quiet {
-            return Line::Nothing;
+            return DueLine::Nothing;
         }
         self.refuses = refuses;
         if refuses {
-            return Line::Begins;
+            return DueLine::Begins;
         }
         self.ended = Some(now);
-        Line::Ends
+        DueLine::Ends
     }
 }
 
@@ -42,15 +42,15 @@ impl RefusalLog {
     /// again.
     pub(super) fn log(&mut self, store: &str, device: &str, status: Option<u16>, now: Instant) {
         match self.look(status.is_some(), now) {
-            Line::Nothing => {}
-            Line::Begins => tracing::error!(
+            DueLine::Nothing => {}
+            DueLine::Begins => tracing::error!(
                 device,
                 status = status.and_then(Status::from_number).map(Status::name),
                 "store {store}: the drive refuses writes: puts and drops are declined, and blocks \
                  that are there are served; writes are tried again every second. See dmesg, \
                  whether its file system is read-only, and its free space (df)"
             ),
-            Line::Ends => tracing::warn!(device, "store {store}: the drive takes writes again"),
+            DueLine::Ends => tracing::warn!(device, "store {store}: the drive takes writes again"),
         }
     }
 }
@@ -59,7 +59,7 @@ impl RefusalLog {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Line, QUIET, RefusalLog};
+    use super::{DueLine, QUIET, RefusalLog};
 
     #[test]
     fn beginning_and_end_are_said_once_and_not_often() {
@@ -67,11 +67,11 @@ mod tests {
         let mut at = |seconds, refuses| log.look(refuses, start + Duration::from_secs(seconds));
         assert_eq!(
             [at(0, false), at(1, true), at(2, true)],
-            [Line::Nothing, Line::Begins, Line::Nothing]
+            [DueLine::Nothing, DueLine::Begins, DueLine::Nothing]
         );
-        assert_eq!([at(3, false), at(4, false)], [Line::Ends, Line::Nothing]);
-        assert_eq!([at(5, true), at(6, false)], [Line::Nothing; 2], "again and again");
-        assert_eq!(at(3 + QUIET.as_secs(), true), Line::Begins);
-        assert_eq!(at(1000, false), Line::Ends);
+        assert_eq!([at(3, false), at(4, false)], [DueLine::Ends, DueLine::Nothing]);
+        assert_eq!([at(5, true), at(6, false)], [DueLine::Nothing; 2], "again and again");
+        assert_eq!(at(3 + QUIET.as_secs(), true), DueLine::Begins);
+        assert_eq!(at(1000, false), DueLine::Ends);
     }
 }

@@ -18,13 +18,13 @@ const ONE_IN_MAX: u32 = 1 << 20;
 
 /// The events.
 #[derive(Debug)]
-pub(super) struct Sample {
+pub(super) struct KeySample {
     kept: VecDeque<(EventInfo, Instant)>,
     /// One key in this number is in it: a power of two.
     one_in: u32,
 }
 
-impl Default for Sample {
+impl Default for KeySample {
     fn default() -> Self {
         Self { kept: VecDeque::new(), one_in: 1 }
     }
@@ -37,7 +37,7 @@ fn is_one_in(one_in: u32, key: u128) -> bool {
     (mixed >> 32) & u128::from(one_in - 1) == 0
 }
 
-impl Sample {
+impl KeySample {
     /// Whether a key is in it.
     pub(super) fn has(&self, key: u128) -> bool {
         is_one_in(self.one_in, key)
@@ -99,7 +99,7 @@ mod tests {
 
     use kvrail_protocol::{EventInfo, EventKind};
 
-    use super::{EVENTS_MAX, ONE_IN_MAX, REACH, Sample};
+    use super::{EVENTS_MAX, KeySample, ONE_IN_MAX, REACH};
 
     fn gone(key: u128, kind: EventKind) -> EventInfo {
         EventInfo { position: 0, uid: 7, key, length: 9, kind, metadata: vec![1; 100] }
@@ -110,7 +110,7 @@ mod tests {
         let now = Instant::now();
         let ways: [fn(u128) -> u128; 3] = [|at| at, |at| at << 64, |at| at * 0x1234_5678_9abc_def1];
         for keys in ways {
-            let mut sample = Sample::default();
+            let mut sample = KeySample::default();
             let events = 5 * EVENTS_MAX as u128;
             (0..events).for_each(|at| sample.keep(&gone(keys(at), EventKind::Evicted), now));
             assert_eq!(sample.one_in(), 8, "5 / 8 of the room");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_remembered_and_no_more() {
-        let (mut sample, begin) = (Sample::default(), Instant::now());
+        let (mut sample, begin) = (KeySample::default(), Instant::now());
         sample.keep(&gone(1, EventKind::Dropped), begin);
         sample.keep(&gone(2, EventKind::Dropped), begin + REACH - Duration::from_secs(1));
         assert!(sample.latest(|event| event.key == 1).is_some());
@@ -138,7 +138,7 @@ mod tests {
     /// The room is bounded, and the report says how far it reaches.
     #[test]
     fn one_key_that_goes_again_and_again_fills_it_and_is_no_loop() {
-        let (mut sample, now) = (Sample::default(), Instant::now());
+        let (mut sample, now) = (KeySample::default(), Instant::now());
         for _ in 0..3 * EVENTS_MAX {
             sample.keep(&gone(0, EventKind::Dropped), now);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvrail_memory::{MemoryError, Region};
 use kvrail_ring::{DeviceIndex, PresenceWriter};
-use kvrail_store::{Config, PoolRule, Sizing, Start};
+use kvrail_store::{PoolRule, Sizing, Start, StoreConfig};
 
 /// A volume that is a store.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct ServedShard {
     /// Its device.
     pub device: DeviceIndex,
     /// Its sizes.
-    pub config: Config,
+    pub config: StoreConfig,
     /// Its pools.
     pub pools: Vec<PoolRule>,
     /// How it begins when its device is back after it was gone.

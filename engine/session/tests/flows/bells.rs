@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvrail_client::{Client, Queue, Request, Status, Volume};
 use kvrail_device::FaultPlan;
 use kvrail_memory::{MemoryError, Region, Sealing};
-use kvrail_protocol::{ControlReply, ControlRequest, SidecarMessage, Waker};
+use kvrail_protocol::{ClientWaker, ControlReply, ControlRequest, SidecarMessage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ fn watch(bell: &OwnedFd, stop: &AtomicBool) {
     }
 }
 
-fn waker(client: &Client) -> Waker {
+fn waker(client: &Client) -> ClientWaker {
     let mine = client.session().0;
     let report = client.status().unwrap();
     report.sessions.iter().find(|session| session.id == mine).unwrap().woken_by
@@ -50,7 +50,7 @@ fn a_client_that_is_dear_to_wake_is_woken_by_the_ringer_and_so_is_its_user() {
     let dear = Client::attach(sidecar.socket()).unwrap();
     let volume = dear.volume("kv").unwrap();
     let mut queue = dear.open_queue(8).unwrap();
-    assert_eq!(waker(&dear), Waker::Poller);
+    assert_eq!(waker(&dear), ClientWaker::Poller);
     let stop = AtomicBool::new(false);
     let bell = queue.wait_fd().try_clone_to_owned().unwrap();
     std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ fn a_client_that_is_dear_to_wake_is_woken_by_the_ringer_and_so_is_its_user() {
         eventually("the ringer wakes it", || {
             sleep_once(&mut queue, &volume);
             std::thread::sleep(Duration::from_millis(5)); // they all wait again
-            waker(&dear) == Waker::Ringer
+            waker(&dear) == ClientWaker::Ringer
         });
         (0..5).for_each(|_| sleep_once(&mut queue, &volume));
         stop.store(true, Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn a_client_that_is_dear_to_wake_is_woken_by_the_ringer_and_so_is_its_user() {
     drop((queue, dear));
     let back = Client::attach(sidecar.socket()).unwrap();
     let mut queue = back.open_queue(8).unwrap();
-    assert_eq!(waker(&back), Waker::Ringer, "to attach again is no way back");
+    assert_eq!(waker(&back), ClientWaker::Ringer, "to attach again is no way back");
     (0..100).for_each(|_| sleep_once(&mut queue, &volume_of(&back)));
 }
 

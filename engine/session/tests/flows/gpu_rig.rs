@@ -8,9 +8,9 @@ use std::time::Duration;
 use kvrail_client::{Client, GpuCache, GpuMemory, GpuRegion, Queue, Request, Status, Volume};
 use kvrail_device::FaultPlan;
 use kvrail_gpu::{
-    BatchPool, Bridge, DirectGpu, DirectPath, EmulatedGpu, Fragment, Gpu, GpuControl, GpuHandle,
-    GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice, OwnMemory, Port, PortOptions,
-    Route, Staging, StagingOptions,
+    BatchPool, Bridge, CopyRoute, DirectGpu, DirectPath, EmulatedGpu, Fragment, Gpu, GpuControl,
+    GpuHandle, GpuPollerHandle, GpuSeat, GpuSetup, Health, MechanismChoice, OwnMemory, Port,
+    PortOptions, Staging, StagingOptions,
 };
 use kvrail_protocol::{GpuMechanism, GpuRoute};
 use kvrail_ring::{Doorbell, ThreadWaker};
@@ -57,8 +57,8 @@ impl Station {
         let directory = tempfile::tempdir().unwrap();
         let gpu = EmulatedGpu::new(0, DirectPath::Direct);
         let route = match way {
-            Way::Staged => Route::Staged,
-            Way::Direct => Route::Direct(file(&gpu, directory.path())),
+            Way::Staged => CopyRoute::Staged,
+            Way::Direct => CopyRoute::Direct(file(&gpu, directory.path())),
         };
         let batches = (way == Way::Direct)
             .then(|| BatchPool::new(gpu.direct().unwrap(), DirectPath::Direct).unwrap());

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_device::DeviceError;
 use kvrail_memory::{Pinned, load, store};
-use kvrail_poller::{Command, LaneSeat, Mailbox, Notice, PollerStats, SessionSlot, Tracer};
-use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, Ring, Status};
+use kvrail_poller::{LaneSeat, Mailbox, Notice, PollerCommand, PollerStats, SessionSlot, Tracer};
+use kvrail_ring::{Completion, Geometry, Opcode, RegionId, Request, RingBell, Status};
 
 use crate::shards::Shard;
 
@@ -77,7 +77,7 @@ pub(crate) struct FakePoller {
     pub(crate) lanes: Vec<(SessionSlot, Box<LaneSeat>)>,
     pub(crate) regions: HashMap<(SessionSlot, RegionId), Arc<dyn Pinned>>,
     pub(crate) held: Vec<(SessionSlot, u32, Request)>,
-    pub(crate) owed: Vec<Command>,
+    pub(crate) owed: Vec<PollerCommand>,
     /// Of slow requests.
     pub(crate) tracer: Option<Box<Tracer>>,
     pub(crate) draining: bool,
@@ -112,28 +112,28 @@ impl FakePoller {
     }
 
     /// Returns whether to stop.
-    fn handle(&mut self, command: Command) -> bool {
+    fn handle(&mut self, command: PollerCommand) -> bool {
         let hold = self.switches.hold_detach.is_on();
         match command {
-            Command::Store(device, mut call) => {
+            PollerCommand::Store(device, mut call) => {
                 if let Some(shard) = &self.shard {
                     shard.lock().unwrap().answer(&mut call);
                 }
                 self.mailbox.post(Notice::Store(device, call));
             }
-            Command::AddLane(slot, seat) => {
+            PollerCommand::AddLane(slot, seat) => {
                 let queue = seat.queue;
                 self.lanes.push((slot, seat));
                 self.mailbox.post(Notice::LaneAdded(slot, queue));
             }
-            Command::CloseLane(slot, queue) => {
+            PollerCommand::CloseLane(slot, queue) => {
                 if self.held.iter().any(|held| held.0 == slot && held.1 == queue) {
-                    self.owed.push(Command::CloseLane(slot, queue));
+                    self.owed.push(PollerCommand::CloseLane(slot, queue));
                 } else {
                     self.give_back(slot, Some(queue));
                 }
             }
-            Command::Attach { session, region, memory, .. } => {
+            PollerCommand::Attach { session, region, memory, .. } => {
                 let refuse = self.index == 1 && self.switches.refuse_attach.is_on();
                 let outcome = if refuse {
                     Err(DeviceError::Register {
@@ -149,26 +149,30 @@ impl FakePoller {
                 };
                 self.mailbox.post(Notice::Attached(session, region, outcome));
             }
-            Command::AttachRemote { .. } => panic!("the session room attaches arenas only"),
-            Command::Detach(slot, region) if hold => self.owed.push(Command::Detach(slot, region)),
-            Command::Detach(slot, region) => self.forget(slot, region),
-            Command::CloseSession(slot) if hold => self.owed.push(Command::CloseSession(slot)),
-            Command::CloseSession(slot) => self.close(slot),
-            Command::Drain => {
+            PollerCommand::AttachRemote { .. } => panic!("the session room attaches arenas only"),
+            PollerCommand::Detach(slot, region) if hold => {
+                self.owed.push(PollerCommand::Detach(slot, region))
+            }
+            PollerCommand::Detach(slot, region) => self.forget(slot, region),
+            PollerCommand::CloseSession(slot) if hold => {
+                self.owed.push(PollerCommand::CloseSession(slot))
+            }
+            PollerCommand::CloseSession(slot) => self.close(slot),
+            PollerCommand::Drain => {
                 self.draining = true;
                 if self.switches.hold_drain.is_on() || !self.held.is_empty() {
-                    self.owed.push(Command::Drain);
+                    self.owed.push(PollerCommand::Drain);
                 } else {
                     self.mailbox.post(Notice::Drained);
                 }
             }
-            Command::Replace(..) => unreachable!("no device comes back here"),
-            Command::Trace(with) => {
+            PollerCommand::Replace(..) => unreachable!("no device comes back here"),
+            PollerCommand::Trace(with) => {
                 if let Some(before) = self.tracer.replace(with) {
                     self.mailbox.post(Notice::Traced(before));
                 }
             }
-            Command::Stop => return true,
+            PollerCommand::Stop => return true,
         }
         false
     }
@@ -238,7 +242,7 @@ impl FakePoller {
             let Some((_, seat)) = lane else { continue };
             seat.lane.complete(completion);
             self.switches.completed.add();
-            if seat.lane.publish() == Ring::Now {
+            if seat.lane.publish() == RingBell::Now {
                 let _rung = seat.bell.ring();
             }
         }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvrail_poller::{Permit, SessionSlot, SpaceRecord, StoreAsk, StoreCall};
 use kvrail_store::{
-    Begun, Config, Durability, Expect, Hint, Identity, Key, Members, Memory, Now, Outcome, Phase,
-    Pool, Put, SpaceId, Start, Status, Store, Task, Verb,
+    Begun, Durability, Expect, Hint, Key, MemberTask, Members, Now, Outcome, Phase, Pool, Put,
+    SpaceId, Start, Status, Store, StoreConfig, StoreIdentity, TaskMemory, Verb,
 };
 use kvrail_volume::{StoreMember, StoreShape};
 
@@ -21,10 +21,10 @@ pub(crate) fn medium() -> Medium {
     Arc::new(Mutex::new(vec![0; usize::try_from(AREA).unwrap()]))
 }
 
-pub(crate) fn config() -> Config {
+pub(crate) fn config() -> StoreConfig {
     let member = StoreMember { area_bytes: AREA, logical_block: 512, spaces: SPACES };
     let shape = StoreShape { segment_bytes: 64 << 10, block_mean: 4096 };
-    Config { puts: 4, writes: 4, holds: 4, images: 4, ..shape.config(member, 65) }
+    StoreConfig { puts: 4, writes: 4, holds: 4, images: 4, ..shape.config(member, 65) }
 }
 
 pub(crate) fn open(member: u16) -> Start {
@@ -61,7 +61,7 @@ impl Shard {
     /// Opens what is on a medium, or makes a store there.
     pub(crate) fn start(medium: &Medium, member: u16) -> Self {
         let blank = medium.lock().unwrap_or_else(PoisonError::into_inner)[0] == 0;
-        let identity = Identity {
+        let identity = StoreIdentity {
             volume: VOLUME,
             instance: u128::from(member) + 1,
             seed: 5,
@@ -92,8 +92,8 @@ impl Shard {
         }
     }
 
-    fn perform(&mut self, task: &Task) {
-        let Memory::Pool { buffer, at } = task.memory else { return };
+    fn perform(&mut self, task: &MemberTask) {
+        let TaskMemory::Pool { buffer, at } = task.memory else { return };
         let [length, place] =
             [task.length, task.offset].map(|number| usize::try_from(number).unwrap());
         let mut medium = self.medium.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,13 +11,13 @@ use kvrail_device::{
     Description, Device, FaultPlan, MonotonicClock, SimControl, SimDevice, SimOptions,
 };
 use kvrail_poller::{
-    Budget, CpuBinding, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Setup,
+    CpuBinding, DeviceBudget, InFlightBytes, Mailbox, PollerHandle, PollerStats, Route, Setup,
 };
 use kvrail_protocol::{SpinHints, StoreInfo, VolumeContent, VolumeInfo};
 use kvrail_ring::{DeviceIndex, Doorbell, Epoch, Geometry, PollerIndex, VolumeId};
 use kvrail_session::{
-    Access, Identity, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard,
-    ServedStore, Server, ServerConfig, ServerError, ServerHandle, Stopped, server_handle,
+    Access, Limits, NumaPolicy, PagePolicy, Patience, Policy, Porter, ServedShard, ServedStore,
+    Server, ServerConfig, ServerError, ServerHandle, SidecarIdentity, Stopped, server_handle,
 };
 use tempfile::TempDir;
 
@@ -95,7 +95,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
             patience: Patience::default(),
         },
         numa: NumaPolicy::Anywhere,
-        identity: Identity { epoch: Epoch(7), version: "kvrail-test 1".into() },
+        identity: SidecarIdentity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
         gpus: vec![],
@@ -169,7 +169,7 @@ pub(crate) fn real_pollers<D: Device + Send + 'static>(
     let route = Route { geometry: geometry(), members };
     let mut controls = Vec::new();
     let mut start = |(index, members): (u16, &[u16])| {
-        let budget = Budget { operations: 32, bytes: InFlightBytes::Fixed(8 << 20) };
+        let budget = DeviceBudget { operations: 32, bytes: InFlightBytes::Fixed(8 << 20) };
         let setup = Setup {
             routes: vec![route.clone()],
             devices: members.iter().copied().map(DeviceIndex).collect(),

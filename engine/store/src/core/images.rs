@@ -3,7 +3,7 @@
 use super::{Core, Image, Writing, small};
 use crate::format::{PAGE_BYTES, SPACE_BYTES};
 use crate::refusal::Try;
-use crate::task::{Memory, Origin, Outcome, Task, TaskId, Urgency, Verb};
+use crate::task::{MemberTask, Origin, Outcome, TaskId, TaskMemory, Urgency, Verb};
 
 /// Attempts of a write that a request waits for and on which no acknowledged data depends.
 const TRIES: u8 = 3;
@@ -23,12 +23,12 @@ impl Core {
         length: usize,
         fill: impl FnOnce(&Self, &mut [u8]),
     ) {
-        let task = Task {
+        let task = MemberTask {
             id: TaskId::new(Origin::Image, 0),
             verb,
             offset,
             length: length as u64,
-            memory: Memory::None,
+            memory: TaskMemory::None,
             urgency: Urgency::Background,
         };
         let slot = self
@@ -42,7 +42,7 @@ impl Core {
         let writing = self.images.get_mut(slot);
         writing.task.id = TaskId::new(Origin::Image, slot);
         let buffer = self.config.buffers + small(slot);
-        writing.task.memory = Memory::Pool { buffer, at: 0 };
+        writing.task.memory = TaskMemory::Pool { buffer, at: 0 };
         self.tasks.push(writing.task);
         self.spend(self.pool_of(image), length as u64);
     }

@@ -3,8 +3,8 @@
 
 use super::Core;
 use crate::entry::Entry;
-use crate::hint::{Class, Hint, Priority};
-use crate::holds::Held;
+use crate::hint::{Hint, Priority, WorthClass};
+use crate::holds::HeldBlock;
 use crate::index::Position;
 use crate::key::Key;
 use crate::pools::POOL_SEGMENTS_MIN;
@@ -19,7 +19,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn use_block(&mut self, position: Position, entry: &Entry, segment: u32) {
         self.worth.clock.count(entry.length());
-        if entry.class() == Class::Over {
+        if entry.class() == WorthClass::Over {
             return;
         }
         let age = self.worth.clock.age(entry.stamp());
@@ -51,19 +51,19 @@ impl Core {
 
     /// The class of a block with a hint. Its end is noted; where there is no room for that, the
     /// block is worth no more than others.
-    pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> Class {
+    pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> WorthClass {
         // Of an older put.
         self.forget_end(number, key.lo());
         if hint.until == 0 || hint.is_over(self.now.unix) {
-            return if hint.until == 0 { Class::Of(hint.priority) } else { Class::Over };
+            return if hint.until == 0 { WorthClass::Of(hint.priority) } else { WorthClass::Over };
         }
-        let block = Held { number, lo: key.lo(), pool: 0, bytes: 0 };
+        let block = HeldBlock { number, lo: key.lo(), pool: 0, bytes: 0 };
         if self.ends.take(block, 0, hint.until.into(), u64::MAX) {
-            return Class::Of(hint.priority);
+            return WorthClass::Of(hint.priority);
         }
         self.stats.hints_refused += 1;
         let low = hint.priority == Priority::Low;
-        Class::Of(if low { Priority::Low } else { Priority::Normal })
+        WorthClass::Of(if low { Priority::Low } else { Priority::Normal })
     }
 
     /// The end of a block's hint is not needed any more.
@@ -80,7 +80,7 @@ impl Core {
             let is_it = |entry: &Entry| entry.is_low(lo, number) && entry.is_there();
             let Some(position) = index.place_of(index.hash(number, lo), is_it) else { return };
             let entry = index.get(position);
-            let over = entry.with_class(Class::Over).with_stamp(worth.clock.stamp(AGE_MAX));
+            let over = entry.with_class(WorthClass::Over).with_stamp(worth.clock.stamp(AGE_MAX));
             let segment = geometry.segment_of(entry.place());
             segments.use_again(segment, worth.clock.weigh(&entry), worth.clock.weigh(&over));
             index.update(position, over);
@@ -88,9 +88,9 @@ impl Core {
     }
 
     /// The block at a position, as holds name it.
-    pub(crate) fn to_hold(&self, position: Position) -> Held {
+    pub(crate) fn to_hold(&self, position: Position) -> HeldBlock {
         let entry = self.index.get(position);
-        Held {
+        HeldBlock {
             number: entry.number(),
             lo: entry.lo(),
             pool: self.segments.pool(self.geometry.segment_of(entry.place())),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::Store;
-use crate::config::{Budget, Config, Discard, Times};
+use crate::config::{Budget, Discard, StoreConfig, Times};
 use crate::core::Now;
 use crate::hint::{Hint, Priority};
 use crate::key::Key;
@@ -13,9 +13,9 @@ use crate::members::Members;
 use crate::request::{
     Begun, Chain, DeclineReason, Durability, Extent, Get, Got, Put, SpaceId, Status,
 };
-use crate::segments::State;
-use crate::start::{Identity, Start};
-use crate::task::{Memory, Outcome, Pool, Task, Verb};
+use crate::segments::SegmentState;
+use crate::start::{Start, StoreIdentity};
+use crate::task::{MemberTask, Outcome, Pool, TaskMemory, Verb};
 
 const SEGMENT: u64 = 64 << 10;
 const SEGMENTS: u64 = 20;
@@ -54,7 +54,7 @@ impl Plain {
 
 /// Results of the last survey, in ticks.
 #[derive(Clone, Copy, Debug)]
-struct Survey {
+struct SurveyTicks {
     cold: u64,
     cut: u64,
     coldest: Option<(u32, u64)>,
@@ -71,7 +71,7 @@ struct Victim {
     steps: u32,
 }
 
-struct Model {
+struct PlainModel {
     store: Store,
     buffers: Buffers,
     medium: Vec<u8>,
@@ -84,7 +84,7 @@ struct Model {
     used: u64,
     uses: u64,
     gap: f64,
-    survey: Option<Survey>,
+    survey: Option<SurveyTicks>,
     /// Ages of the segments seen by the survey under way.
     seen: Vec<(u64, u32)>,
     victim: Option<Victim>,
@@ -94,8 +94,8 @@ struct Model {
     decisions: [u64; 4],
 }
 
-fn config() -> Config {
-    Config {
+fn config() -> StoreConfig {
+    StoreConfig {
         area_bytes: 256 * 1024 + SEGMENTS * SEGMENT + 4096,
         logical_block: 512,
         segment_bytes: SEGMENT,
@@ -115,13 +115,13 @@ fn config() -> Config {
     }
 }
 
-impl Model {
+impl PlainModel {
     fn new(seed: u64) -> Self {
         let config = config();
         let mut store = Store::new(&config).unwrap();
         let large = vec![vec![0; config.buffer_bytes as usize]; config.buffers.into()];
         let small = vec![vec![0; 8192]; config.images.into()];
-        let identity = Identity {
+        let identity = StoreIdentity {
             volume: 1,
             instance: seed.into(),
             seed: u128::from(seed) << 64 | 99,
@@ -174,10 +174,10 @@ impl Model {
         keys.filter(|key| self.segment_of(*key) == Some(segment)).collect()
     }
 
-    fn execute(&mut self, task: &Task) {
+    fn execute(&mut self, task: &MemberTask) {
         let at = usize::try_from(task.offset).unwrap();
         let length = usize::try_from(task.length).unwrap();
-        let Memory::Pool { buffer, at: from } = task.memory else { return };
+        let TaskMemory::Pool { buffer, at: from } = task.memory else { return };
         let memory = &mut self.buffers.0[usize::from(buffer)][from as usize..][..length];
         match task.verb {
             Verb::Read => memory.copy_from_slice(&self.medium[at..at + length]),
@@ -188,7 +188,7 @@ impl Model {
     /// One step of the store, with all tasks that it issues.
     fn turn(&mut self) {
         self.now.ns += 1_000_000;
-        let states = |store: &Store| -> Vec<State> {
+        let states = |store: &Store| -> Vec<SegmentState> {
             let segments = &store.core.segments;
             (0..segments.count()).map(|segment| segments.state(segment)).collect()
         };
@@ -224,8 +224,10 @@ impl Model {
     }
 
     /// Whether a victim was chosen, or is done with.
-    fn look(&mut self, before: &[State], after: &[State]) {
-        let is = |states: &[State], segment: u32| states[segment as usize] == State::Victim;
+    fn look(&mut self, before: &[SegmentState], after: &[SegmentState]) {
+        let is = |states: &[SegmentState], segment: u32| {
+            states[segment as usize] == SegmentState::Victim
+        };
         for segment in 0..self.store.core.segments.count() {
             if !is(before, segment) && is(after, segment) {
                 let epoch = self.store.core.segments.epoch(segment);
@@ -295,14 +297,14 @@ impl Model {
     }
 
     /// Follows a survey: ages of the segments that were looked at in this step.
-    fn follow(&mut self, at: Option<u32>, before: &[State], after: &[State]) {
+    fn follow(&mut self, at: Option<u32>, before: &[SegmentState], after: &[SegmentState]) {
         let now = self.store.core.worth.survey_at();
         let count = self.store.core.segments.count();
         if at.is_none() && now.is_none() {
             return;
         }
         for segment in at.unwrap_or(0)..now.unwrap_or(count) {
-            let sealed = |states: &[State]| states[segment as usize] == State::Sealed;
+            let sealed = |states: &[SegmentState]| states[segment as usize] == SegmentState::Sealed;
             if sealed(before) && sealed(after) {
                 let blocks = self.blocks_of(segment);
                 let sum: u64 = blocks.iter().map(|key| self.there[key].weight(1)).sum();
@@ -338,7 +340,7 @@ impl Model {
             let off = plain.abs_diff(tallied);
             assert!(off <= plain / 4 + 1, "{tallied} is tallied, {plain} it is: {seen:?}");
         }
-        self.survey = Some(Survey { cold, cut, coldest });
+        self.survey = Some(SurveyTicks { cold, cut, coldest });
         self.decisions[2] += 1;
     }
 
@@ -435,7 +437,7 @@ impl Model {
 fn each_decision_is_that_of_the_plain_model() {
     let mut all = [0; 4];
     for seed in 1..=4 {
-        let mut model = Model::new(seed);
+        let mut model = PlainModel::new(seed);
         let mut rng = fastrand::Rng::with_seed(seed);
         for request in 0..2500_u64 {
             let hot = request / 600 * 150;

@@ -2,8 +2,8 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_store::{
-    Begun, Chain, DeclineReason, DropKey, Durability, Extent, Get, Got, Hint, Hold, Phase, Place,
-    Priority, Put, Reply, Status, check,
+    Begun, Chain, DeclineReason, DropKey, Durability, Extent, Get, Got, Hint, Hold, Phase,
+    PlaceKind, Priority, Put, Reply, Status, check,
 };
 
 use crate::model::Now;
@@ -138,7 +138,7 @@ impl World {
 
     pub(crate) fn drop_key(&mut self, space: u16, key: u64, durable: bool) {
         let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
-        if !self.store.has_place(2, Place::Drop) {
+        if !self.store.has_place(2, PlaceKind::Drop) {
             return;
         }
         let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable });

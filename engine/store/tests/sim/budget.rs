@@ -1,7 +1,7 @@
 //! The write budget: no mix of puts, moves and restarts exceeds it; a repeated put is admitted;
 //! every decline has its reason.
 
-use kvrail_store::{Budget, Config, DeclineReason, Status};
+use kvrail_store::{Budget, DeclineReason, Status, StoreConfig};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -15,8 +15,8 @@ const OWED: i64 = 64 * 1024;
 /// Bytes that may be written in a second.
 const RATE: u64 = 300_000;
 
-fn budgeted(segments: u64, rate: u64) -> Config {
-    Config { budget: Budget::BytesPerDay(rate * DAY_S), ..small(segments, 512) }
+fn budgeted(segments: u64, rate: u64) -> StoreConfig {
+    StoreConfig { budget: Budget::BytesPerDay(rate * DAY_S), ..small(segments, 512) }
 }
 
 /// The most that was written in any window, beyond what its time allows.
@@ -199,7 +199,7 @@ fn heads_get_in_before_tails() {
 fn a_full_index_ends_the_filling_as_a_full_ring_does() {
     each_seed("full index", 4, |seed| {
         // Some 100 of these blocks fill the index, and a fifth of the ring.
-        let config = Config { block_mean: 16 << 10, ..budgeted(20, 0) };
+        let config = StoreConfig { block_mean: 16 << 10, ..budgeted(20, 0) };
         let mut world = World::new(seed, config);
         let mut declined = 0;
         for key in 0..2000 {

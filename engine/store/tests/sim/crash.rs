@@ -1,6 +1,6 @@
 //! Life, crashes, and what is found after them.
 
-use kvrail_store::{Config, Discard};
+use kvrail_store::{Discard, StoreConfig};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -29,7 +29,7 @@ fn model() {
 fn life(seed: u64, segments: u64, keys: u64, acts: u32) -> World {
     let block = if seed.is_multiple_of(2) { 512 } else { 4096 };
     let discard = if seed.is_multiple_of(3) { Discard::Off } else { Discard::Segments };
-    let mut world = World::new(seed, Config { discard, ..small(segments, block) });
+    let mut world = World::new(seed, StoreConfig { discard, ..small(segments, block) });
     for _ in 0..3 {
         for _ in 0..world.rng.u32(1..acts) {
             world.act(keys);

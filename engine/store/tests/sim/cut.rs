@@ -1,6 +1,6 @@
 //! A cut after every single write of a fixed life, and after every write of the recovery behind it.
 
-use kvrail_store::{Config, Hold, Phase, PoolLimits, Status, Times};
+use kvrail_store::{Hold, Phase, PoolLimits, Status, StoreConfig, Times};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -195,7 +195,7 @@ fn put_again(world: &mut World) {
 fn reclaim_second(again: Again, until: u64) -> (World, bool) {
     // Each page is written at once: no drop shares the page of a moved block.
     let times = Times { page: 0, ..Times::default() };
-    let mut world = World::new(3, Config { times, ..small(9, 512) });
+    let mut world = World::new(3, StoreConfig { times, ..small(9, 512) });
     let last = two_segments(&mut world, |world| {
         world.drop_key(0, TWICE, true);
         world.run_until("dropped", World::is_idle);

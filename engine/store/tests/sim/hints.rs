@@ -1,6 +1,6 @@
 //! A put's hint affects the block's worth, and only until the hint's end.
 
-use kvrail_store::{Class, Explained, Hint, Priority};
+use kvrail_store::{Explained, Hint, Priority, WorthClass};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -22,7 +22,7 @@ fn turn(world: &mut World, cold: &mut u64, laps: u64) {
     }
 }
 
-fn class(world: &mut World, key: u64) -> Option<Class> {
+fn class(world: &mut World, key: u64) -> Option<WorthClass> {
     let (id, time) = (world.id(0), world.time());
     match world.store.explain(id, World::key(key), time) {
         Explained::There(block) => Some(block.class),
@@ -106,7 +106,7 @@ fn no_hint_outlives_its_time() {
             let class = class(&mut world, key);
             // Over a restart they may have gone already.
             let gone = seed % 3 == 1 && class.is_none();
-            assert!(gone || class == Some(Class::Over), "key {key}: {class:?}");
+            assert!(gone || class == Some(WorthClass::Over), "key {key}: {class:?}");
         }
         // They are used as nothing else is, and yet they go first.
         for _ in 0..40 {
@@ -130,7 +130,7 @@ fn a_hint_goes_with_its_block() {
     world.run_until("dropped", World::is_idle);
     put(&mut world, 1, Priority::High, now + 300);
     world.wait(40_000_000_000);
-    assert_eq!(class(&mut world, 1), Some(Class::Of(Priority::High)));
+    assert_eq!(class(&mut world, 1), Some(WorthClass::Of(Priority::High)));
 }
 
 /// Where there is no room for another end, the hint counts for nothing, and is counted.
@@ -145,9 +145,9 @@ fn hints_that_end_are_bounded() {
         key += 1;
     }
     assert!(key > 4, "{key}");
-    assert_eq!(class(&mut world, key - 1), Some(Class::Of(Priority::Normal)));
+    assert_eq!(class(&mut world, key - 1), Some(WorthClass::Of(Priority::Normal)));
     put(&mut world, key, Priority::High, 0);
-    assert_eq!(class(&mut world, key), Some(Class::Of(Priority::High)), "it needs no room");
+    assert_eq!(class(&mut world, key), Some(WorthClass::Of(Priority::High)), "it needs no room");
     // Its record has the end nevertheless: after that it does not move.
     world.wait(301_000_000_000);
     let mut cold = 1000;

@@ -1,6 +1,6 @@
 //! The course of a world: rest, cuts, starts.
 
-use kvrail_store::{Expect, Found, Hold, Members, Phase, Start, Store, Verb};
+use kvrail_store::{Expect, FoundKeys, Hold, Members, Phase, Start, Store, Verb};
 
 use crate::drive::Cut;
 use crate::ledger::Ledger;
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Holds what a lookup finds of these keys, for owner 1, as long as it may.
-    pub(crate) fn hold(&mut self, space: u16, first: u64, count: u64) -> Found {
+    pub(crate) fn hold(&mut self, space: u16, first: u64, count: u64) -> FoundKeys {
         let keys: Vec<u64> = (first..first + count).map(|key| Self::key(key).lo()).collect();
         let (id, time) = (self.id(space), self.time());
         self.store.lookup(id, 1, &keys, Hold::For(u64::MAX), time).unwrap()

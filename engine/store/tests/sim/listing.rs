@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use kvrail_store::{
-    Begun, Class, Cursor, DeclineReason, DropKey, Durability, Explained, Extent, Get, Got, Key,
-    Listed, Phase, Priority, Reply, Status,
+    Begun, Cursor, DeclineReason, DropKey, Durability, Explained, Extent, Get, Got, Key, Listed,
+    Phase, Priority, Reply, Status, WorthClass,
 };
 
 use crate::drive::Cut;
@@ -242,7 +242,7 @@ fn keys_are_explained() {
     world.hold(0, 7, 1);
     let held = world.now + 60_000_000_000;
     let Explained::There(block) = explain(&mut world) else { panic!("it is there") };
-    assert_eq!((block.length, block.class), (900, Class::Of(Priority::Normal)));
+    assert_eq!((block.length, block.class), (900, WorthClass::Of(Priority::Normal)));
     assert_eq!((block.held_until, block.suspect), (Some(held), false));
     assert!(block.offset < world.config.area_bytes && block.epoch > 0);
     assert!(world.store.suspect(id, key, block.check) && !world.store.suspect(id, key, 1));

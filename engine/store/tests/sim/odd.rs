@@ -1,14 +1,14 @@
 //! Lengths of every kind.
 
-use kvrail_store::{Config, Extent, Fault, Get, Got, Sizing, Status};
+use kvrail_store::{Extent, Fault, Get, Got, Sizing, Status, StoreConfig};
 
 use crate::drive::Cut;
 use crate::each_seed;
 use crate::world::{World, small};
 
-fn large(logical_block: u32) -> Config {
+fn large(logical_block: u32) -> StoreConfig {
     let segment_bytes = 4 << 20;
-    Config {
+    StoreConfig {
         segment_bytes,
         area_bytes: (1 << 20) + 10 * segment_bytes,
         block_mean: 64 << 10,
@@ -100,7 +100,7 @@ fn parts_appear_together() {
 /// Sizes of a store with the configuration of `kvrail serve`.
 #[test]
 fn sizes() {
-    let config = |block_mean: u32| Config {
+    let config = |block_mean: u32| StoreConfig {
         area_bytes: 1_000_000_000_000,
         logical_block: 4096,
         segment_bytes: 256 << 20,

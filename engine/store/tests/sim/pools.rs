@@ -1,7 +1,7 @@
 //! Several pools in one store: each keeps its blocks, and what was dropped stays away.
 
 use kvrail_store::{
-    Budget, Config, Hold, Phase, PoolLimits, PoolRule, PoolView, StartError, Status,
+    Budget, Hold, Phase, PoolLimits, PoolRule, PoolView, StartError, Status, StoreConfig,
 };
 
 use crate::crash::crash_and_verify;
@@ -365,7 +365,7 @@ fn hot_blocks_stay_in_their_pool() {
 #[test]
 fn a_flood_uses_up_no_other_budget() {
     let budget = Budget::BytesPerDay(200_000 * 86_400);
-    let config = Config { budget, ..small(40, 512) };
+    let config = StoreConfig { budget, ..small(40, 512) };
     let rules = vec![rule("one", "space 1", (20, 40))];
     let mut world = World::with_pools(8, config, rules);
     let mut next = 1000;
@@ -404,7 +404,7 @@ fn a_flood_uses_up_no_other_budget() {
 #[test]
 fn small_blocks_crowd_their_own_pool() {
     each_seed("small blocks", 6, |seed| {
-        let config = Config { block_mean: 4096, ..small(24, 512) };
+        let config = StoreConfig { block_mean: 4096, ..small(24, 512) };
         let rules = vec![rule("one", "space 1", (10, 12))];
         let mut world = World::with_pools(seed, config, rules);
         (0..90).for_each(|key| put(&mut world, 1, key, 3900));

@@ -1,6 +1,6 @@
 //! Rings that go round: reads, holds and drops while segments are used again.
 
-use kvrail_store::{Config, DeclineReason, Hold, Phase, Status};
+use kvrail_store::{DeclineReason, Hold, Phase, Status, StoreConfig};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -127,7 +127,7 @@ fn held_blocks_are_moved() {
 #[test]
 fn segments_of_held_blocks_stay() {
     each_seed("held", 6, |seed| {
-        let config = Config { holds: 256, owner_holds: 256, ..small(30, 512) };
+        let config = StoreConfig { holds: 256, owner_holds: 256, ..small(30, 512) };
         let mut world = World::new(seed, config);
         // Seven of 32 segments may be held, and 14 of these blocks lie in each.
         let mut held = Vec::new();
@@ -291,7 +291,7 @@ fn a_ring_of_hot_blocks_goes_on() {
 #[test]
 fn full() {
     each_seed("full", 6, |seed| {
-        let config = Config { block_mean: 16 << 10, ..small(12, 512) };
+        let config = StoreConfig { block_mean: 16 << 10, ..small(12, 512) };
         let mut world = World::new(seed, config);
         let mut declined = 0;
         for key in 0..900 {
@@ -324,7 +324,7 @@ fn an_index_that_is_full_before_the_first_segment_is() {
         // 39 blocks of 512 bytes fill the index; a segment takes more than 100.
         let segments = 6 + 4 * (seed % 4);
         let block_mean = u32::try_from(segments * 64 * 1024 / 32).unwrap();
-        let mut world = World::new(seed, Config { block_mean, ..small(segments, 512) });
+        let mut world = World::new(seed, StoreConfig { block_mean, ..small(segments, 512) });
         for key in 0..600 {
             let mut tries = 0;
             while world.put_length(0, key, false, 500, 1).is_some() {

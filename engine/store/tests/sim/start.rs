@@ -1,7 +1,7 @@
 //! Starts: what is refused, what is taken, and what a member that was away may not bring back.
 
 use kvrail_store::{
-    Begun, Config, Expect, Fault, Members, Phase, Start, StartError, Status, SuperError,
+    Begun, Expect, Fault, Members, Phase, Start, StartError, Status, StoreConfig, SuperError,
 };
 
 use crate::drive::Cut;
@@ -194,7 +194,7 @@ fn clear_survives_the_loss_of_either_copy() {
 #[test]
 fn recovery_reads_little_more_than_the_summaries() {
     let segment_bytes = 1 << 20;
-    let config = Config {
+    let config = StoreConfig {
         segment_bytes,
         area_bytes: (1 << 20) + 24 * segment_bytes,
         block_mean: 16 << 10,
@@ -227,7 +227,7 @@ fn recovery_reads_little_more_than_the_summaries() {
 fn damaged_pages_in_a_row_hide_none_behind_them() {
     let segment_bytes = 256 << 10;
     let area_bytes = (1 << 20) + 8 * segment_bytes;
-    let config = Config { segment_bytes, area_bytes, ..small(8, 512) };
+    let config = StoreConfig { segment_bytes, area_bytes, ..small(8, 512) };
     let after = |damaged: usize| {
         let mut world = World::new(9, config);
         for key in 0..40 {

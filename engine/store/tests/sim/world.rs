@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use kvrail_store::{
-    Begun, Budget, Config, Discard, Hint, Identity, Key, Members, Memory, Now as Time, Outcome,
-    Phase, Pool, PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, Task, Times, Urgency,
-    Verb,
+    Begun, Budget, Discard, Hint, Key, MemberTask, Members, Now as Time, Outcome, Phase, Pool,
+    PoolRule, Reading, Reply, SUPER_AT, SpaceId, Start, Store, StoreConfig, StoreIdentity,
+    TaskMemory, Times, Urgency, Verb,
 };
 
 use crate::drive::{Drive, Kind};
@@ -48,7 +48,7 @@ pub(crate) enum Asked {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
-    pub(crate) task: Task,
+    pub(crate) task: MemberTask,
     /// Of a flush: what it covers.
     pub(crate) covers: u64,
 }
@@ -81,7 +81,7 @@ impl ReadEnds {
 /// All of it; the same seed gives the same life.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) config: Config,
+    pub(crate) config: StoreConfig,
     /// Given to each store that is made.
     pub(crate) rules: Vec<PoolRule>,
     pub(crate) store: Store,
@@ -128,8 +128,8 @@ pub(crate) struct World {
 }
 
 /// Small sizes, so that little work fills the ring.
-pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
-    Config {
+pub(crate) fn small(segments: u64, logical_block: u32) -> StoreConfig {
+    StoreConfig {
         area_bytes: 256 * 1024 + segments * 64 * 1024 + 4096,
         logical_block,
         segment_bytes: 64 * 1024,
@@ -150,12 +150,12 @@ pub(crate) fn small(segments: u64, logical_block: u32) -> Config {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, config: Config) -> Self {
+    pub(crate) fn new(seed: u64, config: StoreConfig) -> Self {
         Self::with_pools(seed, config, Vec::new())
     }
 
     /// A world whose namespaces are in pools.
-    pub(crate) fn with_pools(seed: u64, config: Config, rules: Vec<PoolRule>) -> Self {
+    pub(crate) fn with_pools(seed: u64, config: StoreConfig, rules: Vec<PoolRule>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let drive = Drive::new(usize::try_from(config.area_bytes).unwrap(), &mut rng);
         let mut store = Store::new(&config).unwrap();
@@ -193,7 +193,7 @@ impl World {
             own_read_tasks: 0,
             moved_for: BTreeMap::new(),
         };
-        let identity = Identity {
+        let identity = StoreIdentity {
             volume: VOLUME,
             instance: seed.into(),
             seed: u128::from(seed) << 64 | 99,
@@ -210,7 +210,7 @@ impl World {
         world
     }
 
-    pub(crate) fn pool(config: &Config) -> Buffers {
+    pub(crate) fn pool(config: &StoreConfig) -> Buffers {
         let large = vec![vec![0xcc; config.buffer_bytes as usize]; config.buffers.into()];
         let small = vec![vec![0xcc; 8192]; config.images.into()];
         Buffers(large.into_iter().chain(small).collect())
@@ -316,7 +316,7 @@ impl World {
             let at = self.rng.usize(..tasks + reads);
             if at < tasks {
                 let task = &self.flights[at].task;
-                let client = matches!(task.memory, Memory::Client { .. });
+                let client = matches!(task.memory, TaskMemory::Client { .. });
                 if !self.stalled || client || task.verb == Verb::Read {
                     let flight = self.flights.swap_remove(at);
                     self.end(&flight);
@@ -373,9 +373,9 @@ impl World {
     }
 
     /// Counts and enters the writes of moved blocks.
-    fn count_move(&mut self, task: &Task) {
+    fn count_move(&mut self, task: &MemberTask) {
         let buffers = self.config.buffers;
-        let moves = matches!(task.memory, Memory::Pool { buffer, .. } if buffer < buffers);
+        let moves = matches!(task.memory, TaskMemory::Pool { buffer, .. } if buffer < buffers);
         if moves && task.verb == Verb::Write {
             let owner = match task.urgency {
                 Urgency::Space { owner } => Some(owner),
@@ -386,20 +386,20 @@ impl World {
         }
     }
 
-    pub(crate) fn check_task(&self, task: &Task) {
+    pub(crate) fn check_task(&self, task: &MemberTask) {
         let unit = u64::from(self.config.logical_block);
         assert!(task.offset.is_multiple_of(unit) && task.length.is_multiple_of(unit), "{task:?}");
         assert!(task.offset + task.length <= self.config.area_bytes, "{task:?}");
-        if let Memory::Client { exact, .. } = task.memory {
+        if let TaskMemory::Client { exact, .. } = task.memory {
             assert_eq!(task.length, u64::from(exact).next_multiple_of(unit));
         }
     }
 
     /// The bytes of a write: of a client's tail only the block's own bytes are known.
-    pub(crate) fn written(&self, task: &Task) -> Vec<u8> {
+    pub(crate) fn written(&self, task: &MemberTask) -> Vec<u8> {
         let length = usize::try_from(task.length).unwrap();
         match task.memory {
-            Memory::Client { user, exact } => {
+            TaskMemory::Client { user, exact } => {
                 let Some(Asked::Put { bytes, .. }) = self.asked.get(&user) else {
                     panic!("a write without a waiter");
                 };
@@ -408,22 +408,22 @@ impl World {
                 all.resize(length, 0xa5);
                 all
             }
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 self.pool.0[usize::from(buffer)][at as usize..][..length].to_vec()
             }
-            Memory::None => unreachable!("writes have bytes"),
+            TaskMemory::None => unreachable!("writes have bytes"),
         }
     }
 
     /// The purpose of a write; `None` for others.
-    fn kind_of(&self, task: &Task) -> Option<Kind> {
+    fn kind_of(&self, task: &MemberTask) -> Option<Kind> {
         let (segment, front) = (self.config.segment_bytes, 128 << 10);
         let buffers = self.config.buffers;
         match (task.verb, task.memory) {
             (Verb::Read | Verb::Discard, _) => None,
             (Verb::Flush, _) => Some(Kind::Flush),
-            (_, Memory::Client { .. }) => Some(Kind::Block),
-            (_, Memory::Pool { buffer, .. }) if buffer < buffers => Some(Kind::Move),
+            (_, TaskMemory::Client { .. }) => Some(Kind::Block),
+            (_, TaskMemory::Pool { buffer, .. }) if buffer < buffers => Some(Kind::Move),
             _ if SUPER_AT.contains(&task.offset) => Some(Kind::Super),
             _ if task.offset < front => Some(Kind::Space),
             _ if (task.offset - front).is_multiple_of(segment) => Some(Kind::Head(1)),
@@ -462,17 +462,17 @@ impl World {
         self.store.finish(task.id, Outcome::Done, time);
     }
 
-    pub(crate) fn read(&mut self, task: &Task) {
+    pub(crate) fn read(&mut self, task: &MemberTask) {
         let mut bytes = vec![0; usize::try_from(task.length).unwrap()];
         self.drive.read(&mut self.rng, task.offset, &mut bytes);
         match task.memory {
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 self.own_reads += task.length;
                 self.own_read_tasks += 1;
                 self.pool.0[usize::from(buffer)][at as usize..][..bytes.len()]
                     .copy_from_slice(&bytes);
             }
-            Memory::Client { .. } | Memory::None => unreachable!("the store's own reads"),
+            TaskMemory::Client { .. } | TaskMemory::None => unreachable!("the store's own reads"),
         }
     }
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvrail_volume::{
-    DirectIo, Fill, Layout, NewVolume, Overwrite, Progress, Volume, VolumeError, create, open,
+    DirectIo, Fill, FillProgress, NewVolume, Overwrite, Volume, VolumeError, VolumeLayout, create,
+    open,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -23,14 +24,14 @@ pub(crate) fn new_volume(members: &[PathBuf]) -> NewVolume {
         name: "kv0".parse().unwrap(),
         members: members.to_vec(),
         capacity_bytes: Some(4 * MIB),
-        layout: Layout::Raw { stripe_bytes: 64 << 10 },
+        layout: VolumeLayout::Raw { stripe_bytes: 64 << 10 },
         fill: Fill::Files,
         overwrite: Overwrite::Nothing,
         direct: DirectIo::Optional,
     }
 }
 
-pub(crate) fn go_on(_: Progress) -> ControlFlow<()> {
+pub(crate) fn go_on(_: FillProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 

@@ -10,7 +10,8 @@ use kvrail_protocol::{
     VolumeContent, VolumeInfo, Welcome,
 };
 use kvrail_ring::{
-    Completion, Doorbell, Geometry, RegionId, Request as Slot, Ring, Segment, ServerLane, Status,
+    Completion, Doorbell, Geometry, QueueSegment, RegionId, Request as Slot, RingBell, ServerLane,
+    Status,
 };
 
 use crate::arena::{Arena, ArenaFacts};
@@ -18,7 +19,7 @@ use crate::block_op::TAIL_BYTES;
 use crate::client::Client;
 
 use crate::lease::Lease;
-use crate::opened::Opened;
+use crate::opened::OpenedNamespace;
 use crate::queue::{Parts, Queue};
 use crate::route::VolumeRoute;
 use crate::store::Namespace;
@@ -118,7 +119,7 @@ impl Rig {
 
     /// The namespace that requests name with this handle.
     pub(super) fn space(&self, handle: u16) -> Namespace {
-        Namespace::assumed(self.client.store("kv").unwrap(), Opened { handle, uid: UID })
+        Namespace::assumed(self.client.store("kv").unwrap(), OpenedNamespace { handle, uid: UID })
     }
 
     pub(super) fn new(members: u16, stripe_bytes: u64, pollers: u16, depth: u32) -> Self {
@@ -138,10 +139,10 @@ impl Rig {
         let facts = ArenaFacts { region: RegionId(9), page_bytes: 4096, note: None };
         let arena = Arena::new(client.shared(), pool, facts);
         let lanes = u32::from(pollers);
-        let bytes = Segment::bytes_needed(lanes, depth).unwrap();
+        let bytes = QueueSegment::bytes_needed(lanes, depth).unwrap();
         let block = Arc::new(HeapBlock::new(bytes));
         let shared = || Arc::clone(&block) as Arc<dyn Pinned>;
-        let server = Segment::format(shared(), lanes, depth).unwrap().into_server();
+        let server = QueueSegment::format(shared(), lanes, depth).unwrap().into_server();
         let (bell, wake_fd) = Doorbell::heard().unwrap();
         let doorbells: Vec<Doorbell> = (0..pollers).map(|_| Doorbell::eventfd().unwrap()).collect();
         let duplicate = |bell: &Doorbell| bell.as_fd().try_clone_to_owned().unwrap();
@@ -149,7 +150,7 @@ impl Rig {
         let tail_memory = tails.1.as_ref().map(|arena| Arc::clone(arena.pool().memory()));
         let parts = Parts {
             number: 3,
-            segment: Segment::open(shared()).unwrap(),
+            segment: QueueSegment::open(shared()).unwrap(),
             wake_fd,
             doorbells: doorbells.iter().map(duplicate).collect(),
             routes: client.volumes().iter().map(VolumeRoute::new).collect(),
@@ -199,7 +200,7 @@ impl FakeSidecar {
     }
 
     fn publish(&mut self, lane: usize) {
-        if self.lanes[lane].publish() == Ring::Now {
+        if self.lanes[lane].publish() == RingBell::Now {
             self.bell.as_ref().unwrap().ring();
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use kvrail_gpu::EmulatedGpu;
 use kvrail_memory::{PageSize, Region};
 use kvrail_protocol::{ControlReply, ControlRequest, GpuFragment, GpuMemory, GpuRegionInfo};
-use kvrail_ring::{ClientLane, Opcode, Request, Segment, Status};
+use kvrail_ring::{ClientLane, Opcode, QueueSegment, Request, Status};
 
 use super::Target;
 use crate::rude::{RawQueue, Rude, pause};
@@ -75,7 +75,7 @@ fn wrong(region: u32, strange: u32) -> Vec<(Request, Status)> {
 }
 
 fn lane(queue: &RawQueue) -> ClientLane {
-    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    let segment = QueueSegment::open(queue.memory.clone()).expect("our own segment");
     segment.into_client().0.remove(0)
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kvrail_client::{Request as Good, Status};
 use kvrail_memory::{load, store};
 use kvrail_protocol::ChannelError;
-use kvrail_ring::{ClientLane, Request, Segment};
+use kvrail_ring::{ClientLane, QueueSegment, Request};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use zerocopy::FromBytes;
@@ -71,7 +71,7 @@ pub(crate) fn slots(target: &Target) -> u64 {
     let mut dice = fastrand::Rng::with_seed(11);
     let mut rude = Rude::attach(&target.socket);
     let queue = rude.queue(64);
-    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    let segment = QueueSegment::open(queue.memory.clone()).expect("our own segment");
     let (mut lanes, _sleep) = segment.into_client();
     let mut rounds = 0;
     while target.time_is_left() {
@@ -195,7 +195,7 @@ pub(crate) fn bells(target: &Target) -> u64 {
 /// Sleeps, or announces it, before each of its no-ops ends. A broken doorbell costs only this
 /// client, which waits until the poller looks by itself; so `rings` is tried only.
 fn wake_over_and_over(target: &Target, queue: &RawQueue, rings: impl Fn(&RawQueue)) -> u64 {
-    let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+    let segment = QueueSegment::open(queue.memory.clone()).expect("our own segment");
     let (mut lanes, mut sleep) = segment.into_client();
     let mut rounds = 0;
     while target.time_is_left() {
@@ -203,7 +203,7 @@ fn wake_over_and_over(target: &Target, queue: &RawQueue, rings: impl Fn(&RawQueu
         let mut open = HashSet::from([7]);
         lanes[0].free(1).expect("an honest sidecar");
         lanes[0].stage(Request { user_data: 7, ..Request::default() });
-        if lanes[0].publish() == kvrail_ring::Ring::Now {
+        if lanes[0].publish() == kvrail_ring::RingBell::Now {
             rings(queue);
         }
         while !open.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvrail_client::{Arena, Queue, Request, Status, Volume};
 use kvrail_protocol::{ControlReply, ControlRequest};
-use kvrail_ring::{Request as Slot, Segment};
+use kvrail_ring::{QueueSegment, Request as Slot};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -92,7 +92,7 @@ fn segment_with_holes(target: &Target) {
     for _ in 0..20 {
         let mut rude = Rude::attach(&target.socket);
         let queue = rude.queue(64);
-        let segment = Segment::open(queue.memory.clone()).expect("our own segment");
+        let segment = QueueSegment::open(queue.memory.clone()).expect("our own segment");
         let (mut lanes, _sleep) = segment.into_client();
         lanes[0].free(8).expect("an honest sidecar");
         for user_data in 0..8 {

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use kvrail_memory::HeapBlock;
 use kvrail_ring::Status;
 
-use crate::buffer_table::Table;
+use crate::buffer_table::BufferTable;
 use crate::contract::{BUFFERS_MAX, Description, Device, DirectIo};
 use crate::error::DeviceError;
 use crate::probe_reads;
 use crate::queue::Polling;
 use crate::removal::Removal;
-use crate::split::{Flights, Limits};
-use crate::target::{Discard, Io, Kind, Stream, Target, WriteStream};
+use crate::split::{DeviceLimits, Flights};
+use crate::target::{DiscardMethod, DriveStream, FileKind, Io, Target, WriteStream};
 use crate::uring::device::Uring;
-use crate::uring::held::Held;
+use crate::uring::held::HeldPieces;
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::registering::Registering;
 use crate::uring::ring_mode::Mode;
-use crate::uring::setup::{Plan, SIDE_ENTRIES, main_ring, side_ring};
+use crate::uring::setup::{RingPlan, SIDE_ENTRIES, main_ring, side_ring};
 use crate::uring::setup_hints;
 use crate::uring::sqe::{Block, SqeFormat};
 
@@ -125,10 +125,10 @@ impl<M: Mode> Uring<M> {
         let limits = limits::<M>(&target, &wire, depth, transfer_bytes_max);
         let entries = (limits.pieces + 1).next_power_of_two();
         let file = file.as_ref().map_or(target.fd(), AsFd::as_fd);
-        let plan = Plan { path: &path, file, entries, thread: options.thread };
+        let plan = RingPlan { path: &path, file, entries, thread: options.thread };
         let made = main_ring::<M>(&plan, wire)?;
         let side = if M::NAME.has_side_ring() {
-            let plan = Plan { file: target.fd(), ..plan };
+            let plan = RingPlan { file: target.fd(), ..plan };
             Some(side_ring(&plan, Block::open(&target, stream)?.0)?)
         } else {
             None
@@ -144,10 +144,10 @@ impl<M: Mode> Uring<M> {
             side,
             aside: 0,
             flights: Flights::new(limits),
-            table: Table::new(),
+            table: BufferTable::new(),
             staged: Vec::with_capacity(pieces),
             staged_aside: Vec::with_capacity(SIDE_ENTRIES as usize),
-            held: Held::new(pieces),
+            held: HeldPieces::new(pieces),
             emptying: VecDeque::with_capacity(usize::from(BUFFERS_MAX)),
             forgetting: 0,
             registering: options.registering,
@@ -197,7 +197,7 @@ fn limits<M: Mode>(
     wire: &M::SqeFormat,
     depth: u32,
     transfer_bytes_max: Option<u32>,
-) -> Limits {
+) -> DeviceLimits {
     let most = wire.request_bytes_max(target).min(transfer_bytes_max.unwrap_or(u32::MAX));
     let block = target.logical_block;
     let transfer_bytes_max = (most - most % block).max(block);
@@ -206,7 +206,7 @@ fn limits<M: Mode>(
     let paged_bytes_max = if unsplit { target.paged_bytes_max() } else { u32::MAX };
     let granule = if target.io == Io::Direct { block } else { 1 };
     let pieces = depth.max(PIECES_MIN);
-    Limits { transfer_bytes_max, paged_bytes_max, granule, depth, pieces }
+    DeviceLimits { transfer_bytes_max, paged_bytes_max, granule, depth, pieces }
 }
 
 /// Features in force, in addition to the ring's.
@@ -214,16 +214,16 @@ fn features<M: Mode>(
     target: &Target,
     mut features: Vec<String>,
     wanted: WriteStream,
-    stream: Option<Stream>,
+    stream: Option<DriveStream>,
 ) -> Vec<String> {
     if M::NAME.has_side_ring() {
         features.push("second ring for flush and discard".into());
     }
-    if target.kind == Kind::Block {
+    if target.kind == FileKind::Block {
         features.push(target.cache().text().into());
         features.push(match target.discard() {
-            Discard::Deallocate => "discard: deallocate".into(),
-            Discard::PunchHole => "discard: write zeroes".into(),
+            DiscardMethod::Deallocate => "discard: deallocate".into(),
+            DiscardMethod::PunchHole => "discard: write zeroes".into(),
         });
         let why = if wanted == WriteStream::Apart { "auto: a store's own" } else { "configured" };
         features.push(match (stream, target.streams()) {
@@ -237,15 +237,15 @@ fn features<M: Mode>(
 
 fn describe<M: Mode>(
     target: &Target,
-    limits: &Limits,
+    limits: &DeviceLimits,
     reason: String,
     features: Vec<String>,
 ) -> Description {
     Description {
         name: target.path.clone(),
         kind: match target.kind {
-            Kind::File => "file".into(),
-            Kind::Block => "block".into(),
+            FileKind::File => "file".into(),
+            FileKind::Block => "block".into(),
         },
         mode: M::NAME.to_string(),
         reason,

@@ -15,7 +15,7 @@ use crate::uring::kernel_thread::KernelThread;
 
 /// A ring to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct RingSetup {
     /// Flags, all of them.
     pub(crate) flags: IoringSetupFlags,
     /// Room for requests.
@@ -27,7 +27,7 @@ pub struct Setup {
 }
 
 /// A ring of 64-byte entries and 16-byte completions.
-pub(crate) fn make_plain(setup: &Setup) -> Result<IoUring, Errno> {
+pub(crate) fn make_plain(setup: &RingSetup) -> Result<IoUring, Errno> {
     let mut params = io_uring_params::default();
     params.flags = setup.flags | IoringSetupFlags::CQSIZE;
     params.cq_entries = setup.completions;
@@ -48,7 +48,7 @@ pub(crate) fn make_plain(setup: &Setup) -> Result<IoUring, Errno> {
 
 /// A ring of 128-byte entries and 32-byte completions, with an issuer of its own.
 pub(crate) fn make_wide(
-    setup: &Setup,
+    setup: &RingSetup,
 ) -> Result<IoUring<squeue::Entry128, cqueue::Entry32>, Errno> {
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry32>::builder();
     builder.setup_cqsize(setup.completions).setup_submit_all();
@@ -65,7 +65,7 @@ pub(crate) fn make_wide(
     builder.build(setup.entries).map_err(errno_of)
 }
 
-impl Setup {
+impl RingSetup {
     fn has(&self, flag: IoringSetupFlags) -> bool {
         self.flags.contains(flag)
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::contract::{Attached, BufferIndex, Operation};
 use crate::uring::ring::make::errno_of;
-use crate::uring::ring::{Fate, HeldRegion, Left, Ring, TAG};
+use crate::uring::ring::{EntriesLeft, Fate, HeldRegion, Ring, TAG};
 use crate::uring::sqe::SqeFormat;
 
 impl<W: SqeFormat> Ring<W> {
@@ -99,15 +99,15 @@ impl<W: SqeFormat> Ring<W> {
     }
 
     /// Makes one more entry of the region at `at` empty: unpinning takes as long as pinning did.
-    /// `Completion::Freed` follows when the kernel has dropped its last use of all of them. May be
-    /// repeated after an error.
-    pub(crate) fn unregister_one(&mut self, at: BufferIndex) -> Result<Left, Errno> {
+    /// `RingCompletion::Freed` follows when the kernel has dropped its last use of all of them. May
+    /// be repeated after an error.
+    pub(crate) fn unregister_one(&mut self, at: BufferIndex) -> Result<EntriesLeft, Errno> {
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let index = self.registered.at(at).emptied;
         self.update(at.0 + index, empty, 0)?;
         let held = self.registered.at(at);
         held.emptied += 1;
-        Ok(if held.emptied < held.filled { Left::Some } else { Left::None })
+        Ok(if held.emptied < held.filled { EntriesLeft::Some } else { EntriesLeft::None })
     }
 
     /// Puts one entry, or nothing, into the kernel's buffer table.

@@ -15,12 +15,12 @@ use rustix::io_uring::{IORING_OFF_SQ_RING, IoringSqFlags, io_uring_params, io_ur
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Completion, Left, Ring};
-use crate::buffer_table::{Access, Place};
+use super::{EntriesLeft, Ring, RingCompletion};
+use crate::buffer_table::{Access, BufferPlace};
 use crate::contract::{Attached, BufferIndex, Durability, Operation};
 use crate::uring::kernel_thread::KernelThread;
 use crate::uring::ring_mode::{Interrupt, RingMode, Sqpoll};
-use crate::uring::setup::{Plan, main_ring};
+use crate::uring::setup::{RingPlan, main_ring};
 use crate::uring::sqe::Block;
 
 const AT: BufferIndex = BufferIndex(3);
@@ -35,7 +35,7 @@ struct Pipe {
 fn pipe<M: RingMode<SqeFormat = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
-    let plan = Plan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
+    let plan = RingPlan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
     let mut ring = main_ring::<M>(&plan, Block::default()).unwrap().ring;
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     ring.register(AT, &region).unwrap();
@@ -47,8 +47,8 @@ fn read() -> Operation {
     Operation { tag: 0, opcode, durability, offset: 0, length: 4096, buffer: AT, buffer_offset: 0 }
 }
 
-fn registered(address: usize) -> Place {
-    Place { address, access: Access::Registered }
+fn registered(address: usize) -> BufferPlace {
+    BufferPlace { address, access: Access::Registered }
 }
 
 fn push_read<M: RingMode<SqeFormat = Block>>(pipe: &mut Pipe) {
@@ -57,7 +57,7 @@ fn push_read<M: RingMode<SqeFormat = Block>>(pipe: &mut Pipe) {
     M::submit(&mut pipe.ring);
 }
 
-fn pop<M: RingMode<SqeFormat = Block>>(ring: &mut Ring<Block>) -> Completion {
+fn pop<M: RingMode<SqeFormat = Block>>(ring: &mut Ring<Block>) -> RingCompletion {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         M::collect(ring, 1);
@@ -76,7 +76,7 @@ fn tag_comes_after_the_last_use<M: RingMode<SqeFormat = Block>>() {
     while !pipe.ring.with_submissions(|queue| queue.is_empty()) {
         std::thread::yield_now();
     }
-    assert_eq!(pipe.ring.unregister_one(AT), Ok(Left::None));
+    assert_eq!(pipe.ring.unregister_one(AT), Ok(EntriesLeft::None));
     let patience = Instant::now() + Duration::from_millis(50);
     while Instant::now() < patience {
         M::collect(&mut pipe.ring, 1);
@@ -84,8 +84,8 @@ fn tag_comes_after_the_last_use<M: RingMode<SqeFormat = Block>>() {
     }
     assert_eq!(Arc::strong_count(&pipe.region), 2);
     rustix::io::write(&pipe.write_end, b"late").unwrap();
-    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Cqe { name: 7, result: 4 });
-    assert_eq!(pop::<M>(&mut pipe.ring), Completion::Freed(AT));
+    assert_eq!(pop::<M>(&mut pipe.ring), RingCompletion::Cqe { name: 7, result: 4 });
+    assert_eq!(pop::<M>(&mut pipe.ring), RingCompletion::Freed(AT));
     assert_eq!(Arc::strong_count(&pipe.region), 1);
     let mut seen = [0; 4];
     kvrail_memory::load(&*pipe.region, 0, &mut seen);
@@ -170,7 +170,7 @@ fn a_ring_belongs_to_the_thread_that_first_submits() {
     let moved = std::thread::spawn(move || {
         push_read::<Interrupt>(&mut pipe);
         rustix::io::write(&pipe.write_end, b"here").unwrap();
-        assert_eq!(pop::<Interrupt>(&mut pipe.ring), Completion::Cqe { name: 7, result: 4 });
+        assert_eq!(pop::<Interrupt>(&mut pipe.ring), RingCompletion::Cqe { name: 7, result: 4 });
         pipe
     });
     let mut pipe = moved.join().unwrap();
@@ -230,7 +230,7 @@ fn a_sleep_ends_although_the_kernel_says_that_there_is_more() {
         pipe.ring.block(1_000_000);
         rustix::io::write(&pipe.write_end, b"x").unwrap();
         pipe.ring.block(10_000_000_000);
-        assert_eq!(pipe.ring.pop(), Some(Completion::Cqe { name: 7, result: 1 }));
+        assert_eq!(pipe.ring.pop(), Some(RingCompletion::Cqe { name: 7, result: 1 }));
         ended.send(()).unwrap();
     });
     ends.recv_timeout(Duration::from_secs(30)).expect("a sleep of a millisecond");
@@ -264,13 +264,13 @@ fn a_region_that_is_registered_half_way_is_named_by_address() {
         Err(errno) => return println!("skipped: 64 MiB cannot be pinned ({errno})"),
     }
     ring.address_only(at, Arc::clone(&region));
-    let place = Place { address: region.base().as_ptr() as usize, access: Access::Addressed };
+    let place = BufferPlace { address: region.base().as_ptr() as usize, access: Access::Addressed };
     ring.push(&Operation { buffer: at, ..read() }, place, 9);
     Interrupt::submit(&mut ring);
     assert!(!ring.let_go(at), "an entry is registered");
-    assert_eq!(ring.unregister_one(at), Ok(Left::None));
+    assert_eq!(ring.unregister_one(at), Ok(EntriesLeft::None));
     rustix::io::write(&write_end, b"late").unwrap();
-    assert_eq!(pop::<Interrupt>(&mut ring), Completion::Cqe { name: 9, result: 4 });
+    assert_eq!(pop::<Interrupt>(&mut ring), RingCompletion::Cqe { name: 9, result: 4 });
     let deadline = Instant::now() + Duration::from_secs(60);
     while !ring.let_go(at) {
         Interrupt::collect(&mut ring, 1);
@@ -290,5 +290,9 @@ fn an_address_outside_the_region_goes_to_no_kernel() {
     let (at, region) = (BufferIndex(8), Arc::new(HeapBlock::new(4096)) as Arc<dyn Pinned>);
     ring.address_only(at, Arc::clone(&region));
     let address = region.base().as_ptr() as usize + 1;
-    ring.push(&Operation { buffer: at, ..read() }, Place { address, access: Access::Addressed }, 9);
+    ring.push(
+        &Operation { buffer: at, ..read() },
+        BufferPlace { address, access: Access::Addressed },
+        9,
+    );
 }

@@ -8,14 +8,14 @@ use rustix::io::Errno;
 
 use super::transfer::{Code, Transfer};
 use super::{FILE, SqeFormat, table_entry};
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Discard, Stream, Target};
+use crate::target::{DiscardMethod, DriveStream, Target};
 use crate::uring::cqe_result;
-use crate::uring::ring::{Setup, make_plain};
+use crate::uring::ring::{RingSetup, make_plain};
 
 /// BLOCK_URING_CMD_DISCARD, `_IO(0x12, 0)` of linux/blkdev.h: start in `addr`, length in `addr3`,
 /// where commands have their first bytes. Kernel 6.12.
@@ -24,7 +24,7 @@ const COMMAND_DISCARD: u32 = 0x1200;
 /// Requests to a file or block device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Block {
-    discard: Discard,
+    discard: DiscardMethod,
     /// The write stream of all writes; 0 is none.
     stream: u8,
 }
@@ -33,12 +33,12 @@ impl SqeFormat for Block {
     type Entry = squeue::Entry;
     type Cqe = cqueue::Entry;
 
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let stream = stream.map_or(0, |stream| stream.0.get());
         Ok((Self { discard: target.discard(), stream }, None))
     }
 
-    fn make(setup: &Setup) -> Result<IoUring, Errno> {
+    fn make(setup: &RingSetup) -> Result<IoUring, Errno> {
         make_plain(setup)
     }
 
@@ -47,12 +47,12 @@ impl SqeFormat for Block {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         transfer(Code::Read, operation, place).entry()
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         let flags = match operation.durability {
             Durability::Visible => 0,
             // The block layer makes it FUA, or a flush behind, or nothing, as the cache of the
@@ -88,9 +88,9 @@ impl SqeFormat for Block {
 }
 
 #[inline(always)]
-fn transfer(code: Code, operation: &Operation, place: Place) -> Transfer {
+fn transfer(code: Code, operation: &Operation, place: BufferPlace) -> Transfer {
     let &Operation { offset, length, .. } = operation;
-    let Place { address, access } = place;
+    let BufferPlace { address, access } = place;
     let (address, entry) = (address as u64, table_entry(operation));
     Transfer { code, offset, address, length, flags: 0, access, entry, stream: 0 }
 }
@@ -98,13 +98,13 @@ fn transfer(code: Code, operation: &Operation, place: Place) -> Transfer {
 impl Block {
     fn discard(&self, offset: u64, length: u64) -> squeue::Entry {
         match self.discard {
-            Discard::Deallocate => {
+            DiscardMethod::Deallocate => {
                 let mut command = [0; 16];
                 command[..8].copy_from_slice(&length.to_ne_bytes());
                 let discard = opcode::UringCmd16::new(FILE, COMMAND_DISCARD);
                 discard.cmd(command).addr(Some(offset)).build()
             }
-            Discard::PunchHole => {
+            DiscardMethod::PunchHole => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 opcode::Fallocate::new(FILE, length).offset(offset).mode(mode).build()
             }

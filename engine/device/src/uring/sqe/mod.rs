@@ -15,13 +15,13 @@ use rustix::io::Errno;
 pub(crate) use block::Block;
 pub(crate) use nvme::Nvme;
 
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::Operation;
 use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Stream, Target};
-use crate::uring::ring::Setup;
+use crate::target::{DriveStream, Target};
+use crate::uring::ring::RingSetup;
 
 /// The device's file in the table of registered files.
 const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
@@ -43,19 +43,19 @@ pub trait SqeFormat: Clone + fmt::Debug + Send + Sized + 'static {
 
     /// Opens the format for this device; the file is the destination of requests where that is not
     /// the target's own. Writes carry the stream, if there is one.
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)>;
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)>;
 
     /// Makes a ring that carries it.
-    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;
+    fn make(setup: &RingSetup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno>;
 
     /// Largest request, in bytes, whatever the block layer's own limits are.
     fn request_bytes_max(&self, target: &Target) -> u32;
 
     /// The entry for a piece that reads into its buffer range.
-    fn read(&self, operation: &Operation, place: Place) -> Self::Entry;
+    fn read(&self, operation: &Operation, place: BufferPlace) -> Self::Entry;
 
     /// The entry for a piece that writes from its buffer range.
-    fn write(&self, operation: &Operation, place: Place) -> Self::Entry;
+    fn write(&self, operation: &Operation, place: BufferPlace) -> Self::Entry;
 
     /// The entry for what has no buffer.
     fn other(&self, operation: &Operation) -> Self::Entry;

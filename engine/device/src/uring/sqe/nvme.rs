@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::transfer::Passed;
 use super::{SqeFormat, table_entry};
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{Durability, Operation};
 use crate::error::DeviceResult;
 use crate::failure::Cause;
@@ -18,9 +18,9 @@ use crate::namespace::Namespace;
 use crate::nvme_status::NvmeStatus;
 use crate::queue::Cache;
 use crate::split::Outcome;
-use crate::target::{Stream, Target};
+use crate::target::{DriveStream, Target};
 use crate::uring::cqe_result;
-use crate::uring::ring::{Setup, make_wide};
+use crate::uring::ring::{RingSetup, make_wide};
 
 /// NVME_URING_CMD_IO, `_IOWR('N', 0x80, struct nvme_uring_cmd)` of linux/nvme_ioctl.h.
 const COMMAND_IO: u32 = 0xc048_4e80;
@@ -57,7 +57,7 @@ impl SqeFormat for Nvme {
     type Entry = squeue::Entry128;
     type Cqe = cqueue::Entry32;
 
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let Namespace { file, id, block_bytes, request_bytes_max, cache, .. } =
             Namespace::behind(target)?;
         let durable = match cache {
@@ -76,7 +76,7 @@ impl SqeFormat for Nvme {
         Ok((wire, Some(file)))
     }
 
-    fn make(setup: &Setup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno> {
+    fn make(setup: &RingSetup) -> Result<IoUring<Self::Entry, Self::Cqe>, Errno> {
         make_wide(setup)
     }
 
@@ -85,12 +85,12 @@ impl SqeFormat for Nvme {
     }
 
     #[inline(always)]
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry128 {
         self.entry(READ, 0, operation, place)
     }
 
     #[inline(always)]
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry128 {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry128 {
         let durable = match operation.durability {
             Durability::Visible => 0,
             Durability::Durable => self.durable,
@@ -138,7 +138,7 @@ impl Nvme {
         code: u8,
         control: u32,
         operation: &Operation,
-        place: Place,
+        place: BufferPlace,
     ) -> squeue::Entry128 {
         let command = self.command(code, control, operation, place.address);
         let entry = table_entry(operation);

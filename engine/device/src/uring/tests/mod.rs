@@ -15,16 +15,16 @@ use kvrail_ring::Opcode;
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags};
 
-use crate::buffer_table::Place;
+use crate::buffer_table::BufferPlace;
 use crate::contract::{
     BufferIndex, Device, DirectIo, Durability, Event, Events, Finished, Operation,
 };
 use crate::error::DeviceResult;
 use crate::failure::Cause;
 use crate::split::Outcome;
-use crate::target::{Stream, Target, open_path};
+use crate::target::{DriveStream, Target, open_path};
 use crate::uring::mode::ModeName;
-use crate::uring::ring::{Completing, Ring, Setup, Submission};
+use crate::uring::ring::{Completing, Ring, RingSetup, Submission};
 use crate::uring::ring_mode::{Interrupt, RingMode};
 use crate::uring::sqe::{Block, SqeFormat};
 use crate::uring::{Uring, UringOptions};
@@ -52,12 +52,12 @@ impl<F: Fault> SqeFormat for Faulty<F> {
     type Entry = squeue::Entry;
     type Cqe = cqueue::Entry;
 
-    fn open(target: &Target, stream: Option<Stream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
+    fn open(target: &Target, stream: Option<DriveStream>) -> DeviceResult<(Self, Option<OwnedFd>)> {
         let (block, file) = Block::open(target, stream)?;
         Ok((Self(block, PhantomData), file))
     }
 
-    fn make(setup: &Setup) -> Result<IoUring, Errno> {
+    fn make(setup: &RingSetup) -> Result<IoUring, Errno> {
         Block::make(setup)
     }
 
@@ -65,14 +65,14 @@ impl<F: Fault> SqeFormat for Faulty<F> {
         self.0.request_bytes_max(target)
     }
 
-    fn read(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn read(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         let Operation { offset, length, .. } = *operation;
         let address = without_provenance_mut(place.address);
         let read = opcode::ReadFixed::new(Fixed(0), address, length, operation.buffer.0);
         read.offset(offset).rw_flags(F::READ_FLAGS).build()
     }
 
-    fn write(&self, operation: &Operation, place: Place) -> squeue::Entry {
+    fn write(&self, operation: &Operation, place: BufferPlace) -> squeue::Entry {
         self.0.write(operation, place)
     }
 

@@ -1,7 +1,7 @@
 //! Checks of drives, file systems, NICs, programs, GPUs, and of what a container takes away.
 
 use super::purposes::{ALL, FILES, GPU, HOST, LOCAL, RINGS, STORE, TARGET, WIRE};
-use crate::finding::Group::{Container, FileSystem, Gpu, Nvme, Rdma, Store, Tools};
+use crate::finding::CheckGroup::{Container, FileSystem, Gpu, Nvme, Rdma, Store, Tools};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::machine::CAP_IPC_LOCK;
 use crate::probe::Check;

@@ -1,18 +1,29 @@
 //! Sets of purposes that checks are for.
 
-use crate::machine::Purpose;
+use crate::machine::HostPurpose;
 
-pub(super) const ALL: &[Purpose] =
-    &[Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
-pub(super) const RINGS: &[Purpose] =
-    &[Purpose::Serve, Purpose::Store, Purpose::Gpu, Purpose::Bench];
-pub(super) const LOCAL: &[Purpose] =
-    &[Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Gpu, Purpose::Bench];
-pub(super) const FILES: &[Purpose] =
-    &[Purpose::Serve, Purpose::Store, Purpose::Gpu, Purpose::Bench];
-pub(super) const STORE: &[Purpose] = &[Purpose::Store];
-pub(super) const WIRE: &[Purpose] = &[Purpose::Target, Purpose::Host];
-pub(super) const TARGET: &[Purpose] = &[Purpose::Target];
-pub(super) const HOST: &[Purpose] = &[Purpose::Host];
-pub(super) const GPU: &[Purpose] = &[Purpose::Gpu];
-pub(super) const PEER: &[Purpose] = &[Purpose::Target, Purpose::Gpu];
+pub(super) const ALL: &[HostPurpose] = &[
+    HostPurpose::Serve,
+    HostPurpose::Store,
+    HostPurpose::Target,
+    HostPurpose::Host,
+    HostPurpose::Gpu,
+    HostPurpose::Bench,
+];
+pub(super) const RINGS: &[HostPurpose] =
+    &[HostPurpose::Serve, HostPurpose::Store, HostPurpose::Gpu, HostPurpose::Bench];
+pub(super) const LOCAL: &[HostPurpose] = &[
+    HostPurpose::Serve,
+    HostPurpose::Store,
+    HostPurpose::Target,
+    HostPurpose::Gpu,
+    HostPurpose::Bench,
+];
+pub(super) const FILES: &[HostPurpose] =
+    &[HostPurpose::Serve, HostPurpose::Store, HostPurpose::Gpu, HostPurpose::Bench];
+pub(super) const STORE: &[HostPurpose] = &[HostPurpose::Store];
+pub(super) const WIRE: &[HostPurpose] = &[HostPurpose::Target, HostPurpose::Host];
+pub(super) const TARGET: &[HostPurpose] = &[HostPurpose::Target];
+pub(super) const HOST: &[HostPurpose] = &[HostPurpose::Host];
+pub(super) const GPU: &[HostPurpose] = &[HostPurpose::Gpu];
+pub(super) const PEER: &[HostPurpose] = &[HostPurpose::Target, HostPurpose::Gpu];

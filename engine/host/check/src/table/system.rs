@@ -1,7 +1,7 @@
 //! Checks of the kernel, memory and CPUs.
 
 use super::purposes::{ALL, HOST, LOCAL, PEER, RINGS, TARGET, WIRE};
-use crate::finding::Group::{Cpu, Kernel, Memory};
+use crate::finding::CheckGroup::{Cpu, Kernel, Memory};
 use crate::finding::Verdict::{Failure, Warning};
 use crate::probe::Check;
 use crate::probe::Probe::{Look, Module, Option};

@@ -1,13 +1,13 @@
 //! Faults of a host, one at a time.
 
-use Purpose::{Bench, Gpu, Host as Initiator, Serve, Store, Target};
+use HostPurpose::{Bench, Gpu, Host as Initiator, Serve, Store, Target};
 use Verdict::{Failure, Ok, Unseen, Warning};
-use kvrail_check::{Purpose, Verdict};
+use kvrail_check::{HostPurpose, Verdict};
 
 use crate::host::{Host, RELEASE};
 
 /// One fault: the check that reports it, for which purpose, its severity, and a word of its text.
-pub(crate) type Case = (&'static str, Purpose, Verdict, &'static str, fn(&Host));
+pub(crate) type Case = (&'static str, HostPurpose, Verdict, &'static str, fn(&Host));
 
 const NVME: &str = "sys/class/nvme/nvme0";
 const QUEUE: &str = "sys/class/block/nvme0n1/queue";

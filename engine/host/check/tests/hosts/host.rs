@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kvrail_check::{Live, Machine, Purpose, Report, examine};
+use kvrail_check::{CheckReport, HostPurpose, Live, Machine, examine};
 use kvrail_memory::Root;
 
 pub(crate) const RELEASE: &str = "6.12.107-example";
@@ -180,7 +180,7 @@ impl Host {
         self.put("data/kv.img", "");
     }
 
-    pub(crate) fn report(&self, purpose: Option<Purpose>, live: Live) -> Report {
+    pub(crate) fn report(&self, purpose: Option<HostPurpose>, live: Live) -> CheckReport {
         let paths = vec![PathBuf::from("/data/kv.img")];
         examine(&Machine::read(Root::new(self.0.path()), purpose, paths, live))
     }

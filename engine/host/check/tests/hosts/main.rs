@@ -8,9 +8,9 @@ mod stores;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use Purpose::{Gpu, Host as Initiator, Serve};
+use HostPurpose::{Gpu, Host as Initiator, Serve};
 use Verdict::{Failure, Unseen, Warning};
-use kvrail_check::{Finding, Live, Machine, Purpose, Report, Tried, Verdict, examine};
+use kvrail_check::{CheckReport, Finding, HostPurpose, Live, Machine, Tried, Verdict, examine};
 use kvrail_memory::Root;
 
 use crate::cases::CASES;
@@ -20,10 +20,16 @@ fn works() -> Live {
     Live { io_uring: Some(Tried::Works("tried".into())), ..Live::default() }
 }
 
-const PURPOSES: [Purpose; 6] =
-    [Purpose::Serve, Purpose::Store, Purpose::Target, Purpose::Host, Purpose::Gpu, Purpose::Bench];
+const PURPOSES: [HostPurpose; 6] = [
+    HostPurpose::Serve,
+    HostPurpose::Store,
+    HostPurpose::Target,
+    HostPurpose::Host,
+    HostPurpose::Gpu,
+    HostPurpose::Bench,
+];
 
-fn find<'a>(report: &'a Report, check: &str) -> Vec<&'a Finding> {
+fn find<'a>(report: &'a CheckReport, check: &str) -> Vec<&'a Finding> {
     report.findings.iter().filter(|finding| finding.check == check).collect()
 }
 
@@ -35,7 +41,7 @@ fn on_a_good_host_nothing_is_wrong_but_what_excludes_each_other() {
         let bad: Vec<&Finding> =
             report.findings.iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
         // Native multipath and P2PDMA exclude each other: a host is for one of them.
-        let expected: &[&str] = if purpose == Purpose::Gpu { &["gpu-p2pdma"] } else { &[] };
+        let expected: &[&str] = if purpose == HostPurpose::Gpu { &["gpu-p2pdma"] } else { &[] };
         let names: Vec<&str> = bad.iter().map(|finding| finding.check).collect();
         assert_eq!(names, expected, "{purpose:?}: {bad:?}");
     }
@@ -148,7 +154,7 @@ fn memory_of_a_drive_that_is_published_is_shown() {
     let host = Host::good();
     host.put("sys/class/nvme/nvme0/cmb", "cmbloc : 0x00000002");
     host.put("sys/bus/pci/devices/0000:03:00.0/p2pmem/size", "67108864");
-    let report = host.report(Some(Purpose::Target), works());
+    let report = host.report(Some(HostPurpose::Target), works());
     let found = find(&report, "p2p-memory")[0];
     assert_eq!((found.subject.as_str(), found.verdict), ("nvme0", Verdict::Ok));
     assert!(found.seen.starts_with("67108864 bytes"), "{found:?}");

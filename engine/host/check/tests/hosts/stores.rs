@@ -1,7 +1,7 @@
 //! Endurance of drives, its meaning for write budgets, and the memory of stores.
 
-use kvrail_check::{Finding, Live, MemberBudget, Purpose, StoreMember, Verdict};
-use kvrail_nvme::{Drive, Endurance, Format, Health, Namespace, NamespaceFacts, Unseen};
+use kvrail_check::{ConfiguredMember, Finding, HostPurpose, Live, MemberBudget, Verdict};
+use kvrail_nvme::{Drive, Endurance, LbaFormat, Namespace, NamespaceFacts, SmartLog, Unseen};
 
 use crate::find;
 use crate::host::Host;
@@ -10,7 +10,7 @@ const TERABYTE: u64 = 1_000_000_000_000;
 
 /// A drive of 7.68 TB that bears 14 PB, and has 2 PB behind it.
 fn drive() -> Drive {
-    let format = |index, block_bytes, relative_performance| Format {
+    let format = |index, block_bytes, relative_performance| LbaFormat {
         index,
         block_bytes,
         metadata_bytes: 0,
@@ -38,7 +38,7 @@ fn drive() -> Drive {
             atomic_blocks_power_fail: None,
             endurance_group: Some(1),
         }),
-        health: Some(Health {
+        health: Some(SmartLog {
             warnings: Vec::new(),
             celsius: 40,
             spare_percent: 100,
@@ -60,18 +60,18 @@ fn drive() -> Drive {
     }
 }
 
-fn member(budget: MemberBudget) -> StoreMember {
+fn member(budget: MemberBudget) -> ConfiguredMember {
     let tables = Ok((1 << 30, "1.1 GB of index".to_owned()));
     let (name, drive) = ("pci:1 of kv".into(), Some("nvme0n1".into()));
-    StoreMember { name, drive, budget, tables, pinned_bytes: 55_300_000 }
+    ConfiguredMember { name, drive, budget, tables, pinned_bytes: 55_300_000 }
 }
 
 /// A check's finding for this drive and member.
-fn says(check: &str, drive: Drive, member: StoreMember) -> Finding {
+fn says(check: &str, drive: Drive, member: ConfiguredMember) -> Finding {
     let host = Host::good();
     host.put("proc/meminfo", "MemAvailable: 1024 kB\nMemTotal:       16777216 kB");
     let live = Live { drives: vec![drive], stores: vec![member], ..Live::default() };
-    let report = host.report(Some(Purpose::Store), live);
+    let report = host.report(Some(HostPurpose::Store), live);
     let found = find(&report, check);
     assert_eq!(found.len(), 1, "{check}: {found:?}");
     found[0].clone()
@@ -114,7 +114,7 @@ fn what_a_drive_bears_and_has_left_is_told() {
 
 #[test]
 fn a_drive_without_spare_blocks_fails() {
-    let of = |harm: fn(&mut Health)| {
+    let of = |harm: fn(&mut SmartLog)| {
         let mut drive = drive();
         harm(drive.health.as_mut().unwrap());
         says("store-spare", drive, member(MemberBudget::Rated))
@@ -142,11 +142,11 @@ fn a_budget_is_held_against_what_is_left() {
     expect(&silent(MemberBudget::Rated), Verdict::Warning, "reports no endurance");
     let named = MemberBudget::BytesPerDay(3 * TERABYTE);
     expect(&silent(named), Verdict::Ok, "3.0 TB a day; nvme0n1 reports no endurance");
-    let file = |budget| StoreMember { drive: None, ..member(budget) };
+    let file = |budget| ConfiguredMember { drive: None, ..member(budget) };
     let of = |budget| says("store-budget", drive(), file(budget));
     expect(&of(MemberBudget::Rated), Verdict::Ok, "unlimited");
     expect(&of(named), Verdict::Ok, "3.0 TB a day");
-    let lost = StoreMember { drive: Some("nvme9n1".into()), ..member(named) };
+    let lost = ConfiguredMember { drive: Some("nvme9n1".into()), ..member(named) };
     expect(&says("store-budget", drive(), lost), Verdict::Unseen, "nvme9n1");
 }
 
@@ -154,13 +154,13 @@ fn a_budget_is_held_against_what_is_left() {
 fn the_memory_of_indexes_is_held_against_the_machines() {
     let of = |gib: u64| {
         let tables = Ok((gib << 30, "words".to_owned()));
-        says("store-memory", drive(), StoreMember { tables, ..member(MemberBudget::Rated) })
+        says("store-memory", drive(), ConfiguredMember { tables, ..member(MemberBudget::Rated) })
     };
     expect(&of(4), Verdict::Ok, "words; all stores take 4.2 GB of 17.1 GB");
     expect(&of(5), Verdict::Warning, "5.3 GB");
     expect(&of(17), Verdict::Failure, "18.2 GB");
     let tables = Err("no label".to_owned());
-    let torn = StoreMember { tables, ..member(MemberBudget::Rated) };
+    let torn = ConfiguredMember { tables, ..member(MemberBudget::Rated) };
     expect(&says("store-memory", drive(), torn), Verdict::Unseen, "no label");
 }
 

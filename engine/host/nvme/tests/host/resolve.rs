@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::fake::{Fake, Slot};
-use kvrail_nvme::{Host, IdentityError, Namespace, Selector, paths, resolve};
+use kvrail_nvme::{Namespace, NvmeHost, Selector, SelectorError, paths, resolve};
 
 const A: Slot<'_> = Slot { name: "nvme0", pci: "0000:3b:00.0", serial: "S6A" };
 const B: Slot<'_> = Slot { name: "nvme1", pci: "0000:5e:00.0", serial: "S6B" };
 
-fn select(fake: &Fake, text: &str) -> Result<Namespace, IdentityError> {
+fn select(fake: &Fake, text: &str) -> Result<Namespace, SelectorError> {
     resolve(&text.parse::<Selector>().unwrap(), &fake.root())
 }
 
@@ -158,7 +158,7 @@ fn names_are_sorted_by_number() {
         fake.controller(Slot { name, ..A });
         fake.namespace(Slot { name, ..A }, &format!("{name}n1"), 1, name);
     }
-    let host = Host::read(&fake.root()).unwrap();
+    let host = NvmeHost::read(&fake.root()).unwrap();
     let names: Vec<_> = host.namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
     assert_eq!(names, ["nvme9n1", "nvme10n1"]);
 }

@@ -290,13 +290,13 @@ fn bad_hosts_are_refused_with_nothing_half_done() {
 
 #[test]
 fn bad_keys_are_told_from_good_ones() {
-    use kvrail_target::Key;
-    assert!(Key::parse(&format!("{KEY}\n")).is_ok());
+    use kvrail_target::DhchapKey;
+    assert!(DhchapKey::parse(&format!("{KEY}\n")).is_ok());
     let short = "DHHC-1:00:abc:";
     let spaced = format!("DHHC-1:00:{}:", " ".repeat(50));
     for bad in ["", "secret", "DHHC-1:", short, &KEY[..KEY.len() - 1], &spaced, &format!("{KEY}x")]
     {
-        let refused = Key::parse(bad).unwrap_err();
+        let refused = DhchapKey::parse(bad).unwrap_err();
         assert!(refused.rule.contains("DHHC-1:NN") && refused.remedy.contains("gen-dhchap-key"));
         assert!(bad.len() < 10 || !refused.rule.contains(bad), "a key is shown");
     }

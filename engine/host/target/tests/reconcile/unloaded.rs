@@ -1,6 +1,6 @@
 //! A host that has not loaded the target's modules yet, and what it has to be for `bring`.
 
-use kvrail_target::{Claims, Content, TargetError, TargetSpec};
+use kvrail_target::{Claims, PermittedContent, TargetError, TargetSpec};
 use rustix::io::Errno;
 
 use crate::fake::{FakeTree, Flavor, MemoryStore};
@@ -151,7 +151,7 @@ fn a_drive_that_is_not_free_is_refused() {
     file.write_all_at(&[0; 2], 1024 + 56).unwrap();
     file.write_all_at(b"somebody's", 70_000).unwrap();
     refused(&wish, &["unknown data", "content = \"any\""]);
-    wish.subsystem[0].namespace[0].content = Content::Any;
+    wish.subsystem[0].namespace[0].content = PermittedContent::Any;
     host.bring(&wish, &mut Claims::default()).unwrap();
     assert_eq!(host.tree.access().len(), 1);
 }

@@ -1,6 +1,6 @@
 //! Apply, look, undo.
 
-use kvrail_target::{Desired, FileStore, Snapshot, Store, Target};
+use kvrail_target::{Desired, FileStore, RecordStore, Snapshot, Target};
 
 use crate::fake::{FakeTree, Flavor, MemoryStore};
 use crate::world::{

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvrail_target::{
-    Desired, Device, Facts, Features, Key, Step, Target, TargetError, TargetSpec, Unusable, plan,
+    Desired, Device, DhchapKey, Facts, Features, Step, Target, TargetError, TargetSpec, Unusable,
+    plan,
 };
 
 use crate::fake::{Access, FakeTree, Flavor, Fuse, MemoryStore};
@@ -144,7 +145,7 @@ pub(crate) fn facts(wish: &TargetSpec, flavor: Flavor) -> Facts {
     }
     for host in &wish.host {
         for file in [&host.dhchap_key_file, &host.dhchap_ctrl_key_file].into_iter().flatten() {
-            facts.keys.insert(file.clone(), Key::parse(KEY));
+            facts.keys.insert(file.clone(), DhchapKey::parse(KEY));
         }
     }
     if flavor == Flavor::Vendor {

@@ -2,7 +2,7 @@
 
 use kvrail_device::{Calibration, Trial, TrialResult};
 use kvrail_memory::{Root, Topology};
-use kvrail_nvme::{Host, Selector};
+use kvrail_nvme::{NvmeHost, Selector};
 
 use super::show::NONE;
 use crate::members::paths;
@@ -15,7 +15,7 @@ pub(super) fn run(named: &[Selector], context: &Context) -> Result<(), Failure> 
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failed, error.to_string());
     let cores = Topology::host().map_err(|error| failed(&error))?.usable_cores();
     let devices = if named.is_empty() {
-        let host = Host::read(&Root::default()).map_err(|error| failed(&error))?;
+        let host = NvmeHost::read(&Root::default()).map_err(|error| failed(&error))?;
         host.namespaces.into_iter().filter_map(|namespace| namespace.block_node).collect()
     } else {
         paths(named)?

@@ -1,18 +1,18 @@
 //! Everything known about one namespace.
 
 use comfy_table::Table;
-use kvrail_nvme::{ControllerFacts, Drive, Endurance, Health, Link, NamespaceFacts, Queue};
+use kvrail_nvme::{ControllerFacts, Drive, Endurance, Link, NamespaceFacts, Queue, SmartLog};
 
-use super::device::Device;
+use super::device::ListedDevice;
 use super::overview;
 use crate::command::describe;
 use kvrail_cli::output::{human_bytes, table as bare};
 
 /// Unknown facts have no line.
-pub(super) fn table(device: &Device) -> Table {
+pub(super) fn table(device: &ListedDevice) -> Table {
     let drive = &device.drive;
     let namespace = &drive.namespace;
-    let mut rows = Rows(bare(&[]));
+    let mut rows = DetailRows(bare(&[]));
     rows.add("device", &namespace.name);
     for selector in namespace.selectors() {
         rows.add("named", selector);
@@ -55,9 +55,9 @@ pub(super) fn table(device: &Device) -> Table {
     rows.0
 }
 
-struct Rows(Table);
+struct DetailRows(Table);
 
-impl Rows {
+impl DetailRows {
     fn add(&mut self, name: &str, value: impl ToString) {
         self.0.add_row([name.to_owned(), value.to_string()]);
     }
@@ -117,7 +117,7 @@ impl Rows {
         self.add("bears", format!("{life} in all, {left} of them left; {daily}"));
     }
 
-    fn health(&mut self, health: &Health) {
+    fn health(&mut self, health: &SmartLog) {
         self.add("temperature", format!("{} C", health.celsius));
         self.add("life used", format!("{} %", health.used_percent));
         let (left, least) = (health.spare_percent, health.spare_threshold_percent);

@@ -6,14 +6,14 @@ use serde::Serialize;
 
 /// A namespace, and what lies on it.
 #[derive(Debug, Serialize)]
-pub(super) struct Device {
+pub(super) struct ListedDevice {
     #[serde(flatten)]
     pub(super) drive: Drive,
     /// None where it could not be read; `unseen` has the reason.
     pub(super) holds: Option<Inspection>,
 }
 
-impl Device {
+impl ListedDevice {
     /// Reads what lies on it.
     pub(super) fn look(mut drive: Drive) -> Self {
         let seen = match &drive.namespace.block_node {

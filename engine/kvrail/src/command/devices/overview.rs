@@ -3,12 +3,12 @@
 use comfy_table::Table;
 use kvrail_nvme::Drive;
 
-use super::device::Device;
+use super::device::ListedDevice;
 use crate::command::describe;
 use kvrail_cli::output::{human_bytes, table as bare};
 
 /// All of them; `-` is what is not known.
-pub(super) fn table(devices: &[Device]) -> Table {
+pub(super) fn table(devices: &[ListedDevice]) -> Table {
     let mut table = bare(&[
         "DEVICE", "ADDRESS", "NS", "SERIAL", "MODEL", "SIZE", "BLOCK", "CACHE", "QUEUES", "NODE",
         "TEMP", "WORN", "HOLDS", "USED BY",
@@ -19,7 +19,7 @@ pub(super) fn table(devices: &[Device]) -> Table {
     table
 }
 
-fn row(device: &Device) -> [Option<String>; 14] {
+fn row(device: &ListedDevice) -> [Option<String>; 14] {
     let drive = &device.drive;
     let controller = drive.namespace.controllers.first();
     let (holds, health) = (device.holds.as_ref(), drive.health.as_ref());

@@ -3,7 +3,7 @@
 use kvrail_memory::Root;
 use kvrail_nvme::{Drive, Selector, Unseen, describe, drives, resolve};
 
-use super::device::Device;
+use super::device::ListedDevice;
 use super::{detail, overview};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
@@ -15,7 +15,7 @@ pub(super) const NONE: &str =
 
 /// Shows the namespaces named, or all, and then what of them could not be seen.
 pub(super) fn run(named: &[Selector], verbose: bool, context: &Context) -> Result<(), Failure> {
-    let devices: Vec<Device> = selected(named)?.into_iter().map(Device::look).collect();
+    let devices: Vec<ListedDevice> = selected(named)?.into_iter().map(ListedDevice::look).collect();
     if context.format == Format::Json {
         return print_json(&devices);
     }

@@ -14,8 +14,8 @@ use kvrail_protocol::StatusReport;
 #[cfg(test)]
 pub(crate) use text::tests::report;
 pub(crate) use text::{
-    CALLS, Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing,
-    notes, reasons, rows, short, stalls, troubles,
+    CALLS, Column, SHARDS, StatusDetail, bytes, client_pid, count, cpu, doubts, duration, gpus,
+    missing, notes, reasons, rows, short, stalls, troubles,
 };
 
 use super::silent::explain;
@@ -140,7 +140,7 @@ impl Looker {
 /// # Errors
 /// `Failure` with status 4 when no sidecar answers, with 9 when not all is well.
 pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
-    let detail = if args.verbose { Detail::Verbose } else { Detail::Screen };
+    let detail = if args.verbose { StatusDetail::Verbose } else { StatusDetail::Screen };
     let mut looker = args.sidecar.looker(context);
     if let Some(seconds) = args.watch {
         return watch(&mut looker, Duration::from_secs(seconds), detail, context.format);
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<(), Failure> {
 fn watch(
     looker: &mut Looker,
     every: Duration,
-    detail: Detail,
+    detail: StatusDetail,
     format: Format,
 ) -> Result<(), Failure> {
     let clears = stdout().is_terminal() && format == Format::Human;
@@ -176,17 +176,17 @@ fn watch(
     }
 }
 
-fn show(report: &StatusReport, detail: Detail, format: Format) -> Result<(), Failure> {
+fn show(report: &StatusReport, detail: StatusDetail, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => print_json(report),
         Format::Human => print_text(&text(report, detail)),
     }
 }
 
-fn text(report: &StatusReport, detail: Detail) -> String {
+fn text(report: &StatusReport, detail: StatusDetail) -> String {
     match detail {
-        Detail::Verbose => verbose(report),
-        Detail::Screen => screen(report, area()),
+        StatusDetail::Verbose => verbose(report),
+        StatusDetail::Screen => screen(report, area()),
     }
 }
 

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{
-    CallLatencyReport, DeviceReport, DeviceState, GpuReport, GpuState, PollerReport, SessionReport,
-    ShardReport, StatusReport, VolumeReport, Waker,
+    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, GpuReport, GpuState, PollerReport,
+    SessionReport, ShardReport, StatusReport, VolumeReport,
 };
 
-use Detail::{Screen, Verbose};
+use StatusDetail::{Screen, Verbose};
 
 use kvrail_cli::output::{human_bytes, table};
 
@@ -23,7 +23,7 @@ const CELL: usize = 14;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Detail {
+pub(crate) enum StatusDetail {
     /// The columns that fit a screen.
     Screen,
     /// Everything.
@@ -31,7 +31,7 @@ pub(crate) enum Detail {
 }
 
 /// A column of a table: its head, from which detail on it is shown, and what stands in it.
-pub(crate) type Column<T> = (&'static str, Detail, fn(&T) -> String);
+pub(crate) type Column<T> = (&'static str, StatusDetail, fn(&T) -> String);
 
 /// Columns and lines that there are.
 pub(crate) type Area = (usize, usize);
@@ -135,7 +135,7 @@ fn some_rows<T, K: Ord>(
 pub(crate) fn rows<'a, T: 'a>(
     columns: &[Column<T>],
     items: impl IntoIterator<Item = &'a T>,
-    detail: Detail,
+    detail: StatusDetail,
 ) -> String {
     cells(columns, items, detail, |cell| cell)
 }
@@ -144,7 +144,7 @@ pub(crate) fn rows<'a, T: 'a>(
 fn cells<'a, T: 'a>(
     columns: &[Column<T>],
     items: impl IntoIterator<Item = &'a T>,
-    detail: Detail,
+    detail: StatusDetail,
     change: fn(String) -> String,
 ) -> String {
     let shown = || columns.iter().filter(|(_, from, _)| *from <= detail);
@@ -157,7 +157,7 @@ fn cells<'a, T: 'a>(
     rows.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn sidecar(report: &StatusReport, detail: Detail) -> String {
+fn sidecar(report: &StatusReport, detail: StatusDetail) -> String {
     let it = &report.sidecar;
     let regions = &report.regions;
     let epoch = if detail == Verbose { format!(" (epoch {})", it.epoch) } else { String::new() };
@@ -203,7 +203,7 @@ fn sidecar(report: &StatusReport, detail: Detail) -> String {
 
 /// The part of the configuration file that is not in force; with `--verbose` also the file and
 /// hashes of the values.
-fn configuration(report: &StatusReport, detail: Detail) -> String {
+fn configuration(report: &StatusReport, detail: StatusDetail) -> String {
     let config = &report.config;
     let mut text = String::new();
     if detail == Verbose {
@@ -245,7 +245,7 @@ pub(crate) fn troubles(report: &StatusReport) -> String {
 }
 
 /// Members that were not there when the sidecar started.
-pub(crate) fn missing(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn missing(report: &StatusReport, detail: StatusDetail) -> String {
     let columns: [Column<(&str, &str)>; 3] = [
         ("MEMBER", Screen, |(_, member)| (*member).to_owned()),
         ("VOLUME", Screen, |(volume, _)| (*volume).to_owned()),
@@ -359,7 +359,7 @@ pub(crate) fn doubts(report: &StatusReport) -> String {
 }
 
 /// Why each device has the mode it has.
-pub(crate) fn reasons(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn reasons(report: &StatusReport, detail: StatusDetail) -> String {
     let devices = report.devices.iter().filter(|_| detail == Verbose);
     let why = devices.map(|device| {
         let features = device.features.join(", ");
@@ -391,7 +391,7 @@ const GPUS: [Column<GpuReport>; 12] = [
 ];
 
 /// The GPUs, why one failed, and how each volume's bytes get there.
-pub(crate) fn gpus(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn gpus(report: &StatusReport, detail: StatusDetail) -> String {
     let mut lines = Vec::new();
     for it in &report.gpus {
         lines.extend(it.failure.iter().map(|why| format!("\n  {}: {why}", it.gpu.index)));
@@ -507,10 +507,10 @@ pub(crate) fn cpu(number: Option<u32>) -> String {
     number.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
 }
 
-fn waker(by: Waker) -> &'static str {
+fn waker(by: ClientWaker) -> &'static str {
     match by {
-        Waker::Poller => "poller",
-        Waker::Ringer => "ringer",
+        ClientWaker::Poller => "poller",
+        ClientWaker::Ringer => "ringer",
     }
 }
 

@@ -39,13 +39,13 @@ pub(crate) struct StoreListArgs {
 struct ShownListing<'a> {
     store: &'a str,
     namespace: &'a str,
-    blocks: Vec<Block>,
+    blocks: Vec<ListRow>,
     /// Whether there are more behind the limit.
     more: bool,
 }
 
 #[derive(Serialize)]
-struct Block {
+struct ListRow {
     key: String,
     length: u32,
     depth: u16,
@@ -82,13 +82,13 @@ pub(super) fn run(args: &StoreListArgs, context: &Context) -> Result<(), Failure
     Ok(())
 }
 
-fn shown(block: ListedBlock, metadata: bool) -> Block {
+fn shown(block: ListedBlock, metadata: bool) -> ListRow {
     let ListedBlock { key, length, depth, put_unix_s, member, offset, .. } = block;
     let metadata = metadata.then(|| hex::encode(&block.metadata));
-    Block { key: key.to_string(), length, depth, put_unix_s, member, offset, metadata }
+    ListRow { key: key.to_string(), length, depth, put_unix_s, member, offset, metadata }
 }
 
-fn rows(blocks: &[Block], metadata: bool) -> Table {
+fn rows(blocks: &[ListRow], metadata: bool) -> Table {
     let mut heads = vec!["KEY", "LENGTH", "DEPTH", "PUT", "MEMBER", "OFFSET"];
     if metadata {
         heads.push("METADATA");

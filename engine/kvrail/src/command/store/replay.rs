@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::HumanDuration;
 use kvrail_replay::{
-    Placement, Plan, Policy, Report, Share, Stream, StreamReport, Trace, plot, replay,
+    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, StreamReport, Trace, plot,
+    replay,
 };
 use kvrail_units::Size;
 
@@ -44,10 +45,10 @@ pub(crate) struct ReplayArgs {
     /// Also replay what each trace leaves to a store below a memory tier of this size, which takes
     /// all of each request: a share of the trace's different blocks, or a number of blocks
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
-    below: Vec<Share>,
+    below: Vec<CacheSize>,
     /// Sizes of the cache: shares of the trace's different blocks, or numbers of blocks
     #[arg(long, value_delimiter = ',', default_value = "5%,10%,20%")]
-    sizes: Vec<Share>,
+    sizes: Vec<CacheSize>,
     /// Bytes of a block, up to 128MiB; the store's segments are chosen to suit
     #[arg(long, value_name = "SIZE", default_value_t = Size::new(BLOCK_BYTES))]
     block_bytes: Size,
@@ -93,14 +94,14 @@ enum PolicyArg {
 }
 
 impl PolicyArg {
-    fn policy(self, budget: f64) -> Policy {
+    fn policy(self, budget: f64) -> CachePolicy {
         match self {
-            Self::All => Policy::All,
-            Self::Budget => Policy::Budget(budget),
-            Self::Lru => Policy::Lru,
-            Self::LeafFirst => Policy::LeafFirst,
-            Self::S3Fifo => Policy::S3Fifo,
-            Self::Belady => Policy::Belady,
+            Self::All => CachePolicy::All,
+            Self::Budget => CachePolicy::Budget(budget),
+            Self::Lru => CachePolicy::Lru,
+            Self::LeafFirst => CachePolicy::LeafFirst,
+            Self::S3Fifo => CachePolicy::S3Fifo,
+            Self::Belady => CachePolicy::Belady,
         }
     }
 }
@@ -157,13 +158,13 @@ fn once<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 /// All traces, each with what is below its tiers.
-fn streams(args: &ReplayArgs, context: &Context) -> Result<Vec<Stream>, Failure> {
+fn streams(args: &ReplayArgs, context: &Context) -> Result<Vec<RequestStream>, Failure> {
     let tiers = once(args.below.iter().copied());
     let mut streams = Vec::new();
     let paths = once(args.traces.iter());
     for path in &paths {
         let trace = load(path, context)?;
-        streams.extend(Stream::with_tiers(&name(path, &paths), trace, &tiers));
+        streams.extend(RequestStream::with_tiers(&name(path, &paths), trace, &tiers));
     }
     Ok(streams)
 }

@@ -49,14 +49,14 @@ pub(crate) struct StoreStatusArgs {
 #[derive(Debug, Serialize)]
 struct ShownStore {
     store: String,
-    members: Vec<Member>,
+    members: Vec<MemberStatus>,
     /// Members that were not there when the sidecar started.
     missing: Vec<String>,
     total: ShardReport,
 }
 
 #[derive(Debug, Serialize)]
-struct Member {
+struct MemberStatus {
     path: String,
     #[serde(flatten)]
     report: ShardReport,
@@ -120,9 +120,9 @@ fn shown(store: String, report: &StatusReport) -> ShownStore {
     let member = |report_of: &ShardReport| {
         let device = report.devices.iter().find(|device| device.index == report_of.device);
         let path = device.map_or_else(|| "?".to_owned(), |device| device.name.clone());
-        Member { path, report: report_of.clone() }
+        MemberStatus { path, report: report_of.clone() }
     };
-    let members: Vec<Member> = own.map(member).collect();
+    let members: Vec<MemberStatus> = own.map(member).collect();
     let total = total(&store, members.iter().map(|member| &member.report));
     let missing = report.missing_members().filter(|(volume, _)| *volume == store);
     let missing = missing.map(|(_, member)| member.to_owned()).collect();
@@ -255,7 +255,7 @@ mod tests {
     use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{Member, POOLS_SHOWN, ShownStore, notes, pools, space, total, traffic};
+    use super::{MemberStatus, POOLS_SHOWN, ShownStore, notes, pools, space, total, traffic};
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
         let store = StoreCounters {
@@ -319,7 +319,7 @@ mod tests {
         let total = total("cache", reports.iter());
         assert_eq!((total.state.as_str(), total.blocks, total.holds), ("warming", 500, 6));
         assert_eq!((total.oldest_unix_s, total.counters.store.hits), (Some(1000), Some(14)));
-        let members = reports.map(|report| Member { path: "/dev/x".into(), report }).into();
+        let members = reports.map(|report| MemberStatus { path: "/dev/x".into(), report }).into();
         let missing = vec!["serial:S5XYZ".into()];
         let shown = ShownStore { store: "cache".into(), members, missing, total };
         let notes: Vec<String> = shown.rows().flat_map(notes).collect();
@@ -356,8 +356,8 @@ mod tests {
         report.holds = 99_999;
         let path = "/dev/disk/by-id/nvme-a-drive-with-a-long-name".to_owned();
         let members = vec![
-            Member { path, report: report.clone() },
-            Member { path: "/dev/x".into(), report: report.clone() },
+            MemberStatus { path, report: report.clone() },
+            MemberStatus { path: "/dev/x".into(), report: report.clone() },
         ];
         let store =
             ShownStore { store: "cache".into(), members, missing: Vec::new(), total: report };

@@ -53,7 +53,7 @@ impl NamespaceArgs {
 
 /// A session for one command.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct CommandSession {
     client: Client,
     socket: PathBuf,
 }
@@ -68,16 +68,16 @@ impl TargetArgs {
     ///
     /// # Errors
     /// `Failure` with status 4 when no sidecar answers.
-    pub(super) fn attach(&self, context: &Context) -> Result<Session, Failure> {
+    pub(super) fn attach(&self, context: &Context) -> Result<CommandSession, Failure> {
         let socket = self.socket.clone().unwrap_or_else(|| context.socket());
         let options = AttachOptions { timeout: PATIENCE, ..AttachOptions::default() };
         let client = Client::attach_with(&socket, &options);
         let client = client.map_err(|error| explain(&error, &socket))?;
-        Ok(Session { client, socket })
+        Ok(CommandSession { client, socket })
     }
 }
 
-impl Session {
+impl CommandSession {
     /// Asks, and explains what went wrong.
     ///
     /// # Errors

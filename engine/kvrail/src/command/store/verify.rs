@@ -11,7 +11,7 @@ use kvrail_client::{
 };
 use serde::Serialize;
 
-use super::target::{Session, TargetArgs};
+use super::target::{CommandSession, TargetArgs};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -61,7 +61,7 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// The result of one namespace.
 #[derive(Debug, Default, Serialize)]
-struct Verified {
+struct VerifiedNamespace {
     namespace: String,
     /// Blocks whose bytes were right, and their bytes.
     right: u64,
@@ -85,7 +85,7 @@ struct Verified {
 struct VerifyReport {
     store: String,
     seconds: f64,
-    namespaces: Vec<Verified>,
+    namespaces: Vec<VerifiedNamespace>,
 }
 
 /// Verifies.
@@ -93,7 +93,7 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<(), Failure> {
     let stop = StopFlag::register()?;
     let session = args.target.attach(context)?;
     let begun = Instant::now();
-    let mut reader = Reader::open(&session, args.share)?;
+    let mut reader = NamespaceReader::open(&session, args.share)?;
     let mut reports = Vec::new();
     for store in session.stores(args.target.store())? {
         let known = session.ask(|client| client.store(store.name())?.namespaces())?;
@@ -125,14 +125,14 @@ const BAR: &str = "verifying {bar:40} {binary_bytes}/{binary_total_bytes} {binar
 
 /// Reads one namespace after the other, with the same memory.
 #[derive(Debug)]
-struct Reader {
+struct NamespaceReader {
     arena: Arena,
     queue: Queue,
     share: f64,
 }
 
-impl Reader {
-    fn open(session: &Session, share: f64) -> Result<Self, Failure> {
+impl NamespaceReader {
+    fn open(session: &CommandSession, share: f64) -> Result<Self, Failure> {
         let open = |client: &Client| {
             Ok((client.create_arena(BATCH_BYTES, Pages::Base)?, client.open_queue(BATCH_BLOCKS)?))
         };
@@ -142,11 +142,14 @@ impl Reader {
 
     fn run(
         &mut self,
-        session: &Session,
+        session: &CommandSession,
         space: &Namespace,
         (stop, bar): (&StopFlag, &ProgressBar),
-    ) -> Result<Verified, Failure> {
-        let mut verified = Verified { namespace: space.name().to_owned(), ..Verified::default() };
+    ) -> Result<VerifiedNamespace, Failure> {
+        let mut verified = VerifiedNamespace {
+            namespace: space.name().to_owned(),
+            ..VerifiedNamespace::default()
+        };
         let before = self.reread();
         let mut listing = space.list();
         while let Some(page) = session.ask(|_| listing.next_page())? {
@@ -185,7 +188,7 @@ impl Reader {
         &mut self,
         (client, space): (&Client, &Namespace),
         blocks: &[ListedBlock],
-        verified: &mut Verified,
+        verified: &mut VerifiedNamespace,
     ) -> Result<(), ClientError> {
         let large = blocks[0].length as usize;
         if large > self.arena.bytes() {
@@ -225,7 +228,7 @@ impl Reader {
     }
 }
 
-impl Verified {
+impl VerifiedNamespace {
     fn count(&mut self, block: &ListedBlock, status: Status, note: BlockNote, bytes: u64) {
         match (status, note) {
             (Status::Ok, _) => {

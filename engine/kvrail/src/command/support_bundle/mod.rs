@@ -66,7 +66,7 @@ pub(crate) struct BundleArgs {
 
 /// The bundle's content: each part's file, and whether it could be collected.
 #[derive(Debug, Serialize)]
-struct Part {
+struct BundlePart {
     file: &'static str,
     missing: Option<String>,
     #[serde(skip)]
@@ -76,7 +76,7 @@ struct Part {
 #[derive(Serialize)]
 struct WrittenBundle<'a> {
     file: &'a Path,
-    parts: &'a [Part],
+    parts: &'a [BundlePart],
 }
 
 /// Collects, and writes one file or none.
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &BundleArgs, context: &Context) -> Result<(), Failure> {
     print_text(&file.display().to_string())
 }
 
-fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
+fn collect(args: &BundleArgs, context: &Context) -> Vec<BundlePart> {
     let own: [(&'static str, &[&str]); 7] = [
         ("config.txt", &["config", "show", "--origin"]),
         ("status.json", &["status", "--format", "json"]),
@@ -137,15 +137,15 @@ fn collect(args: &BundleArgs, context: &Context) -> Vec<Part> {
     parts
 }
 
-fn part(file: &'static str, text: String) -> Part {
-    Part { file, missing: None, text }
+fn part(file: &'static str, text: String) -> BundlePart {
+    BundlePart { file, missing: None, text }
 }
 
-fn absent(file: &'static str, why: String) -> Part {
-    Part { file, text: format!("{why}\n"), missing: Some(why) }
+fn absent(file: &'static str, why: String) -> BundlePart {
+    BundlePart { file, text: format!("{why}\n"), missing: Some(why) }
 }
 
-fn versions() -> Part {
+fn versions() -> BundlePart {
     let (kernel, release) = (uname(), std::fs::read_to_string("/etc/os-release"));
     let text = format!(
         "kvrail {}\n{} {} {}\n\n{}",
@@ -158,7 +158,7 @@ fn versions() -> Part {
     part("versions.txt", text)
 }
 
-fn log(file: Option<&Path>) -> Part {
+fn log(file: Option<&Path>) -> BundlePart {
     match file {
         Some(path) => match File::open(path).and_then(tail) {
             Ok(text) => part("log.txt", text),
@@ -173,7 +173,7 @@ fn log(file: Option<&Path>) -> Part {
 }
 
 /// A command's standard output and standard error; the command ends, or is killed.
-fn said(file: &'static str, command: &mut Command) -> Part {
+fn said(file: &'static str, command: &mut Command) -> BundlePart {
     match listen(command) {
         Ok(text) => part(file, text),
         Err(error) => {
@@ -209,7 +209,7 @@ fn tail(mut file: File) -> io::Result<String> {
 }
 
 /// Writes beside the file first, so that there is the whole of it or nothing.
-fn write(file: &Path, parts: &[Part], seconds: u64) -> io::Result<()> {
+fn write(file: &Path, parts: &[BundlePart], seconds: u64) -> io::Result<()> {
     let folder =
         file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut half = NamedTempFile::new_in(folder)?;

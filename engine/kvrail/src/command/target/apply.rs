@@ -4,7 +4,7 @@ use clap::Args;
 use kvrail_memory::Root;
 use kvrail_target::Claims;
 
-use super::show::{Report, Steps};
+use super::show::{Steps, StepsReport};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 
@@ -40,7 +40,7 @@ pub(super) fn run(args: &ApplyArgs, context: &Context) -> Result<(), Failure> {
     let root = Root::default();
     if args.dry_run {
         let (plan, steps) = super::seen(&wanted, None)?.plan(&wish, &root)?;
-        return Report::new("planned", &plan, &steps).print(context, Steps::Listed);
+        return StepsReport::new("planned", &plan, &steps).print(context, Steps::Listed);
     }
     let mut target = super::locked(&wanted)?;
     if let Some(step) = target.interrupted() {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &ApplyArgs, context: &Context) -> Result<(), Failure> {
     }
     let mut claims = Claims::default();
     let applied = target.bring(&wish, &root, &mut claims)?;
-    let mut report = Report::new("applied", &applied.plan, &applied.steps);
+    let mut report = StepsReport::new("applied", &applied.plan, &applied.steps);
     report.notes.extend(claims.notes);
     report.print(context, if args.verbose { Steps::Listed } else { Steps::Counted })
 }

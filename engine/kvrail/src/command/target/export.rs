@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvrail_memory::Root;
-use kvrail_target::{Kernel, Snapshot, everything, export};
+use kvrail_target::{KernelTree, Snapshot, everything, export};
 
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
@@ -29,7 +29,7 @@ pub(crate) struct ExportArgs {
 /// Prints the JSON.
 pub(super) fn run(args: &ExportArgs, context: &Context) -> Result<(), Failure> {
     if let Some(tree) = &args.tree {
-        let present = Snapshot::read(&Kernel::at(tree))?;
+        let present = Snapshot::read(&KernelTree::at(tree))?;
         return print_json(&export(&everything(&present)));
     }
     let wanted = context.config()?.config.target;

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use kvrail_target::{FileStore, Kernel, Store, Target};
+use kvrail_target::{FileStore, KernelTree, RecordStore, Target};
 
-use kvrail_cli::config::Target as Wanted;
+use kvrail_cli::config::TargetConfig as Wanted;
 use kvrail_cli::failure::{Exit, Failure};
 
 /// The target to change: locked against every other kvrail.
-pub(crate) fn locked(wanted: &Wanted) -> Result<Target<Kernel, FileStore>, Failure> {
+pub(crate) fn locked(wanted: &Wanted) -> Result<Target<KernelTree, FileStore>, Failure> {
     open(&wanted.configfs, FileStore::open(&wanted.state_dir)?)
 }
 
@@ -16,18 +16,18 @@ pub(crate) fn locked(wanted: &Wanted) -> Result<Target<Kernel, FileStore>, Failu
 pub(crate) fn seen(
     wanted: &Wanted,
     tree: Option<&Path>,
-) -> Result<Target<Kernel, FileStore>, Failure> {
+) -> Result<Target<KernelTree, FileStore>, Failure> {
     let root = tree.unwrap_or(&wanted.configfs);
     open(root, FileStore::look(&wanted.state_dir))
 }
 
-fn open<S: Store>(root: &Path, store: S) -> Result<Target<Kernel, S>, Failure> {
+fn open<S: RecordStore>(root: &Path, store: S) -> Result<Target<KernelTree, S>, Failure> {
     let place = "/proc/sys/kernel/random/boot_id";
     let boot = std::fs::read_to_string(place)
         .map_err(|error| Failure::new(Exit::Failed, format!("{place}: {error}")))?;
     // A record describes one tree alone.
     let boot = format!("{} {}", boot.trim(), root.display());
-    Ok(Target::open(Kernel::at(root), store, &boot)?)
+    Ok(Target::open(KernelTree::at(root), store, &boot)?)
 }
 
 /// A configuration that exports nothing.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kvrail_memory::Root;
 
-use super::show::{Report, Steps};
+use super::show::{Steps, StepsReport};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 
@@ -33,5 +33,5 @@ pub(super) fn run(args: &PlanArgs, context: &Context) -> Result<(), Failure> {
     }
     let target = super::seen(&wanted, args.tree.as_deref())?;
     let (plan, steps) = target.plan(&wish, &Root::default())?;
-    Report::new("planned", &plan, &steps).print(context, Steps::Listed)
+    StepsReport::new("planned", &plan, &steps).print(context, Steps::Listed)
 }

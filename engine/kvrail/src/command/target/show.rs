@@ -9,7 +9,7 @@ use kvrail_cli::output::{Format, print_json, print_text};
 
 /// The steps that a command did or would do.
 #[derive(Serialize)]
-pub(super) struct Report<'a> {
+pub(super) struct StepsReport<'a> {
     /// `planned`, `applied`, ...
     pub(super) result: &'static str,
     pub(super) subsystems: &'a [Outcome],
@@ -17,7 +17,7 @@ pub(super) struct Report<'a> {
     pub(super) notes: Vec<String>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> StepsReport<'a> {
     pub(super) fn new(result: &'static str, plan: &'a Plan, steps: &'a [Step]) -> Self {
         Self { result, subsystems: &plan.outcomes, steps, notes: plan.notes.clone() }
     }

@@ -25,7 +25,7 @@ Exit status: 0 when it is as planned, 8 when not; 1, 2 or 3 when there can be no
 pub(crate) struct TargetStatusArgs {}
 
 #[derive(Serialize)]
-struct Status<'a> {
+struct TargetStatus<'a> {
     as_planned: bool,
     interrupted: Option<&'a str>,
     made: Vec<&'a str>,
@@ -46,7 +46,7 @@ pub(super) fn run(_args: &TargetStatusArgs, context: &Context) -> Result<(), Fai
         Ok((plan, steps)) => (plan.outcomes, steps, None),
         Err(error) => (Vec::new(), Vec::new(), Some(error)),
     };
-    let status = Status {
+    let status = TargetStatus {
         as_planned: problem.is_none() && missing.is_empty(),
         interrupted: target.interrupted(),
         made: target.owned(),
@@ -69,7 +69,7 @@ pub(super) fn run(_args: &TargetStatusArgs, context: &Context) -> Result<(), Fai
     }
 }
 
-fn words(status: &Status<'_>) -> String {
+fn words(status: &TargetStatus<'_>) -> String {
     let mut lines: Vec<String> = status.subsystems.iter().map(outcome).collect();
     lines.push(format!("made by kvrail: {} object(s) and link(s)", status.made.len()));
     lines.extend(status.made.iter().map(|path| format!("  {path}")));

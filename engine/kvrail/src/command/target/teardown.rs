@@ -3,7 +3,7 @@
 use clap::Args;
 use kvrail_target::Plan;
 
-use super::show::{Report, Steps};
+use super::show::{Steps, StepsReport};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 
@@ -28,9 +28,9 @@ pub(super) fn run(args: &TeardownArgs, context: &Context) -> Result<(), Failure>
     let wanted = context.config()?.config.target;
     let mut target = super::locked(&wanted)?;
     if target.owned().is_empty() {
-        return Report::new("undone", &Plan::default(), &[]).print(context, Steps::Counted);
+        return StepsReport::new("undone", &Plan::default(), &[]).print(context, Steps::Counted);
     }
     let steps = target.undo()?;
     let all = if args.verbose { Steps::Listed } else { Steps::Counted };
-    Report::new("undone", &Plan::default(), &steps).print(context, all)
+    StepsReport::new("undone", &Plan::default(), &steps).print(context, all)
 }

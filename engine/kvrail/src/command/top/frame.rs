@@ -2,12 +2,12 @@
 
 use kvrail_protocol::{DeviceState, PollerReport, SessionReport, StatusReport};
 
-use Detail::{Screen, Verbose};
+use StatusDetail::{Screen, Verbose};
 
-use super::view::{DeviceRate, Happened, Order, SessionRate, View};
+use super::view::{DeviceRate, Happened, SessionRate, SortOrder, View};
 use crate::command::status::{
-    CALLS, Column, Detail, SHARDS, bytes, client_pid, count, cpu, doubts, duration, gpus, missing,
-    notes, reasons, rows, short, stalls, troubles,
+    CALLS, Column, SHARDS, StatusDetail, bytes, client_pid, count, cpu, doubts, duration, gpus,
+    missing, notes, reasons, rows, short, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -60,16 +60,16 @@ pub(super) fn sections(
 ) -> String {
     let (mut devices, mut sessions) = (happened.devices.clone(), happened.sessions.clone());
     view.sort(&mut devices, |row, order| match order {
-        Order::Number => row.it.index.into(),
-        Order::Rate => row.read_bytes + row.written_bytes,
-        Order::Latency => row.it.device_latency.p99_ns,
-        Order::Waiting => row.it.counters.waiting.unwrap_or(0),
+        SortOrder::Number => row.it.index.into(),
+        SortOrder::Rate => row.read_bytes + row.written_bytes,
+        SortOrder::Latency => row.it.device_latency.p99_ns,
+        SortOrder::Waiting => row.it.counters.waiting.unwrap_or(0),
     });
     view.sort(&mut sessions, |row, order| match order {
-        Order::Number => row.it.id,
-        Order::Rate => row.bytes.unwrap_or(0),
-        Order::Latency => row.requests.unwrap_or(0),
-        Order::Waiting => row.it.arena_bytes,
+        SortOrder::Number => row.it.id,
+        SortOrder::Rate => row.bytes.unwrap_or(0),
+        SortOrder::Latency => row.requests.unwrap_or(0),
+        SortOrder::Waiting => row.it.arena_bytes,
     });
     let why =
         if view.why { reasons(report, Verbose) + "\n" + &notes(report) } else { String::new() };

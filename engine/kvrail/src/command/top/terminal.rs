@@ -17,7 +17,7 @@ const REST: Duration = Duration::from_millis(50);
 
 /// A key that `kvrail top` knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum TerminalKey {
     Char(char),
     Up,
     Down,
@@ -60,14 +60,14 @@ impl Terminal {
     }
 
     /// The keys that were pressed; none after this time.
-    pub(super) fn keys(&self, wait: Duration) -> io::Result<Vec<Key>> {
+    pub(super) fn keys(&self, wait: Duration) -> io::Result<Vec<TerminalKey>> {
         let mut bytes = Vec::new();
         let mut wait = wait;
         while is_readable(wait)? {
             let mut some = [0; 64];
             let count = read(stdin(), &mut some)?;
             if count == 0 {
-                return Ok(vec![Key::End]); // the terminal is gone
+                return Ok(vec![TerminalKey::End]); // the terminal is gone
             }
             bytes.extend_from_slice(&some[..count]);
             if !is_cut(&bytes) {
@@ -119,14 +119,14 @@ fn ends_sequence(byte: u8) -> bool {
 }
 
 /// The keys in a terminal's bytes. Keys without a function here are left out.
-fn keys(bytes: &[u8]) -> Vec<Key> {
+fn keys(bytes: &[u8]) -> Vec<TerminalKey> {
     let mut keys = Vec::new();
     let mut rest = bytes;
     while let [first, behind @ ..] = rest {
         let (key, taken) = match (first, behind) {
             (0x1b, [b'[' | b'O', sequence @ ..]) => escaped(sequence),
-            (0x1b | 0x03, _) => (Some(Key::End), 0),
-            (byte, _) if byte.is_ascii_graphic() => (Some(Key::Char(char::from(*byte))), 0),
+            (0x1b | 0x03, _) => (Some(TerminalKey::End), 0),
+            (byte, _) if byte.is_ascii_graphic() => (Some(TerminalKey::Char(char::from(*byte))), 0),
             _ => (None, 0),
         };
         keys.extend(key);
@@ -136,14 +136,14 @@ fn keys(bytes: &[u8]) -> Vec<Key> {
 }
 
 /// The key of a sequence behind its introducer, and how many bytes that and the sequence have.
-fn escaped(sequence: &[u8]) -> (Option<Key>, usize) {
+fn escaped(sequence: &[u8]) -> (Option<TerminalKey>, usize) {
     let length = sequence.iter().position(|byte| ends_sequence(*byte)).map_or(0, |at| at + 1);
     let key = match &sequence[..length] {
-        b"A" => Some(Key::Up),
-        b"B" => Some(Key::Down),
-        b"H" | b"1~" | b"7~" => Some(Key::Home),
-        b"5~" => Some(Key::PageUp),
-        b"6~" => Some(Key::PageDown),
+        b"A" => Some(TerminalKey::Up),
+        b"B" => Some(TerminalKey::Down),
+        b"H" | b"1~" | b"7~" => Some(TerminalKey::Home),
+        b"5~" => Some(TerminalKey::PageUp),
+        b"6~" => Some(TerminalKey::PageDown),
         _ => None,
     };
     (key, length + 1)
@@ -151,7 +151,7 @@ fn escaped(sequence: &[u8]) -> (Option<Key>, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::Key::{Char, Down, End, Home, PageDown, PageUp, Up};
+    use super::TerminalKey::{Char, Down, End, Home, PageDown, PageUp, Up};
     use super::{is_cut, keys};
 
     #[test]

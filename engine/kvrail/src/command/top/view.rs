@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{CallLatencyReport, DeviceReport, SessionReport, StatusReport};
 
-use super::terminal::Key;
-use crate::command::status::Detail;
+use super::terminal::TerminalKey;
+use crate::command::status::StatusDetail;
 
 /// Lines that a Page key moves by.
 const PAGE: usize = 20;
 
 /// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SortOrder {
     /// Number.
     #[default]
     Number,
@@ -25,7 +25,7 @@ pub(super) enum Order {
     Waiting,
 }
 
-impl Order {
+impl SortOrder {
     const ALL: [Self; 4] = [Self::Number, Self::Rate, Self::Latency, Self::Waiting];
 
     pub(super) const fn name(self) -> &'static str {
@@ -45,9 +45,9 @@ impl Order {
 /// The user's choice of view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
-    pub(super) order: Order,
+    pub(super) order: SortOrder,
     reverse: bool,
-    pub(super) detail: Detail,
+    pub(super) detail: StatusDetail,
     /// Whether reasons and notes are shown.
     pub(super) why: bool,
     paused: bool,
@@ -58,9 +58,9 @@ pub(super) struct View {
 impl Default for View {
     fn default() -> Self {
         Self {
-            order: Order::Number,
+            order: SortOrder::Number,
             reverse: false,
-            detail: Detail::Screen,
+            detail: StatusDetail::Screen,
             why: false,
             paused: false,
             scroll: 0,
@@ -70,25 +70,25 @@ impl Default for View {
 
 impl View {
     /// Executes a key's command; false for the command to end.
-    pub(super) fn take(&mut self, key: Key) -> bool {
+    pub(super) fn take(&mut self, key: TerminalKey) -> bool {
         match key {
-            Key::Char('q') | Key::End => return false,
-            Key::Char('s') => self.order = self.order.next(),
-            Key::Char('r') => self.reverse = !self.reverse,
-            Key::Char('w') => self.why = !self.why,
-            Key::Char('p') => self.paused = !self.paused,
-            Key::Char('e') => {
+            TerminalKey::Char('q') | TerminalKey::End => return false,
+            TerminalKey::Char('s') => self.order = self.order.next(),
+            TerminalKey::Char('r') => self.reverse = !self.reverse,
+            TerminalKey::Char('w') => self.why = !self.why,
+            TerminalKey::Char('p') => self.paused = !self.paused,
+            TerminalKey::Char('e') => {
                 self.detail = match self.detail {
-                    Detail::Screen => Detail::Verbose,
-                    Detail::Verbose => Detail::Screen,
+                    StatusDetail::Screen => StatusDetail::Verbose,
+                    StatusDetail::Verbose => StatusDetail::Screen,
                 }
             }
-            Key::Down => self.scroll = self.scroll.saturating_add(1),
-            Key::Up => self.scroll = self.scroll.saturating_sub(1),
-            Key::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
-            Key::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
-            Key::Home => self.scroll = 0,
-            Key::Char(_) => {}
+            TerminalKey::Down => self.scroll = self.scroll.saturating_add(1),
+            TerminalKey::Up => self.scroll = self.scroll.saturating_sub(1),
+            TerminalKey::PageDown => self.scroll = self.scroll.saturating_add(PAGE),
+            TerminalKey::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
+            TerminalKey::Home => self.scroll = 0,
+            TerminalKey::Char(_) => {}
         }
         true
     }
@@ -98,10 +98,10 @@ impl View {
     }
 
     /// The rows in this order: the most first, but numbers from the least.
-    pub(super) fn sort<T>(&self, rows: &mut [T], key: impl Fn(&T, Order) -> u64) {
+    pub(super) fn sort<T>(&self, rows: &mut [T], key: impl Fn(&T, SortOrder) -> u64) {
         rows.sort_by(|one, other| {
             let by = key(one, self.order).cmp(&key(other, self.order));
-            let falls = (self.order == Order::Number) == self.reverse;
+            let falls = (self.order == SortOrder::Number) == self.reverse;
             if falls { by.reverse() } else { by }.then(Ordering::Equal)
         });
     }

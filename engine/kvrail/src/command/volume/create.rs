@@ -6,8 +6,8 @@ use kvrail_poller::SESSIONS_MAX;
 use kvrail_store::Sizing;
 use kvrail_units::Size;
 use kvrail_volume::{
-    DirectIo, Fill, Label, Layout, NewVolume, Overwrite, Purpose, StoreMember, StoreShape, Volume,
-    VolumeName, create,
+    DirectIo, Fill, Label, NewVolume, Overwrite, Purpose, StoreMember, StoreShape, Volume,
+    VolumeLayout, VolumeName, create,
 };
 use serde::Serialize;
 
@@ -180,7 +180,7 @@ pub(super) fn run(args: &CreateArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// Which layout the arguments mean; those of the other kind are refused.
-fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
+fn layout(args: &CreateArgs) -> Result<VolumeLayout, Failure> {
     let foreign = match args.kind {
         KindArg::Raw => [("--segment", args.segment), ("--block-mean", args.block_mean)],
         KindArg::Store => [("--stripe", args.stripe), ("", None)],
@@ -192,8 +192,10 @@ fn layout(args: &CreateArgs) -> Result<Layout, Failure> {
         return Err(Failure::new(Exit::Usage, what).with_remedy(remedy));
     }
     Ok(match args.kind {
-        KindArg::Raw => Layout::Raw { stripe_bytes: args.stripe.map_or(STRIPE_BYTES, Size::bytes) },
-        KindArg::Store => Layout::Store {
+        KindArg::Raw => {
+            VolumeLayout::Raw { stripe_bytes: args.stripe.map_or(STRIPE_BYTES, Size::bytes) }
+        }
+        KindArg::Store => VolumeLayout::Store {
             segment_bytes: args.segment.map(Size::bytes),
             block_mean: args.block_mean.map(Size::bytes),
         },

@@ -19,7 +19,7 @@ const UNFIT: Status = Status::Invalid(Fault::Limit);
 
 /// How a call goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CallStep {
     Ended(Status),
     /// It is with the store.
     Asked,
@@ -43,9 +43,9 @@ impl Shard {
         }
         let mut call = self.calls.take_waiting()?;
         let step = self.try_call(&mut call, now);
-        let first = if step == Step::Asked { First::Asked } else { First::Waits };
+        let first = if step == CallStep::Asked { First::Asked } else { First::Waits };
         self.calls.put_back(call, first);
-        let Step::Ended(status) = step else { return None };
+        let CallStep::Ended(status) = step else { return None };
         self.end_call(status)
     }
 
@@ -98,43 +98,43 @@ impl Shard {
         }
     }
 
-    fn try_call(&mut self, call: &mut StoreCall, now: Now) -> Step {
+    fn try_call(&mut self, call: &mut StoreCall, now: Now) -> CallStep {
         if let StoreAsk::Restart(start) = call.ask {
             return self.restart(call, start, now);
         }
         if let StoreAsk::Budget(budget) = call.ask {
             self.store.set_budget(budget, now);
-            return Step::Ended(Status::Ok);
+            return CallStep::Ended(Status::Ok);
         }
         if let StoreAsk::Pools(limits) = &call.ask {
             self.store.set_pool_limits(limits, now);
-            return Step::Ended(Status::Ok);
+            return CallStep::Ended(Status::Ok);
         }
         if self.is_gone() {
             // What it had it knows without its device: namespaces are opened for its fellows' keys.
             let known = matches!(call.ask, StoreAsk::Survey | StoreAsk::Grant { .. });
             if !known || !matches!(self.store.phase(), Phase::Warming | Phase::Serving) {
-                return Step::Ended(GONE);
+                return CallStep::Ended(GONE);
             }
         }
         match self.store.phase() {
-            Phase::Starting => return Step::Waits,
-            Phase::Failed(_) => return Step::Ended(Status::Declined(DeclineReason::Starting)),
+            Phase::Starting => return CallStep::Waits,
+            Phase::Failed(_) => return CallStep::Ended(Status::Declined(DeclineReason::Starting)),
             Phase::Warming | Phase::Serving => {}
         }
         let asker = (USER_CALL, u16::from(SIDECAR.0));
         let begun = match &call.ask {
-            StoreAsk::Survey => return Step::Ended(Status::Ok),
-            StoreAsk::Grant { .. } => return Step::Ended(self.grant(&call.ask)),
+            StoreAsk::Survey => return CallStep::Ended(Status::Ok),
+            StoreAsk::Grant { .. } => return CallStep::Ended(self.grant(&call.ask)),
             StoreAsk::Explain { space, key } => {
                 let known = Some(self.store.explain(*space, *key, now));
                 call.found = StoreFound::Key { known, now_ns: now.ns };
-                return Step::Ended(Status::Ok);
+                return CallStep::Ended(Status::Ok);
             }
             StoreAsk::List { .. }
             | StoreAsk::Restart(_)
             | StoreAsk::Budget(_)
-            | StoreAsk::Pools(_) => return Step::Ended(UNFIT),
+            | StoreAsk::Pools(_) => return CallStep::Ended(UNFIT),
             StoreAsk::Create { name, document, uid } => {
                 self.store.create_space(asker, name.as_bytes(), document, *uid, now)
             }
@@ -143,11 +143,11 @@ impl Shard {
         };
         self.pulse.mark();
         match begun {
-            Begun::Taken => Step::Asked,
+            Begun::Taken => CallStep::Asked,
             Begun::Done(answer) if answer.status == Status::Declined(DeclineReason::Busy) => {
-                Step::Waits
+                CallStep::Waits
             }
-            Begun::Done(answer) => Step::Ended(answer.status),
+            Begun::Done(answer) => CallStep::Ended(answer.status),
         }
     }
 
@@ -163,12 +163,12 @@ impl Shard {
     }
 
     /// Begins anew, once nothing of the life before is in flight.
-    fn restart(&mut self, call: &mut StoreCall, start: kvrail_store::Start, now: Now) -> Step {
-        let Some(store) = call.store.as_mut() else { return Step::Ended(UNFIT) };
+    fn restart(&mut self, call: &mut StoreCall, start: kvrail_store::Start, now: Now) -> CallStep {
+        let Some(store) = call.store.as_mut() else { return CallStep::Ended(UNFIT) };
         self.life.lose_device();
         if !self.life.is_swept() {
             self.pulse.mark();
-            return Step::Waits;
+            return CallStep::Waits;
         }
         std::mem::swap::<Box<Store>>(&mut self.store, store);
         self.lines.seats().for_each(|(session, user)| self.store.seat(session, user));
@@ -177,6 +177,6 @@ impl Shard {
         self.listings.begin_anew();
         self.store.start(start, now);
         self.touch(now.ns);
-        Step::Ended(Status::Ok)
+        CallStep::Ended(Status::Ok)
     }
 }

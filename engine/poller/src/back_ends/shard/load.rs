@@ -2,7 +2,7 @@
 
 /// Counts of a shard's work; each begins and ends once (invariant 1).
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct ShardLoad {
     /// Tasks at the device, or on their way there, beside clients' own.
     tasks: u32,
     /// Clients' puts and drops that are not answered.
@@ -11,7 +11,7 @@ pub(super) struct Load {
     reads: u32,
 }
 
-impl Load {
+impl ShardLoad {
     pub(super) fn begin_tasks(&mut self, count: usize) {
         self.tasks += u32::try_from(count).expect("two at most");
     }

@@ -7,7 +7,7 @@ use crate::task::DeviceExtent;
 
 /// The place of a shard, which never changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site {
+pub(super) struct ShardSite {
     number: u8,
     device: u8,
     member: u16,
@@ -16,7 +16,7 @@ pub(super) struct Site {
     masks: Masks,
 }
 
-impl Site {
+impl ShardSite {
     /// # Panics
     /// If a unit is no power of two.
     pub(super) fn new(

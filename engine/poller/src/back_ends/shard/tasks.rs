@@ -3,14 +3,14 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Memory, Now, Phase, Urgency, Verb};
+use kvrail_store::{Now, Phase, TaskMemory, Urgency, Verb};
 
 use super::super::own::{own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::Shard;
 use crate::inflight::Inflight;
 use crate::limits::SessionSlot;
-use crate::task::{BufferRef, DeviceExtent, Owner, StoreTask, Task};
+use crate::task::{BufferRef, DeviceExtent, StoreTask, Task, TaskOwner};
 
 /// The operations of one task: a body and a tail at most.
 pub(crate) type Operations = ArrayVec<Task, 2>;
@@ -37,7 +37,7 @@ impl Shard {
         while operations.is_empty() {
             let wanted = self.store.next_task(&mut self.pool)?;
             match wanted.memory {
-                Memory::Client { user, exact } => {
+                TaskMemory::Client { user, exact } => {
                     let request = inflight.request_mut(SlotId::from_u64(user));
                     let place = (wanted.offset, exact);
                     if let Some(write) = self.operations(request, place, now.ns) {
@@ -49,7 +49,7 @@ impl Shard {
                     }
                 }
                 _ if wanted.verb == Verb::Discard => {
-                    let kvrail_store::Task { id, offset, length: left, .. } = wanted;
+                    let kvrail_store::MemberTask { id, offset, length: left, .. } = wanted;
                     self.discarding.begin(id, offset, left);
                     operations.extend(self.next_discard(now));
                 }
@@ -72,13 +72,13 @@ impl Shard {
     }
 
     /// A task of the store's own.
-    fn own(&mut self, wanted: &kvrail_store::Task, now: Now) -> Task {
+    fn own(&mut self, wanted: &kvrail_store::MemberTask, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
-            Memory::Pool { buffer, at } => {
+            TaskMemory::Pool { buffer, at } => {
                 (self.pool.place(buffer, at), self.pool.is_image(buffer))
             }
-            Memory::Client { .. } | Memory::None => (NOWHERE, wanted.verb == Verb::Flush),
+            TaskMemory::Client { .. } | TaskMemory::None => (NOWHERE, wanted.verb == Verb::Flush),
         };
         // A client may wait for a page, and for the start.
         let class = if image || starting { Class::Demand } else { Class::Background };
@@ -119,7 +119,7 @@ impl Shard {
         let read = matches!(asked.ask, BlockCommand::Get(_));
         let kinds = (if read { Opcode::Read } else { Opcode::Write }, asked.class);
         let task = StoreTask { shard: self.number(), tag: request.id.to_u64() };
-        let owner = Owner::store(task, Some(asked.client.session));
+        let owner = TaskOwner::store(task, Some(asked.client.session));
         let times = (request.accepted_ns, now_ns);
         let mut operations = Operations::new();
         let tail_at = offset + u64::from(body_bytes);

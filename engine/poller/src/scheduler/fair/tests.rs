@@ -3,7 +3,7 @@
 use kvrail_device::SlotId;
 use kvrail_ring::Class;
 
-use super::{Among, Nodes, QueuedRequest, Waiting, Way};
+use super::{Among, QueuedRequest, Waiting, WaitingRequests, Way};
 use crate::limits::{SessionSlot, TenantSlot};
 
 /// A device that takes 8 us for an operation and 0.4 us for each KiB.
@@ -13,13 +13,13 @@ fn wanted(at: u64, session: u8, class: Class, length: u32) -> QueuedRequest {
     QueuedRequest { id, session: SessionSlot(session), class, way, length, cost_ns }
 }
 
-fn drain(waiting: &mut Waiting, nodes: &Nodes, count: usize) -> Vec<(u32, Class)> {
+fn drain(waiting: &mut Waiting, nodes: &WaitingRequests, count: usize) -> Vec<(u32, Class)> {
     drain_among(waiting, nodes, Among::All, count)
 }
 
 fn drain_among(
     waiting: &mut Waiting,
-    nodes: &Nodes,
+    nodes: &WaitingRequests,
     among: Among,
     count: usize,
 ) -> Vec<(u32, Class)> {
@@ -34,7 +34,7 @@ fn drain_among(
 
 #[test]
 fn sessions_share_device_time_not_requests_and_not_bytes() {
-    let (mut nodes, mut waiting) = (Nodes::new(600), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(600), Waiting::new());
     for at in 0..8 {
         waiting.push(&mut nodes, wanted(at, 1, Class::Demand, 1 << 20));
     }
@@ -51,7 +51,7 @@ fn sessions_share_device_time_not_requests_and_not_bytes() {
 
 #[test]
 fn who_comes_anew_passes_a_backlog_that_was_peeked_at_but_not_more_than_its_share() {
-    let (mut nodes, mut waiting) = (Nodes::new(600), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(600), Waiting::new());
     for at in 0..100 {
         waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 20));
     }
@@ -73,7 +73,7 @@ fn who_comes_anew_passes_a_backlog_that_was_peeked_at_but_not_more_than_its_shar
 
 #[test]
 fn background_is_late_but_never_starved() {
-    let (mut nodes, mut waiting) = (Nodes::new(200), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(200), Waiting::new());
     let length = 64 << 10;
     for at in 0..100 {
         waiting.push(&mut nodes, wanted(at, 0, Class::Demand, length));
@@ -90,7 +90,7 @@ fn background_is_late_but_never_starved() {
 
 #[test]
 fn reads_of_a_session_pass_its_writes_which_are_owed_a_sixteenth() {
-    let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(400), Waiting::new());
     let write = |at| QueuedRequest { way: Way::Write, ..wanted(at, 0, Class::Demand, 64 << 10) };
     (0..100).for_each(|at| waiting.push(&mut nodes, write(at)));
     (100..200).for_each(|at| {
@@ -109,7 +109,7 @@ fn reads_of_a_session_pass_its_writes_which_are_owed_a_sixteenth() {
 
 #[test]
 fn sessions_share_the_time_whichever_way_their_bytes_go() {
-    let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(400), Waiting::new());
     for at in 0..200 {
         waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 64 << 10));
     }
@@ -133,7 +133,7 @@ fn sessions_share_the_time_whichever_way_their_bytes_go() {
 
 #[test]
 fn a_session_is_not_held_to_what_the_one_before_it_was_given() {
-    let (mut nodes, mut waiting) = (Nodes::new(400), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(400), Waiting::new());
     (0..200).for_each(|at| waiting.push(&mut nodes, wanted(at, 0, Class::Demand, 1 << 20)));
     drain(&mut waiting, &nodes, 200);
     waiting.seat(SessionSlot(0), TenantSlot(7));
@@ -149,7 +149,7 @@ fn a_session_is_not_held_to_what_the_one_before_it_was_given() {
 
 #[test]
 fn a_gone_session_is_swept() {
-    let (mut nodes, mut waiting) = (Nodes::new(8), Waiting::new());
+    let (mut nodes, mut waiting) = (WaitingRequests::new(8), Waiting::new());
     for at in 0..6_u64 {
         let session = u8::try_from(at % 2).unwrap();
         let class = Class::ALL[usize::try_from(at / 2).unwrap()];

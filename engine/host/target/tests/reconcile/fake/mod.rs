@@ -9,7 +9,7 @@ mod store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvrail_target::{Entry, EntryKind, Tree};
+use kvrail_target::{DirectoryEntry, EntryKind, Tree};
 use rustix::io::Errno;
 
 pub(crate) use fuse::{Blow, Fuse, Meddle};
@@ -211,7 +211,7 @@ impl State {
 }
 
 impl Tree for FakeTree {
-    fn list(&self, path: &str) -> Result<Vec<Entry>, Errno> {
+    fn list(&self, path: &str) -> Result<Vec<DirectoryEntry>, Errno> {
         let state = self.state();
         if !state.has_tree() || (!path.is_empty() && !state.nodes.contains_key(path)) {
             return Err(Errno::NOENT);
@@ -221,7 +221,8 @@ impl Tree for FakeTree {
             Node::File(_) => EntryKind::File,
             Node::Link(_) => EntryKind::Link,
         };
-        let entry = |(name, node): (&str, &Node)| Entry { name: name.into(), kind: kind(node) };
+        let entry =
+            |(name, node): (&str, &Node)| DirectoryEntry { name: name.into(), kind: kind(node) };
         Ok(state.children(path).map(entry).collect())
     }
 

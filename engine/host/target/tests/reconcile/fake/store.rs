@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvrail_target::{Record, Store, TargetError};
+use kvrail_target::{RecordStore, TargetError, TargetRecord};
 
 use super::Fuse;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryStore {
-    kept: Arc<Mutex<Option<Record>>>,
+    kept: Arc<Mutex<Option<TargetRecord>>>,
     fuse: Fuse,
 }
 
@@ -18,12 +18,12 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
-    fn load(&self) -> Result<Option<Record>, TargetError> {
+impl RecordStore for MemoryStore {
+    fn load(&self) -> Result<Option<TargetRecord>, TargetError> {
         Ok(self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    fn save(&mut self, record: &Record) -> Result<(), TargetError> {
+    fn save(&mut self, record: &TargetRecord) -> Result<(), TargetError> {
         self.fuse.before().map_err(|errno| TargetError::Record {
             path: "/state/record.json".into(),
             step: "writing",

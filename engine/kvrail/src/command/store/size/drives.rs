@@ -50,7 +50,7 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
 
 /// The load of a store, in bytes and bytes a second.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Load {
+pub(super) struct StoreLoad {
     pub(super) block_bytes: u32,
     pub(super) kept_bytes: f64,
     pub(super) read_bytes_per_second: f64,
@@ -78,8 +78,8 @@ pub(super) struct Drives {
 
 impl DriveArgs {
     /// The drives that a load takes.
-    pub(super) fn bear(&self, load: &Load) -> Result<Drives, Failure> {
-        let Load { kept_bytes, read_bytes_per_second, written_bytes_per_second, .. } = *load;
+    pub(super) fn bear(&self, load: &StoreLoad) -> Result<Drives, Failure> {
+        let StoreLoad { kept_bytes, read_bytes_per_second, written_bytes_per_second, .. } = *load;
         let written_day = written_bytes_per_second * DAY_S;
         let bears = self
             .drive_tbw
@@ -136,7 +136,7 @@ fn count(drives: f64) -> Result<u64, Failure> {
 mod tests {
     use clap::Parser;
 
-    use super::{DriveArgs, Drives, Load};
+    use super::{DriveArgs, Drives, StoreLoad};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -144,13 +144,13 @@ mod tests {
         drives: DriveArgs,
     }
 
-    fn bear(line: &str, load: &Load) -> Result<Drives, String> {
+    fn bear(line: &str, load: &StoreLoad) -> Result<Drives, String> {
         let words = std::iter::once("size").chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         cli.drives.bear(load).map_err(|failure| format!("{failure:?}"))
     }
 
-    const LOAD: Load = Load {
+    const LOAD: StoreLoad = StoreLoad {
         block_bytes: 5 << 20,
         kept_bytes: 10e12,
         read_bytes_per_second: 20e9,
@@ -173,7 +173,7 @@ mod tests {
     /// Small blocks take more of the index: each has its entry.
     #[test]
     fn the_index_follows_the_blocks() {
-        let of = |block_bytes| bear("", &Load { block_bytes, ..LOAD }).unwrap();
+        let of = |block_bytes| bear("", &StoreLoad { block_bytes, ..LOAD }).unwrap();
         let (small, large) = (of(64 << 10), of(64 << 20));
         let blocks = 3.84e12 * small.drives as f64 / 65_536.0;
         let share = small.index_bytes as f64 / blocks;

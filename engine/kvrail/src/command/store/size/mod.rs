@@ -6,10 +6,10 @@ mod model;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvrail_replay::{Placement, Plan, Policy, Run, Share, Stream, Trace, replay};
+use kvrail_replay::{CachePolicy, CacheSize, Placement, Plan, RequestStream, Run, Trace, replay};
 use serde::Serialize;
 
-use self::drives::{DriveArgs, Drives, Load, positive};
+use self::drives::{DriveArgs, Drives, StoreLoad, positive};
 use self::model::{Model, ModelArgs};
 use super::replay::load;
 use kvrail_cli::context::Context;
@@ -74,10 +74,10 @@ pub(crate) struct SizeArgs {
         requires = "trace",
         conflicts_with = "sessions"
     )]
-    size: Share,
+    size: CacheSize,
     /// Memory tier above the store, as large
     #[arg(long, value_name = "SIZE", requires = "trace", conflicts_with = "sessions")]
-    below: Option<Share>,
+    below: Option<CacheSize>,
     /// Number of such traces at once
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive,
           requires = "trace", conflicts_with = "sessions")]
@@ -94,7 +94,7 @@ struct Sized {
     /// Of what is asked for, where a trace was played.
     hit_ratio: Option<f64>,
     #[serde(flatten)]
-    load: Load,
+    load: StoreLoad,
     #[serde(flatten)]
     drives: Drives,
 }
@@ -119,7 +119,7 @@ pub(super) fn run(args: &SizeArgs, context: &Context) -> Result<(), Failure> {
 
 impl SizeArgs {
     /// The load of sessions.
-    fn planned(&self, model: &Model) -> Load {
+    fn planned(&self, model: &Model) -> StoreLoad {
         let (sessions, context) =
             (self.sessions.unwrap_or_default(), self.context.unwrap_or_default());
         let turns_per_second = self.turns.map(|turns| turns / 60.0);
@@ -128,7 +128,7 @@ impl SizeArgs {
         let made = made.map_or(MADE_PER_SECOND, |(made, turns)| made * turns);
         let bytes = |tokens: f64| tokens * model.token_bytes as f64;
         let live = self.live.unwrap_or(sessions);
-        Load {
+        StoreLoad {
             block_bytes: model.block_bytes,
             kept_bytes: bytes(sessions * context),
             read_bytes_per_second: bytes(live * read),
@@ -137,7 +137,7 @@ impl SizeArgs {
     }
 
     /// The load of a trace, and the store's part of it.
-    fn replayed(&self, trace: Trace, model: &Model) -> Result<(Load, Option<f64>), Failure> {
+    fn replayed(&self, trace: Trace, model: &Model) -> Result<(StoreLoad, Option<f64>), Failure> {
         let seconds = trace.span_ns() as f64 / 1e9;
         if seconds <= 0.0 {
             let words = "--trace: all requests have one time, so nothing is known of a second";
@@ -146,12 +146,12 @@ impl SizeArgs {
         }
         let plan = Plan {
             sizes: vec![self.size],
-            policies: vec![Policy::All],
+            policies: vec![CachePolicy::All],
             block_bytes: model.block_bytes,
             members: 1,
             placement: Placement::Hash,
         };
-        let mut streams = Stream::with_tiers("trace", trace, self.below.as_slice());
+        let mut streams = RequestStream::with_tiers("trace", trace, self.below.as_slice());
         let stream = streams.split_off(streams.len() - 1);
         let report = replay(&stream, &plan, &|_| {});
         let report = report.map_err(|why| Failure::new(Exit::Failed, why.to_string()))?;
@@ -161,7 +161,7 @@ impl SizeArgs {
         };
         let Run { blocks, hits, written_bytes, hit_ratio, .. } = *run;
         let bytes = |blocks: u64| blocks as f64 * f64::from(model.block_bytes);
-        let load = Load {
+        let load = StoreLoad {
             block_bytes: model.block_bytes,
             kept_bytes: bytes(blocks) * self.times,
             read_bytes_per_second: bytes(hits) / seconds * self.times,
