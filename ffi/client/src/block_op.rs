@@ -4,8 +4,6 @@
 //! the in-flight table. A get whose bytes are wrong is read once more; then the sidecar is told,
 //! and the get ends as a MISS. A replacing put that finds other bytes drops them, and begins anew.
 
-use std::time::{Duration, Instant};
-
 use crc_fast::{CrcAlgorithm, checksum};
 use kvrail_ring::limits::{self, REQUEST_LENGTH_MAX};
 use kvrail_ring::slot::{
@@ -64,7 +62,6 @@ pub(crate) struct BlockOp {
     late: bool,
     device_ns: u32,
     queue_ns: u32,
-    begun: Instant,
 }
 
 /// What follows a completion.
@@ -147,7 +144,6 @@ impl BlockOp {
             late: false,
             device_ns: 0,
             queue_ns: 0,
-            begun: Instant::now(),
         };
         if op.request.opcode == Opcode::Put {
             let bytes = op.put_bytes();
@@ -384,14 +380,14 @@ impl BlockOp {
     }
 
     /// Its end, and its page.
-    /// How long its program has waited, if an end of this status and so many bytes is counted.
-    pub(crate) fn latency(&self, status: Status, bytes: u64) -> Option<(TimedCall, Duration)> {
+    /// What an end of this status and so many bytes is counted as.
+    pub(crate) fn timed(&self, status: Status, bytes: u64) -> Option<TimedCall> {
         let call = match self.request.opcode {
             Opcode::Get => TimedCall::Get(BlockSize::of(bytes)),
             Opcode::Put => TimedCall::Put(BlockSize::of(self.request.bytes)),
             _ => return None,
         };
-        (status == Status::Ok).then(|| (call, self.begun.elapsed()))
+        (status == Status::Ok).then_some(call)
     }
 
     pub(crate) fn into_done(

@@ -8,6 +8,8 @@ use crate::lease::Lease;
 pub(crate) struct BlockOps {
     /// One place for each entry; no places where the sidecar has no store.
     ops: Vec<Option<BlockOp>>,
+    /// Begins of their calls, by the queue's clock. Beside them, because operations are moved.
+    begun_ns: Vec<u64>,
     /// Entries whose next request, after the first, is to be sent.
     unsent: Vec<u32>,
     /// Pages for tails that no operation has.
@@ -21,6 +23,7 @@ impl BlockOps {
     pub(crate) fn new(tails: Vec<Lease>) -> Self {
         Self {
             ops: tails.iter().map(|_| None).collect(),
+            begun_ns: vec![0; tails.len()],
             unsent: Vec::with_capacity(tails.len()),
             tails,
             verified: Verified::default(),
@@ -36,10 +39,12 @@ impl BlockOps {
     pub(crate) fn add(
         &mut self,
         index: u32,
+        begun_ns: u64,
         make: impl FnOnce(Option<Lease>) -> BlockOp,
     ) -> &mut BlockOp {
         let tail = self.tails.pop();
         debug_assert!(tail.is_some(), "a page for each entry, and this entry was free");
+        self.begun_ns[index as usize] = begun_ns;
         let place = &mut self.ops[index as usize];
         debug_assert!(place.is_none(), "a free entry has no operation");
         place.insert(make(tail))
@@ -49,6 +54,11 @@ impl BlockOps {
     pub(crate) fn get(&mut self, index: u32) -> (&mut BlockOp, &mut Verified) {
         let op = self.ops[index as usize].as_mut().expect("the entry is a block's");
         (op, &mut self.verified)
+    }
+
+    /// When the call of an entry's operation began, by the queue's clock.
+    pub(crate) fn begun_ns(&self, index: u32) -> u64 {
+        self.begun_ns[index as usize]
     }
 
     /// The next request of an operation is to be sent.

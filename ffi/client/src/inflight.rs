@@ -213,13 +213,14 @@ impl InflightTable {
     pub(crate) fn add_block(
         &mut self,
         lane: u16,
+        begun_ns: u64,
         make: impl FnOnce(Option<Lease>) -> BlockOp,
     ) -> (u64, &mut BlockOp) {
         let index = self.first_free;
         let entry = self.claim().expect("the caller has asked for room");
         (entry.lane, entry.length, entry.state) = (lane, u32::MAX, EntryState::Block);
         let name = entry.name;
-        let op = self.blocks.add(index, make);
+        let op = self.blocks.add(index, begun_ns, make);
         let entry = &mut self.entries[index as usize];
         (entry.ticket, entry.tag) = op.names();
         (name, op)
@@ -256,8 +257,8 @@ impl InflightTable {
     }
 
     /// Where latencies of calls are counted.
-    pub(crate) fn latencies(&self) -> &QueueLatencies {
-        &self.latencies
+    pub(crate) fn latencies(&mut self) -> &mut QueueLatencies {
+        &mut self.latencies
     }
 
     /// The lookups that wait for answers.
@@ -390,8 +391,8 @@ impl InflightTable {
     ) {
         let op = self.blocks.take(index);
         self.vacate(index);
-        if let Some((call, took)) = op.latency(end.0, end.2) {
-            self.latencies.count(call, took);
+        if let Some(call) = op.timed(end.0, end.2) {
+            self.latencies.end(call, self.blocks.begun_ns(index), end.2);
         }
         let reads = op.reads();
         let (mut done, tail) = op.into_done(end);

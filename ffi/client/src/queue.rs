@@ -102,8 +102,7 @@ impl Queue {
         let Parts { number, segment, wake_fd, doorbells, routes, tails } = parts;
         let (tails, tail_arena) = tails;
         // Calls of stores are counted.
-        let latencies =
-            if tails.is_empty() { QueueLatencies::default() } else { session.latencies() };
+        let latencies = if tails.is_empty() { QueueLatencies::none() } else { session.latencies() };
         let depth = segment.depth();
         let (lanes, sleep) = segment.into_client();
         let pollers = session.pollers();
@@ -265,6 +264,7 @@ impl Queue {
     #[inline]
     pub fn publish(&mut self) {
         self.lanes.publish();
+        self.inflight.latencies().published();
     }
 
     /// Fetches what has completed, without waiting. Pushes to `done` and returns how many. Makes no
@@ -313,6 +313,7 @@ impl Queue {
     /// Takes what has completed in all lanes.
     #[inline]
     fn reap(&mut self, until: Until, sink: &mut impl CompletionSink) {
+        self.inflight.latencies().fetching();
         for index in 0..self.lanes.count() {
             if let Err(error) = self.lanes.reap((index, until), &mut self.inflight, sink) {
                 self.on_lane_error(*error, sink);
@@ -360,7 +361,7 @@ impl Queue {
     }
 
     /// Counts a lookup that has taken so long.
-    pub(crate) fn count_lookup(&self, took: Duration) {
+    pub(crate) fn count_lookup(&mut self, took: Duration) {
         self.inflight.latencies().count(TimedCall::Lookup, took);
     }
 

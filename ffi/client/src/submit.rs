@@ -299,8 +299,9 @@ impl Submitter {
             lanes.publish_before(request.bytes);
         }
         let ticket = self.next_ticket();
+        let begun_ns = inflight.latencies().begin(request.bytes);
         let make = |tail| BlockOp::new(request, opened, ticket, tail);
-        let (user_data, op) = inflight.add_block(lane, make);
+        let (user_data, op) = inflight.add_block(lane, begun_ns, make);
         let room = lanes.room(lane).expect("there is room, just seen");
         stage_slot(room, user_data, op);
         ticket
