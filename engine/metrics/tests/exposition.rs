@@ -200,7 +200,7 @@ fn a_counter_that_the_sidecar_did_not_send_is_missing() {
     let first = "kvrail_store_misses_total{store=\"kv0\",device=\"pci:0000:00:00.0\",";
     let reasons = text.lines().filter_map(|line| line.strip_prefix(first)?.split('"').nth(1));
     let reasons: Vec<_> = reasons.collect();
-    assert_eq!(reasons, ["recovering", "pending", "other_length", "drive_gone"]);
+    assert_eq!(reasons, ["recovering", "pending", "distrusted", "other_length", "drive_gone"]);
 }
 
 /// Prometheus' own judgement, where it is installed (Debian package prometheus).
