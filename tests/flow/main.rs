@@ -28,6 +28,7 @@ mod restart;
 mod restricted;
 mod rig;
 mod sandbox;
+mod schemas;
 mod scrapers;
 mod shares;
 mod soak;
