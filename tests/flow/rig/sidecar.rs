@@ -91,7 +91,8 @@ impl Sidecar {
     /// Its standard error without that of earlier sidecars of this place.
     fn own_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        let own = log.get(self.earlier as usize..).unwrap_or_default();
+        let earlier = usize::try_from(self.earlier).expect("a log that fits into memory");
+        let own = log.get(earlier..).unwrap_or_default();
         String::from_utf8_lossy(own).into_owned()
     }
 
