@@ -27,6 +27,7 @@ mod reload;
 mod restart;
 mod restricted;
 mod rig;
+mod rollback;
 mod sandbox;
 mod schemas;
 mod scrapers;
