@@ -52,6 +52,7 @@ if [[ ${1:-} == all ]]; then
     step helm scripts/verbs/helm.sh
     step book scripts/verbs/book.sh
     step audit scripts/verbs/audit.sh
+    step rollback scripts/verbs/rollback.sh
     # The emulated machine runs during steps of one thread each, where its parts are available: from
     # the package mirror, or from an earlier run. Both kernels, kills and the end of power take 20
     # minutes: `scripts/dev vm test`.

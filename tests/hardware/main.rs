@@ -9,6 +9,7 @@ mod calibration;
 mod devices;
 mod errors;
 mod fabrics;
+mod health;
 mod identity;
 mod in_use;
 mod kills;

@@ -51,6 +51,13 @@ impl Monitor {
         writeln!(self.port.get_mut(), "{line}").expect("the emulator listens");
     }
 
+    /// Sets the critical warnings in a controller's SMART log.
+    pub(crate) fn warn(&mut self, serial: &str, bits: u8) {
+        let path = format!("/machine/peripheral/{serial}");
+        let property = "smart_critical_warning";
+        self.must("qom-set", json!({ "path": path, "property": property, "value": bits }));
+    }
+
     /// Limits `kvr-slow` to this number of operations a second; 0 is no limit.
     pub(crate) fn throttle(&mut self, per_second: u64) {
         let limits = json!({ "iops-total": per_second });

@@ -15,11 +15,42 @@ counters! {
         misses_recovering: Part("recovering"), "kvrail_store_misses",
             "Gets before recovery had read everything: the block may yet turn up.";
         misses_pending: Part("pending"), "kvrail_store_misses",
-            "Gets of blocks that were just being put, or dropped.";
+            "Gets of blocks that were just being put, or were dropped during recovery.";
+        misses_distrusted: Part("distrusted"), "kvrail_store_misses",
+            "Gets of blocks in segments that are not trusted.";
         misses_other_length: Part("other_length"), "kvrail_store_misses",
             "Gets with less memory than the block is long.";
         lookup_hits: Counter, "kvrail_store_lookup_hits", "Keys that lookups found.";
-        lookup_misses: Counter, "kvrail_store_lookup_misses", "Keys that lookups did not find.";
+        lookup_misses: Sum, "kvrail_store_lookup_misses",
+            "Keys that lookups did not find, by reason as misses.";
+        lookup_misses_absent: Part("absent"), "kvrail_store_lookup_misses",
+            "Keys of blocks that were never put, or are gone.";
+        lookup_misses_recovering: Part("recovering"), "kvrail_store_lookup_misses",
+            "Keys before recovery had read everything: the block may yet turn up.";
+        lookup_misses_pending: Part("pending"), "kvrail_store_lookup_misses",
+            "Keys of blocks that were just being put, or were dropped during recovery.";
+        lookup_misses_distrusted: Part("distrusted"), "kvrail_store_lookup_misses",
+            "Keys of blocks in segments that are not trusted.";
+        absent_estimated: Sum, "kvrail_store_absent_estimated",
+            "Absent keys of gets and lookups, by why they are gone: an estimate from a sample.";
+        absent_estimated_unknown: Part("unknown"), "kvrail_store_absent_estimated",
+            "Keys never put since the start, cleared with their namespace, or forgotten.";
+        absent_estimated_evicted: Part("evicted"), "kvrail_store_absent_estimated",
+            "Keys of blocks that were evicted: more capacity would have kept some.";
+        absent_estimated_expired: Part("expired"), "kvrail_store_absent_estimated",
+            "Keys of blocks evicted after the end of their hint.";
+        absent_estimated_dropped: Part("dropped"), "kvrail_store_absent_estimated",
+            "Keys that a client dropped.";
+        absent_estimated_damaged: Part("damaged"), "kvrail_store_absent_estimated",
+            "Keys of blocks that were dropped because their bytes were wrong.";
+        absent_estimated_lost: Part("lost"), "kvrail_store_absent_estimated",
+            "Keys of blocks in segments that could not be trusted.";
+        absent_estimated_budget: Part("budget"), "kvrail_store_absent_estimated",
+            "Keys whose put was declined: little or none of the write budget was left.";
+        absent_estimated_colder: Part("colder"), "kvrail_store_absent_estimated",
+            "Keys whose put was declined: the blocks that are there are used too often.";
+        absent_estimated_declined: Part("declined"), "kvrail_store_absent_estimated",
+            "Keys whose put was declined for another reason.";
         puts: Counter, "kvrail_store_puts", "Blocks put.";
         put_bytes: Counter, "kvrail_store_put_bytes", "Bytes of blocks put.";
         present: Counter, "kvrail_store_puts_present",
@@ -74,6 +105,8 @@ counters! {
     ServingCounters {
         misses_drive_gone: Part("drive_gone"), "kvrail_store_misses",
             "Gets of a member whose drive is gone: they did not reach the store.";
+        lookup_misses_drive_gone: Part("drive_gone"), "kvrail_store_lookup_misses",
+            "Keys of a member whose drive is gone: their lookups did not reach the store.";
         verified_good: Counter, "kvrail_store_suspects_verified_good",
             "Reported blocks that the sidecar read again and found right.";
         ignored: Counter, "kvrail_store_suspects_ignored",

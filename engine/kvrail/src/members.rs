@@ -44,14 +44,15 @@ pub(crate) fn locate(named: &Selector) -> Result<Located, Failure> {
 /// The NVMe drive that a member is, or is a partition of; with what could be asked of it. Nothing
 /// for files and for other devices.
 pub(crate) fn drive_of(path: &Path) -> Option<Drive> {
-    namespace_of(path).map(|namespace| describe(namespace, &Root::default()))
+    let root = Root::default();
+    namespace_of(path, &root).map(|namespace| describe(namespace, &root))
 }
 
-fn namespace_of(path: &Path) -> Option<Namespace> {
-    let (named, root) = (Selector::Path(path.to_owned()), Root::default());
-    let namespace = match resolve(&named, &root) {
+/// The NVMe namespace that a block device is, or is a partition of.
+pub(crate) fn namespace_of(path: &Path, root: &Root) -> Option<Namespace> {
+    let namespace = match resolve(&Selector::Path(path.to_owned()), root) {
         Err(SelectorError::Partition { disk, .. }) => {
-            resolve(&Selector::Path(Path::new("/dev").join(disk)), &root)
+            resolve(&Selector::Path(Path::new("/dev").join(disk)), root)
         }
         found => found,
     };
@@ -62,7 +63,7 @@ fn namespace_of(path: &Path) -> Option<Namespace> {
 pub(crate) fn drive_report(path: &Path) -> Option<DriveReport> {
     let node = std::fs::canonicalize(path).ok().filter(|node| node.starts_with("/dev"))?;
     let kernel_name = node.file_name()?.to_string_lossy().into_owned();
-    let namespace = namespace_of(path);
+    let namespace = namespace_of(path, &Root::default());
     let controller = namespace.as_ref().and_then(|namespace| namespace.controllers.first());
     let of = |field: fn(&Controller) -> String| controller.map(field).unwrap_or_default();
     Some(DriveReport {
@@ -70,6 +71,7 @@ pub(crate) fn drive_report(path: &Path) -> Option<DriveReport> {
         serial: of(|controller| controller.serial.clone()),
         model: of(|controller| controller.model.clone()),
         address: of(|controller| controller.address.to_string()),
+        health: None,
     })
 }
 

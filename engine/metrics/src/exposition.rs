@@ -67,6 +67,10 @@ pub(crate) enum Unit {
     Bytes,
     /// Seconds.
     Seconds,
+    /// Degrees Celsius.
+    Celsius,
+    /// Parts of a whole.
+    Ratio,
 }
 
 impl Unit {
@@ -84,6 +88,8 @@ impl Unit {
             Self::None => "",
             Self::Bytes => "bytes",
             Self::Seconds => "seconds",
+            Self::Celsius => "celsius",
+            Self::Ratio => "ratio",
         }
     }
 }

@@ -82,7 +82,8 @@ fn check(name: &str, family: &Read, dialect: Dialect) {
     assert!(family.help.ends_with('.') && family.help.len() > 3, "{name}: {:?}", family.help);
     assert!(!WRONG_UNITS.iter().any(|unit| base.ends_with(unit)), "{name}");
     assert!(family.unit.is_empty() || base.ends_with(&format!("_{}", family.unit)), "{name}");
-    let counts = ["_seconds", "_bytes"].iter().any(|unit| base.ends_with(unit));
+    let counts =
+        ["_seconds", "_bytes", "_celsius", "_ratio"].iter().any(|unit| base.ends_with(unit));
     assert!(dialect == Dialect::Text || counts != family.unit.is_empty(), "{name} has a unit");
     assert!(!family.samples.is_empty(), "{name}");
     match family.kind.as_str() {
@@ -179,6 +180,28 @@ fn numbers_are_those_of_the_report() {
     }
 }
 
+/// A drive that says nothing of its wear has no such series: 0 would be a promise.
+#[test]
+fn health_that_is_unknown_is_missing() {
+    let text = expose(&busy(), Dialect::Text);
+    let drive = |index: u64| format!("{{device=\"pci:0000:{index:02x}:00.0\"}}");
+    for (metric, value) in [
+        ("kvrail_drive_temperature_celsius", "41"),
+        ("kvrail_drive_temperature_limit_celsius", "70"),
+        ("kvrail_drive_life_used_ratio", "0.07"),
+        ("kvrail_drive_spare_ratio", "1"),
+        ("kvrail_drive_spare_threshold_ratio", "0.1"),
+        ("kvrail_drive_critical_warnings", "1"),
+        ("kvrail_drive_media_errors_total", "2"),
+    ] {
+        let line = format!("{metric}{} {value}", drive(0));
+        assert!(text.lines().any(|other| other == line), "no {line}");
+        let second = format!("{metric}{}", drive(1));
+        let known = text.lines().any(|line| line.starts_with(&second));
+        assert_eq!(known, metric == "kvrail_drive_temperature_celsius", "{second}");
+    }
+}
+
 #[test]
 fn a_counter_that_the_sidecar_did_not_send_is_missing() {
     let mut report = busy();
@@ -200,7 +223,7 @@ fn a_counter_that_the_sidecar_did_not_send_is_missing() {
     let first = "kvrail_store_misses_total{store=\"kv0\",device=\"pci:0000:00:00.0\",";
     let reasons = text.lines().filter_map(|line| line.strip_prefix(first)?.split('"').nth(1));
     let reasons: Vec<_> = reasons.collect();
-    assert_eq!(reasons, ["recovering", "pending", "other_length", "drive_gone"]);
+    assert_eq!(reasons, ["recovering", "pending", "distrusted", "other_length", "drive_gone"]);
 }
 
 /// Prometheus' own judgement, where it is installed (Debian package prometheus).

@@ -183,8 +183,6 @@ pub struct StoreStats {
     pub phase: Counter,
     /// What it counts.
     pub counters: MemberCounters<Counter>,
-    /// Keys that lookups asked of a member whose device is gone: the store was not asked.
-    pub gone_keys: Counter,
     /// The status with which the drive refuses writes now; 0: it takes them.
     pub refused: Counter,
     /// Entries of the index in use.

@@ -45,10 +45,10 @@ pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, 
 pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
 pub use printable::printable;
 pub use report::{
-    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, DriveReport, HistogramReport,
-    IoCounts, IoLatencyReport, LatencyReport, PathReport, PollerReport, RegionsReport,
-    SandboxReport, SessionLatencyReport, SessionReport, SidecarReport, SidecarState, StallReport,
-    StatusReport, TargetReport, VolumeReport,
+    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, DriveHealth, DriveReport,
+    HistogramReport, IoCounts, IoLatencyReport, LatencyReport, PathReport, PollerReport,
+    RegionsReport, SandboxReport, SessionLatencyReport, SessionReport, SidecarReport, SidecarState,
+    StallReport, StatusReport, TargetReport, VolumeReport,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
 pub use store::{NamespaceInfo, PoolReport, ShardReport, StoreInfo, VolumeContent};

@@ -409,6 +409,40 @@ pub struct DriveReport {
     pub model: String,
     /// Where the controller of an NVMe drive is: PCIe or fabrics.
     pub address: String,
+    /// Health of an NVMe drive; none before it was asked first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<DriveHealth>,
+}
+
+/// An NVMe drive's word about itself. What could not be read is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveHealth {
+    /// Seconds since 1970 when it was read.
+    pub read_unix_s: u64,
+    /// Temperature in degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub celsius: Option<i32>,
+    /// Degrees Celsius from which on the drive warns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning_celsius: Option<i32>,
+    /// Percent of the rated life that is used; may pass 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_percent: Option<u8>,
+    /// Percent of the spare blocks that is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_percent: Option<u8>,
+    /// Percent of spare below which the drive warns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_threshold_percent: Option<u8>,
+    /// Times that data was found damaged beyond repair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media_errors: Option<u64>,
+    /// Critical warnings that are set, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<Vec<String>>,
+    /// Why something is missing, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<String>,
 }
 
 /// One volume.

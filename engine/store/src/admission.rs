@@ -47,10 +47,11 @@ impl RecentKeys {
 
     /// Whether a key was put before, as far as is known. It is from now on.
     fn again(&mut self, hash: Hash) -> bool {
-        let (row, key) = hash.apart(self.0.len());
-        let row = &mut self.0[row];
+        let (row, bits) = hash.apart(self.0.len() as u64);
+        let row = &mut self.0[usize::try_from(row).expect("tables fit into memory")];
+        let [.., low, high] = bits.to_le_bytes();
         // No key at all is 0.
-        let key = key.max(1);
+        let key = u16::from_le_bytes([low, high]).max(1);
         if row.keys.contains(&key) {
             return true;
         }

@@ -7,11 +7,12 @@ use crate::admission::WriteTokens;
 use crate::carriers::Carriers;
 use crate::config::{StoreConfig, StoreGeometry};
 use crate::entry::{Entry, Kind};
+use crate::fates::{Fate, Fates};
 use crate::feed::{Evicted, Feed, Gone};
 use crate::fifo::Fifo;
 use crate::flush::Flush;
 use crate::format::{POOLS_MAX, PoolNames, Record, SPACE_BYTES};
-use crate::hint::ends_of;
+use crate::hint::{WorthClass, ends_of};
 use crate::holds::Holds;
 use crate::index::{Hash, Index, Position};
 use crate::key::Key;
@@ -134,6 +135,7 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
     pool_stats: [PoolStats; POOLS_MAX],
     feed: Feed,
+    fates: Fates,
     pub(crate) admission: WriteTokens,
     pub(crate) worth: Worth,
     /// When hints end, in seconds since 1970: holds without an owner.
@@ -224,6 +226,7 @@ impl Core {
             stats: Stats::default(),
             pool_stats: [PoolStats::default(); POOLS_MAX],
             feed: Feed::new(),
+            fates: Fates::new(blocks),
             admission,
             worth: Worth::new(u64::from(geometry.segments) * geometry.segment_bytes),
             ends: Holds::new(ends_of(blocks), 1, u32::MAX),
@@ -456,10 +459,38 @@ impl Core {
     pub(crate) fn evict(&mut self, position: Position, record: &Record, metadata: &[u8]) {
         let entry = self.index.get(position);
         self.remove(position);
+        let fate = if entry.class() == WorthClass::Over { Fate::Expired } else { Fate::Evicted };
+        self.enter_fate(entry.number(), entry.lo(), fate);
         self.stats.evicted += 1;
         self.pool_stats(self.spaces.pool(entry.number())).evicted += 1;
         let Record { uid, key, length, .. } = *record;
         self.feed.push(&Evicted { uid, key, length, why: Gone::Evicted, metadata });
+    }
+
+    /// A key went, or did not come.
+    pub(crate) fn enter_fate(&mut self, number: u16, lo: u64, fate: Fate) {
+        self.fates.enter(self.index.hash(number, lo), fate);
+    }
+
+    /// Counts a key that was not found and has no entry, by its fate.
+    pub(crate) fn count_absent(&mut self, hash: Hash) {
+        if !self.fates.has(hash) {
+            return;
+        }
+        let (stats, one_in) = (&mut self.stats, self.fates.one_in());
+        let reason = match self.fates.of(hash) {
+            None => &mut stats.absent_estimated_unknown,
+            Some(Fate::Evicted) => &mut stats.absent_estimated_evicted,
+            Some(Fate::Expired) => &mut stats.absent_estimated_expired,
+            Some(Fate::Dropped) => &mut stats.absent_estimated_dropped,
+            Some(Fate::Damaged) => &mut stats.absent_estimated_damaged,
+            Some(Fate::Lost) => &mut stats.absent_estimated_lost,
+            Some(Fate::Budget) => &mut stats.absent_estimated_budget,
+            Some(Fate::Colder) => &mut stats.absent_estimated_colder,
+            Some(Fate::Declined) => &mut stats.absent_estimated_declined,
+        };
+        *reason += one_in;
+        stats.absent_estimated += one_in;
     }
 
     /// The segment of an entry's block, if the block can be got: the records of that segment are

@@ -25,13 +25,13 @@ pub(crate) struct Position(u64);
 pub(crate) struct Hash(u64);
 
 impl Hash {
-    /// The row in a table of `rows` rows, and 16 bits that do not follow from it.
-    pub(crate) fn apart(self, rows: usize) -> (usize, u16) {
+    /// The row in a table of `rows` rows, and bits that do not follow from it: the high ones.
+    #[inline(always)]
+    pub(crate) fn apart(self, rows: u64) -> (u64, u64) {
         // Not the bits that choose buckets: those of one bucket would share a row.
         let mixed = u128::from(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let product = mixed * rows as u128;
-        let [.., low, high] = Key::new(product).lo().to_le_bytes();
-        (at(Key::new(product).hi()), u16::from_le_bytes([low, high]))
+        let product = Key::new(mixed * u128::from(rows));
+        (product.hi(), product.lo())
     }
 }
 

@@ -18,6 +18,7 @@ mod drops;
 mod durables;
 mod entry;
 mod explain;
+mod fates;
 mod feed;
 mod fifo;
 mod flush;

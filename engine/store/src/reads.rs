@@ -3,6 +3,7 @@
 use crate::config::StoreGeometry;
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
+use crate::index::Hash;
 use crate::key::Key;
 use crate::request::{Answer, Extent, Fault, Get, ReadId, Reading, Status};
 
@@ -26,10 +27,10 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
     let hash = core.index.hash(number, get.key.lo());
     let found = core.index.find(hash, get.key, number);
-    let Some((position, entry)) = found else { return Err(absent(core, None, count).into()) };
+    let Some((position, entry)) = found else { return Err(absent(core, hash, None, count).into()) };
     let Some(segment) = core.readable(entry) else {
         let entry = *entry;
-        return Err(absent(core, Some(entry), count).into());
+        return Err(absent(core, hash, Some(entry), count).into());
     };
     let entry = *entry;
     let (length, check, place) = (entry.length(), entry.check(), entry.place());
@@ -52,21 +53,64 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     Ok(Reading { id: ReadId::new(segment), offset, exact, answer })
 }
 
+/// Why a key was not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// Recovery has not read all that may be about it.
+    Recovering,
+    /// It is being put, or was dropped while recovery went on.
+    Pending,
+    /// Its segment is not trusted.
+    Distrusted,
+    /// It has no entry.
+    Absent,
+}
+
+impl Lack {
+    /// Of a key with this entry, which cannot be read.
+    fn of(core: &Core, found: Option<&Entry>) -> Self {
+        match found {
+            None if core.recovery.knowledge == Knowledge::Partial => Self::Recovering,
+            None => Self::Absent,
+            Some(entry) if core.is_unsettled(entry) => Self::Recovering,
+            Some(entry) if entry.is_there() => Self::Distrusted,
+            Some(_) => Self::Pending,
+        }
+    }
+}
+
 /// Nothing that counts was found.
 #[cold]
-fn absent(core: &mut Core, found: Option<Entry>, count: Count) -> Status {
-    core.stats.misses += count.one();
-    let unknown = match found {
-        None => core.recovery.knowledge == Knowledge::Partial,
-        Some(entry) => core.is_unsettled(&entry),
-    };
-    let (reason, status) = match (unknown, found) {
-        (true, _) => (&mut core.stats.misses_recovering, Status::Warming),
-        (false, Some(_)) => (&mut core.stats.misses_pending, Status::Miss),
-        (false, None) => (&mut core.stats.misses_absent, Status::Miss),
-    };
-    *reason += count.one();
-    status
+fn absent(core: &mut Core, hash: Hash, found: Option<Entry>, count: Count) -> Status {
+    let lack = Lack::of(core, found.as_ref());
+    if count == Count::Hit {
+        core.stats.misses += 1;
+        match lack {
+            Lack::Recovering => core.stats.misses_recovering += 1,
+            Lack::Pending => core.stats.misses_pending += 1,
+            Lack::Distrusted => core.stats.misses_distrusted += 1,
+            Lack::Absent => {
+                core.stats.misses_absent += 1;
+                core.count_absent(hash);
+            }
+        }
+    }
+    if lack == Lack::Recovering { Status::Warming } else { Status::Miss }
+}
+
+/// Counts a key that a lookup did not find.
+pub(crate) fn count_missed(core: &mut Core, hash: Hash, (number, lo): (u16, u64)) {
+    core.stats.lookup_misses += 1;
+    let place = core.index.place_of(hash, |entry| entry.is_low(lo, number));
+    match Lack::of(core, place.map(|place| core.index.get(place)).as_ref()) {
+        Lack::Recovering => core.stats.lookup_misses_recovering += 1,
+        Lack::Pending => core.stats.lookup_misses_pending += 1,
+        Lack::Distrusted => core.stats.lookup_misses_distrusted += 1,
+        Lack::Absent => {
+            core.stats.lookup_misses_absent += 1;
+            core.count_absent(hash);
+        }
+    }
 }
 
 /// The offset of a part of a block, if the range is valid.

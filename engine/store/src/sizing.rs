@@ -5,6 +5,7 @@ use std::fmt;
 use crate::admission::seen_bytes;
 use crate::config::{StoreConfig, StoreConfigError, StoreGeometry};
 use crate::core::{REPLY_BYTES, TASK_BYTES};
+use crate::fates::fates_bytes;
 use crate::feed::FEED_BYTES;
 use crate::format::{POOLS_MAX, SPACE_BYTES};
 use crate::hint::ends_of;
@@ -77,7 +78,7 @@ impl Sizing {
             (1, FEED_BYTES),
             (1, LOG_BYTES),
             (1, TALLIES_BYTES + (POOLS_MAX * size_of::<Ledger>()) as u64),
-            (1, seen_bytes(blocks)),
+            (1, seen_bytes(blocks) + fates_bytes(blocks)),
         ];
         Self {
             capacity_bytes,

@@ -367,7 +367,15 @@ impl Store {
             let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
-            let Some(place) = place else { continue };
+            // A client that touches a block has it already: a touch is no lookup.
+            let counts = hold != Hold::Touch;
+            let Some(place) = place else {
+                if counts {
+                    reads::count_missed(&mut self.core, *hash, (number, *lo));
+                }
+                continue;
+            };
+            self.core.stats.lookup_hits += u64::from(counts);
             let entry = self.core.index.get(place);
             found.bytes += u64::from(entry.length());
             if hold == Hold::Touch {
@@ -382,12 +390,6 @@ impl Store {
                 found.held |= u64::from(held) << bit;
                 self.core.stats.holds_refused += u64::from(!held);
             }
-        }
-        // A client that touches a block has it already: a touch is no lookup.
-        if hold != Hold::Touch {
-            let hits = u64::from(found.found.count_ones());
-            self.core.stats.lookup_hits += hits;
-            self.core.stats.lookup_misses += keys.len() as u64 - hits;
         }
         Ok(found)
     }

@@ -4,6 +4,7 @@
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
+use crate::fates::Fate;
 use crate::segments::SegmentState;
 use crate::worth::AGE_MAX;
 use crate::writes::Writes;
@@ -66,6 +67,9 @@ impl IndexSweep {
                         core.feed_mut().lose();
                     }
                     core.remove(position);
+                    if entry.is_there() {
+                        core.enter_fate(entry.number(), entry.lo(), Fate::Lost);
+                    }
                 } else if entry.is_there() && core.worth.clock.age(entry.stamp()) > AGE_MAX {
                     let segment = core.geometry().segment_of(entry.place());
                     core.set_age(position, &entry, segment, AGE_MAX);

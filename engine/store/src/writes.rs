@@ -12,6 +12,7 @@ use crate::core::{Core, Image, Knowledge};
 use crate::dropping::Dropping;
 use crate::durables::{Durable, Durables};
 use crate::entry::{Entry, Kind};
+use crate::fates::Fate;
 use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
@@ -141,6 +142,7 @@ impl Writes {
         count_decline(&mut core.stats, why);
         if let Ok(number) = core.spaces.resolve(put.space) {
             core.pool_stats(core.spaces.pool(number)).declined += 1;
+            core.enter_fate(number, put.key.lo(), why.into());
         }
     }
 
@@ -472,6 +474,11 @@ impl Writes {
         let length = there.map(|(_, entry)| entry.length());
         if let Some(length) = length {
             core.stats.drops += 1;
+            let suspect = there.is_some_and(|(_, entry)| entry.kind() == Kind::Suspect);
+            // A block that proved right is no suspect any more.
+            let damaged = suspect && drop.only.is_some();
+            let fate = if damaged { Fate::Damaged } else { Fate::Dropped };
+            core.enter_fate(number, drop.key.lo(), fate);
             let (key, why) = (drop.key, Gone::Dropped);
             core.feed_mut().push(&Evicted { uid, key, length, why, metadata: &[] });
         }

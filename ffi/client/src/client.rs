@@ -18,6 +18,7 @@ use crate::attach::{AttachOptions, attach};
 use crate::block_op::TAIL_BYTES;
 use crate::error::ClientError;
 use crate::gpu::{self, GpuCache, GpuRegion};
+use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
 use crate::mapping::ProcessMapping;
 use crate::queue::{Parts, Queue};
@@ -340,7 +341,10 @@ impl Client {
         }
         let segment = QueueSegment::open(Arc::new(segment))?;
         let routes = self.session.volumes().iter().map(VolumeRoute::new).collect();
-        let parts = Parts { number: queue, segment, wake_fd, doorbells, routes, tails };
+        // Calls of stores are counted.
+        let has_store = tails.1.is_some();
+        let latencies = if has_store { self.session.latencies() } else { QueueLatencies::none() };
+        let parts = Parts { number: queue, segment, wake_fd, doorbells, routes, tails, latencies };
         Queue::assemble(Arc::clone(&self.session), parts)
     }
 

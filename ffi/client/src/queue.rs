@@ -48,6 +48,7 @@ pub(crate) struct Parts {
     pub(crate) routes: Vec<VolumeRoute>,
     /// Pages for tails of blocks, and the arena they are of.
     pub(crate) tails: (Vec<Lease>, Option<Arena>),
+    pub(crate) latencies: QueueLatencies,
 }
 
 /// Submits requests and brings back their completions. For one thread at a time; open one for each
@@ -99,10 +100,8 @@ pub struct Queue {
 
 impl Queue {
     pub(crate) fn assemble(session: Arc<Session>, parts: Parts) -> Result<Self, ClientError> {
-        let Parts { number, segment, wake_fd, doorbells, routes, tails } = parts;
+        let Parts { number, segment, wake_fd, doorbells, routes, tails, latencies } = parts;
         let (tails, tail_arena) = tails;
-        // Calls of stores are counted.
-        let latencies = if tails.is_empty() { QueueLatencies::none() } else { session.latencies() };
         let depth = segment.depth();
         let (lanes, sleep) = segment.into_client();
         let pollers = session.pollers();

@@ -17,6 +17,7 @@ mod nqn;
 mod resolve;
 mod secret_file;
 mod selector;
+mod sensor;
 mod transport;
 
 pub use address::PciAddress;
@@ -29,4 +30,5 @@ pub use nqn::{BadNqn, DISCOVERY_NQN, NQN_BYTES_MAX, Nqn};
 pub use resolve::resolve;
 pub use secret_file::{SecretFileError, read_secret};
 pub use selector::{BadSelector, Selector};
+pub use sensor::{Sensor, sensor};
 pub use transport::{SERVICE_DEFAULT, Transport};

@@ -7,6 +7,7 @@ mod changed_file;
 mod descriptors;
 mod device_recovery;
 mod devices;
+mod drive_health;
 mod early_stop;
 mod file_sizes;
 mod gpus;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvrail_memory::Root;
 use kvrail_nvme::{Path, paths};
 use kvrail_protocol::{
-    ConfigEntry, ConfigReport, DriveReport, PathReport, StatusReport, TargetReport,
+    ConfigEntry, ConfigReport, DriveHealth, DriveReport, PathReport, StatusReport, TargetReport,
 };
 
 use super::log_queue::LostLines;
@@ -47,9 +47,24 @@ impl ReportExtras {
         self.lock().paths = found;
     }
 
-    /// Which drive a device is now.
-    pub(super) fn set_drive(&self, device: u16, drive: DriveReport) {
-        self.lock().drives.insert(device, drive);
+    /// Which drive a device is now. The health of the same drive stays.
+    pub(super) fn set_drive(&self, device: u16, mut drive: DriveReport) {
+        let mut known = self.lock();
+        let same = known.drives.remove(&device).filter(|was| was.serial == drive.serial);
+        drive.health = same.and_then(|was| was.health);
+        known.drives.insert(device, drive);
+    }
+
+    /// The drives, by the numbers of their devices.
+    pub(super) fn drives(&self) -> BTreeMap<u16, DriveReport> {
+        self.lock().drives.clone()
+    }
+
+    /// The health of a device's drive, if that is still the one that was asked.
+    pub(super) fn set_health(&self, device: u16, serial: &str, health: Option<DriveHealth>) {
+        let mut known = self.lock();
+        let drive = known.drives.get_mut(&device).filter(|drive| drive.serial == serial);
+        drive.into_iter().for_each(|drive| drive.health.clone_from(&health));
     }
 
     /// How the target is; nothing where there is none.

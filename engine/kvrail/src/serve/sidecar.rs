@@ -13,6 +13,7 @@ use kvrail_session::{
 };
 
 use super::device_recovery::DeviceRecovery;
+use super::drive_health::HealthWatch;
 use super::early_stop::EarlyStop;
 use super::gpus::Gpus;
 use super::host::check_host;
@@ -43,6 +44,7 @@ pub(crate) struct Sidecar {
     _target: RunningTarget,
     /// Claims end when the pollers have ended: fields drop in this order.
     _recovery: DeviceRecovery,
+    _health: HealthWatch,
     _gpus: Gpus,
     /// For the sidecar that takes over.
     takeover: Takeover,
@@ -94,6 +96,7 @@ impl Sidecar {
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let membership = Membership::of(&plan, &served);
         let recovery = DeviceRecovery::watch(&plan, &pollers, served, extras.clone())?;
+        let health = HealthWatch::start(extras.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
         let mut server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
@@ -113,6 +116,7 @@ impl Sidecar {
             _metrics: metrics,
             _target: target,
             _recovery: recovery,
+            _health: health,
             _gpus: gpus,
             takeover,
             socket,

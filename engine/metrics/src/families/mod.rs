@@ -3,6 +3,7 @@
 mod config;
 mod counters;
 mod devices;
+mod drives;
 mod gpus;
 mod paths;
 mod pollers;
@@ -30,6 +31,7 @@ pub(crate) static ALL: LazyLock<Vec<Family>> = LazyLock::new(|| {
     all.extend(pollers::FAMILIES);
     all.extend(devices::FAMILIES);
     all.extend(devices::counted());
+    all.extend(drives::FAMILIES);
     all.extend(paths::FAMILIES);
     all.extend(volumes::FAMILIES);
     all.extend(stores::FAMILIES);

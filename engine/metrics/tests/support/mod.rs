@@ -74,7 +74,7 @@ fn device(index: u64) -> Value {
         "member": format!("pci:0000:{index:02x}:00.0"),
         "drive": {
             "kernel_name": format!("nvme{index}n1"), "serial": format!("S{index}"),
-            "model": "SSD", "address": format!("0000:{index:02x}:00.0"),
+            "model": "SSD", "address": format!("0000:{index:02x}:00.0"), "health": health(index),
         },
         "state": if index == 7 { "gone" } else { "serving" }, "mode": "iopoll",
         "reason": "auto", "features": [], "io": "direct", "depth": 128, "in_flight": 64,
@@ -83,6 +83,18 @@ fn device(index: u64) -> Value {
         "late": 0, "overdue": 0, "oldest_ms": 3,
         "device_latency": latency, "queue_latency": latency,
         "latencies": latencies.collect::<Vec<_>>(),
+    })
+}
+
+/// Of the second drive the kernel has the temperature, and no more is known.
+fn health(index: u64) -> Value {
+    if index == 1 {
+        return json!({"read_unix_s": 1_770_000_000, "celsius": 33, "unseen": "no rights"});
+    }
+    json!({
+        "read_unix_s": 1_770_000_000, "celsius": 41, "warning_celsius": 70, "used_percent": 7,
+        "spare_percent": 100, "spare_threshold_percent": 10, "media_errors": 2,
+        "warnings": ["media read-only"],
     })
 }
 

@@ -68,8 +68,7 @@ impl BackEnds {
     ) -> Result<FoundKeys, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            let stats = &self.stats.devices[usize::from(shard.device())].store;
-            stats.gone_keys.add(lows.len() as u64);
+            shard.count_gone_keys(lows.len() as u64);
             return Err(Status::DeviceGone);
         }
         if shard.phase() == Phase::Starting {

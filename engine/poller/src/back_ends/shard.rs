@@ -74,8 +74,9 @@ pub(crate) struct Shard {
     life: Life,
     load: ShardLoad,
     pulse: Pulse,
-    /// Gets of this member while its device was gone.
+    /// Gets of this member while its device was gone, and keys of lookups.
     gone_gets: u64,
+    gone_keys: u64,
 }
 
 impl Shard {
@@ -105,6 +106,7 @@ impl Shard {
             load: ShardLoad::default(),
             pulse: Pulse::new(),
             gone_gets: 0,
+            gone_keys: 0,
         })
     }
 
@@ -185,6 +187,12 @@ impl Shard {
         self.gone_gets += 1;
         self.pulse.mark();
         Err(Status::DeviceGone)
+    }
+
+    /// Counts keys of a lookup while the device is gone.
+    pub(crate) fn count_gone_keys(&mut self, keys: u64) {
+        self.gone_keys += keys;
+        self.pulse.mark();
     }
 
     /// Requests that wait for room.

@@ -128,6 +128,7 @@ fn lookups_are_counted_by_keys_and_as_one_request() {
     let store = &rig.stats.devices[0].store.counters.store;
     assert_eq!((store.lookup_hits.get(), store.lookup_misses.get()), (2, 9));
     assert_eq!((store.misses.get(), store.misses_other_length.get()), (2, 1));
+    assert_eq!((store.lookup_misses_absent.get(), store.absent_estimated_unknown.get()), (9, 10));
     let refused = Request { flags: FLAG_CONTINUED, ..drop_slot(Opcode::Drop, Key::of(7, 1), 0) };
     assert_eq!(rig.ask_one(&mut client, refused).status(), Status::Invalid);
 }

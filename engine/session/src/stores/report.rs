@@ -91,7 +91,8 @@ fn shard_report(
     stats: &StoreStats,
 ) -> ShardReport {
     let mut counters = stats.counters.map(|counter| Some(counter.get()));
-    let gone = [stats.counters.serving.misses_drive_gone.get(), stats.gone_keys.get()];
+    let serving = &stats.counters.serving;
+    let gone = [serving.misses_drive_gone.get(), serving.lookup_misses_drive_gone.get()];
     let sums = [&mut counters.store.misses, &mut counters.store.lookup_misses];
     for (misses, gone) in sums.into_iter().zip(gone) {
         *misses = misses.map(|misses| misses + gone);

@@ -137,14 +137,18 @@ impl World {
     }
 
     pub(crate) fn drop_key(&mut self, space: u16, key: u64, durable: bool) {
+        self.drop_only(space, key, durable, None);
+    }
+
+    /// Drops a key if its block has this check.
+    pub(crate) fn drop_only(&mut self, space: u16, key: u64, durable: bool, only: Option<u64>) {
         let Some(Space { id, .. }) = self.spaces[usize::from(space)] else { return };
         if !self.store.has_place(2, PlaceKind::Drop) {
             return;
         }
         let user = self.user(Asked::Drop { space, key, before: Vec::new(), durable });
         let durability = if durable { Durability::Durable } else { Durability::Soon };
-        let drop =
-            DropKey { user, owner: 2, space: id, key: Self::key(key), only: None, durability };
+        let drop = DropKey { user, owner: 2, space: id, key: Self::key(key), only, durability };
         match self.store.drop_key(&drop, self.time()) {
             Begun::Taken => {
                 let before = self.model.drop_begins(space, key);

@@ -137,6 +137,20 @@ impl World {
         self.run_until("verified", |world| world.asked.is_empty());
         self.store.audit();
         assert_eq!(self.store.stats().holds_broken, 0, "each hold is kept");
+        self.check_misses();
+    }
+
+    /// The misses of each reason are all misses.
+    fn check_misses(&self) {
+        let stats = self.store.stats();
+        let of = |sum: &str| {
+            let parts = stats.each().filter(|(part, _)| part.name.starts_with(&format!("{sum}_")));
+            parts.map(|(_, count)| *count).sum::<u64>()
+        };
+        assert_eq!((of("misses"), of("lookup_misses")), (stats.misses, stats.lookup_misses));
+        assert_eq!(of("absent_estimated"), stats.absent_estimated);
+        let absent = stats.misses_absent + stats.lookup_misses_absent;
+        assert_eq!(stats.absent_estimated, absent, "the sample of a small store has all keys");
     }
 
     /// Whether every request is answered.

@@ -6,6 +6,7 @@ mod budget;
 mod crash;
 mod cut;
 mod drive;
+mod fates;
 mod faults;
 mod hints;
 mod ledger;

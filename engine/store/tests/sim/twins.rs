@@ -7,7 +7,7 @@ use crate::each_seed;
 use crate::world::{TWIN, World, small};
 
 /// The check of a block that is there.
-fn check_of(world: &mut World, space: u16, key: u64) -> u64 {
+pub(crate) fn check_of(world: &mut World, space: u16, key: u64) -> u64 {
     let (space, key) = (world.id(space), World::key(key));
     match world.store.inspect(&Get { space, key, extent: Extent::Whole { capacity: 0 } }) {
         Got::Done(answer) if answer.status == Status::TooSmall => answer.check,

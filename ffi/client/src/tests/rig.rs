@@ -18,6 +18,7 @@ use crate::arena::{Arena, ArenaFacts};
 use crate::block_op::TAIL_BYTES;
 use crate::client::Client;
 
+use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
 use crate::opened::OpenedNamespace;
 use crate::queue::{Parts, Queue};
@@ -155,6 +156,7 @@ impl Rig {
             doorbells: doorbells.iter().map(duplicate).collect(),
             routes: client.volumes().iter().map(VolumeRoute::new).collect(),
             tails,
+            latencies: QueueLatencies::none(),
         };
         let queue = Queue::assemble(client.shared(), parts).unwrap();
         let sidecar = FakeSidecar {

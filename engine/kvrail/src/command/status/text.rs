@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{
-    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, GpuReport, GpuState, PollerReport,
-    SessionReport, ShardReport, StatusReport, VolumeReport,
+    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, DriveHealth, GpuReport, GpuState,
+    PollerReport, SessionReport, ShardReport, StatusReport, VolumeReport,
 };
 
 use StatusDetail::{Screen, Verbose};
@@ -46,6 +46,7 @@ pub(crate) fn verbose(report: &StatusReport) -> String {
         rows(&SHARDS, &report.shards, Verbose),
         rows(&DEVICES, &report.devices, Verbose),
         doubts(report),
+        drives(report),
         gpus(report, Verbose),
         rows(&POLLERS, &report.pollers, Verbose) + &stalls(report),
         rows(&SESSIONS, &report.sessions, Verbose),
@@ -347,6 +348,49 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     ("LATE", Verbose, |device| count(device.counters.late)),
 ];
 
+/// A device's number, and its drive's health.
+type DriveRow = (u16, DriveHealth);
+
+const DRIVES: [Column<DriveRow>; 6] = [
+    ("DRIVE OF", Verbose, |(device, _)| device.to_string()),
+    ("TEMPERATURE", Verbose, |(_, health)| {
+        let limit =
+            health.warning_celsius.map_or_else(String::new, |at| format!(" (warns at {at})"));
+        health.celsius.map_or_else(dash, |celsius| format!("{celsius} C{limit}"))
+    }),
+    ("LIFE USED", Verbose, |(_, health)| percent(health.used_percent)),
+    ("SPARE", Verbose, |(_, health)| {
+        let least = health.spare_threshold_percent.map(|least| format!(" (warns below {least} %)"));
+        percent(health.spare_percent) + &least.unwrap_or_default()
+    }),
+    ("MEDIA ERRORS", Verbose, |(_, health)| count(health.media_errors)),
+    ("WARNINGS", Verbose, |(_, health)| match &health.warnings {
+        None => dash(),
+        Some(none) if none.is_empty() => "none".into(),
+        Some(some) => some.join(", "),
+    }),
+];
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn percent(value: Option<u8>) -> String {
+    value.map_or_else(dash, |value| format!("{value} %"))
+}
+
+/// The drives' word about themselves, and why some is missing.
+fn drives(report: &StatusReport) -> String {
+    let health = |device: &DeviceReport| -> Option<DriveRow> {
+        Some((device.index, device.drive.as_ref()?.health.clone()?))
+    };
+    let known: Vec<_> = report.devices.iter().filter_map(health).collect();
+    let unseen = known.iter().filter_map(|(device, health)| {
+        Some(format!("\n  {device}: not all is known: {}", health.unseen.as_ref()?))
+    });
+    rows(&DRIVES, &known, Verbose) + &unseen.collect::<String>()
+}
+
 /// Devices that do not answer.
 pub(crate) fn doubts(report: &StatusReport) -> String {
     let overdue = report.devices.iter().filter_map(|device| {
@@ -533,7 +577,7 @@ pub(crate) fn duration(ns: u64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use kvrail_counters::{DeviceCounters, SessionCounters};
-    use kvrail_protocol::{ShardReport, StatusReport, troubles};
+    use kvrail_protocol::{DriveReport, ShardReport, StatusReport, troubles};
     use serde_json::{Value, json};
 
     use super::{head, ranges, screen, short, verbose};
@@ -635,6 +679,34 @@ pub(crate) mod tests {
             let words = ["/dev/nvme6n1", "device_gone", "serial:S5XYZ", "missing", "1 of 2"];
             assert!(words.iter().all(|word| shown.contains(word)), "{shown}");
         }
+    }
+
+    #[test]
+    fn the_health_of_drives_is_shown_and_what_is_missing_has_a_reason() {
+        let mut report = report();
+        let health = json!({
+            "read_unix_s": 1, "celsius": 41, "warning_celsius": 70, "used_percent": 97,
+            "spare_percent": 4, "spare_threshold_percent": 10, "media_errors": 3,
+            "warnings": ["media read-only"],
+        });
+        let unseen = json!({"read_unix_s": 1, "celsius": 33, "unseen": "run as root"});
+        for (device, health) in report.devices.iter_mut().zip([health, unseen]) {
+            let health = serde_json::from_value(health).expect("a drive's health");
+            device.drive = Some(DriveReport { health: Some(health), ..DriveReport::default() });
+        }
+        let shown = verbose(&report);
+        for words in [
+            "41 C (warns at 70)",
+            "97 %",
+            "4 % (warns below 10 %)",
+            "media read-only",
+            "1: not all is known: run as root",
+        ] {
+            assert!(shown.contains(words), "no {words:?} in\n{shown}");
+        }
+        let line = shown.lines().find(|line| line.contains("33 C")).expect("its line");
+        assert_eq!(line.matches(" -").count(), 4, "{line}");
+        assert!(!screen(&report, (120, 45)).contains("MEDIA ERRORS"), "details are for -v");
     }
 
     #[test]

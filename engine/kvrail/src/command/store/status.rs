@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use comfy_table::Table;
 use indicatif::HumanDuration;
-use kvrail_counters::{MemberCounters, ServingCounters, StoreCounters};
+use kvrail_counters::{MemberCounters, MetricKind, ServingCounters};
 use kvrail_protocol::{ShardReport, StatusReport};
 use serde::Serialize;
 
@@ -29,11 +29,18 @@ written to the drive for each byte put: above 1 because of records, pages and mo
 Declined puts are no errors: colder (of a new chain, while the stored blocks are used too often to
 make room), first sight (little write budget is left, and the block was not put before), budget
 (none is left), index full, broken (the drive refused a write of the store's own; it only reads),
-busy. A budget is the bytes that may be written. Suspect blocks are those that readers have
-reported. STATE: starting (reads its heads), warming (serves;
+busy. A budget is the bytes that may be written. Missed gets and keys: absent (never put, or
+gone), recovering (not all records are read), pending (just being put), distrusted (the segment
+is), other length (than the room of the get), drive gone. Absent keys, estimated from a sample of
+those that went lately: evicted, expired (evicted after its hint's end), dropped, damaged (dropped
+because of wrong bytes), lost (with a segment), budget, colder, declined (the put was), unknown
+(never put since the start, cleared with its namespace, or forgotten). Suspect blocks are those
+that readers have reported. STATE: starting (reads its heads), warming (serves;
 a missing block may still be found), serving, gone (its drive is), missing (its drive was at the
 sidecar's start). Pools follow where there are some, all members together.";
 
+/// Columns of the notes.
+const COLUMNS: usize = 100;
 /// Rows of pools.
 const POOLS_SHOWN: usize = 12;
 
@@ -81,7 +88,7 @@ pub(super) fn run(args: &StoreStatusArgs, context: &Context) -> Result<(), Failu
         print_table(&space(store, now))?;
         print_text("")?;
         print_table(&traffic(store))?;
-        store.rows().flat_map(notes).try_for_each(|note| print_text(&note))?;
+        store.rows().flat_map(notes).chain(misses(store)).try_for_each(|line| print_text(&line))?;
     }
     let (pools, more) = pools(&shown);
     if !pools.is_empty() {
@@ -219,24 +226,62 @@ fn traffic(store: &ShownStore) -> Table {
 
 /// What is worth a line of a member, where there is any.
 fn notes((member, report): (&str, &ShardReport)) -> Vec<String> {
-    let ShardReport { counters: MemberCounters { store, serving }, .. } = report;
-    let some = |counter: Option<u64>| counter.filter(|count| *count > 0);
+    let ShardReport { counters, .. } = report;
+    let suspects = counters.store.suspects.filter(|count| *count > 0);
     let notes = [
-        some(store.declined).map(|count| format!("{count} puts declined{}", reasons(store))),
-        some(store.suspects).map(|count| format!("{count} suspect blocks")),
-        budget(serving).map(|budget| format!("budget {budget}")),
+        by_reason(member, counters, ("declined", "puts declined")),
+        suspects.map(|count| format!("  {member}: {count} suspect blocks")),
+        budget(&counters.serving).map(|budget| format!("  {member}: budget {budget}")),
     ];
-    notes.into_iter().flatten().map(|note| format!("  {member}: {note}")).collect()
+    notes.into_iter().flatten().collect()
 }
 
-/// Why puts were declined.
-fn reasons(counters: &StoreCounters<Option<u64>>) -> String {
-    let reasons = counters.each().filter_map(|(counter, count)| {
-        let reason = counter.name.strip_prefix("declined_")?.replace('_', " ");
-        Some(format!("{} {reason}", count.filter(|count| *count > 0)?))
+/// Why keys were not found: all members together.
+fn misses(store: &ShownStore) -> Vec<String> {
+    let sums = [
+        ("misses", "gets missed"),
+        ("lookup_misses", "keys of lookups missed"),
+        ("absent_estimated", "keys absent, estimated"),
+    ];
+    let last = store.rows().last();
+    let lines = last.map(|(member, report)| {
+        sums.into_iter().filter_map(move |sum| by_reason(member, &report.counters, sum))
     });
-    let reasons: Vec<String> = reasons.collect();
-    if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) }
+    lines.into_iter().flatten().collect()
+}
+
+/// A sum with its parts, where it is not 0, in lines of 100 columns.
+fn by_reason(
+    member: &str,
+    counters: &MemberCounters<Option<u64>>,
+    (sum, words): (&str, &str),
+) -> Option<String> {
+    let counted = counters.each().filter_map(|(counter, count)| Some((counter, (*count)?)));
+    let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
+    let (whole, count) = counted.iter().find(|(counter, _)| counter.name == sum)?;
+    let mut lines = vec![format!("  {}: {count} {words}", short(member.to_owned()))];
+    let mut before = " (";
+    for (counter, count) in &counted {
+        let MetricKind::Part(reason) = counter.kind else { continue };
+        if counter.metric != whole.metric {
+            continue;
+        }
+        let part = format!("{count} {}", reason.replace('_', " "));
+        let line = lines.last_mut().expect("the first line");
+        // The next mark is behind it.
+        if line.chars().count() + before.len() + part.len() < COLUMNS {
+            line.push_str(before);
+            line.push_str(&part);
+        } else {
+            line.push_str(before.trim_end());
+            lines.push(format!("    {part}"));
+        }
+        before = ", ";
+    }
+    if before == ", " {
+        lines.last_mut().expect("the first line").push(')');
+    }
+    Some(lines.join("\n"))
 }
 
 /// The bytes that may be written in a day, and at once, where there is a limit.
@@ -255,7 +300,9 @@ mod tests {
     use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{MemberStatus, POOLS_SHOWN, ShownStore, notes, pools, space, total, traffic};
+    use super::{
+        COLUMNS, MemberStatus, POOLS_SHOWN, ShownStore, misses, notes, pools, space, total, traffic,
+    };
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
         let store = StoreCounters {
@@ -265,6 +312,11 @@ mod tests {
             declined: Some(5),
             declined_budget: Some(2),
             declined_first_sight: Some(3),
+            lookup_misses: Some(20),
+            lookup_misses_absent: Some(20),
+            absent_estimated: Some(21),
+            absent_estimated_unknown: Some(14),
+            absent_estimated_evicted: Some(7),
             ..StoreCounters::default()
         };
         let budget_bytes_per_day = Some(3 << 30);
@@ -322,7 +374,7 @@ mod tests {
         let members = reports.map(|report| MemberStatus { path: "/dev/x".into(), report }).into();
         let missing = vec!["serial:S5XYZ".into()];
         let shown = ShownStore { store: "cache".into(), members, missing, total };
-        let notes: Vec<String> = shown.rows().flat_map(notes).collect();
+        let notes: Vec<String> = shown.rows().flat_map(notes).chain(misses(&shown)).collect();
         let shown = format!("{}\n{}\n{}", space(&shown, 1060), traffic(&shown), notes.join("\n"));
         for word in [
             "serial:S5XYZ",
@@ -337,14 +389,21 @@ mod tests {
             "14",
             "all: 10 puts declined (6 first sight, 4 budget)",
             "/dev/x: budget 3.00 GiB/day",
+            "all: 40 keys of lookups missed (40 absent)",
+            "all: 42 keys absent, estimated (28 unknown, 14 evicted)",
         ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
         }
     }
 
+    fn lines(text: String) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
     #[test]
     fn tables_fit_a_hundred_columns() {
         let mut report = member("starting", Some(1));
+        report.counters = report.counters.map(|_| Some(99_999_999_999));
         let store = &mut report.counters.store;
         for counter in [&mut store.hits, &mut store.misses, &mut store.evicted] {
             *counter = Some(99_999_999_999);
@@ -364,6 +423,11 @@ mod tests {
         for table in [space(&store, 7_000_000), traffic(&store)] {
             let widest = table.lines().map(|line| line.trim_end().chars().count()).max();
             assert!(widest <= Some(101), "a blank in front goes:\n{table}");
+        }
+        let reasons = misses(&store);
+        assert!(reasons.last().is_some_and(|line| line.ends_with("99999999999 declined)")));
+        for line in store.rows().flat_map(notes).chain(reasons).flat_map(lines) {
+            assert!(line.chars().count() <= COLUMNS, "{line}");
         }
     }
 }

@@ -29,6 +29,7 @@ impl Shard {
         };
         let counters = ServingCounters {
             misses_drive_gone: self.gone_gets,
+            lookup_misses_drive_gone: self.gone_keys,
             budget_bytes_per_day: budget,
             write_tokens: u64::try_from(self.store.write_tokens()).unwrap_or(0),
             requests: self.requests().into(),
