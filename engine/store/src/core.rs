@@ -472,11 +472,16 @@ impl Core {
         self.fates.enter(self.index.hash(number, lo), fate);
     }
 
-    /// Counts a key that was not found and has no entry, by its fate.
+    /// Whether the fate of a key may be known.
+    #[inline(always)]
+    pub(crate) fn is_sampled(&self, hash: Hash) -> bool {
+        self.fates.has(hash)
+    }
+
+    /// Counts a key of the sample that was not found and has no entry, by its fate.
+    #[cold]
     pub(crate) fn count_absent(&mut self, hash: Hash) {
-        if !self.fates.has(hash) {
-            return;
-        }
+        debug_assert!(self.is_sampled(hash), "another key's fate would be counted");
         let (stats, one_in) = (&mut self.stats, self.fates.one_in());
         let reason = match self.fates.of(hash) {
             None => &mut stats.absent_estimated_unknown,

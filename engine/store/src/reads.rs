@@ -91,25 +91,63 @@ fn absent(core: &mut Core, hash: Hash, found: Option<Entry>, count: Count) -> St
             Lack::Distrusted => core.stats.misses_distrusted += 1,
             Lack::Absent => {
                 core.stats.misses_absent += 1;
-                core.count_absent(hash);
+                if core.is_sampled(hash) {
+                    core.count_absent(hash);
+                }
             }
         }
     }
     if lack == Lack::Recovering { Status::Warming } else { Status::Miss }
 }
 
-/// Counts a key that a lookup did not find.
-pub(crate) fn count_missed(core: &mut Core, hash: Hash, (number, lo): (u16, u64)) {
-    core.stats.lookup_misses += 1;
+/// Counts the keys of a lookup: as bits, those that were found, and those with an entry that cannot
+/// be read.
+pub(crate) fn count_lookup(
+    core: &mut Core,
+    number: u16,
+    (hashes, keys): (&[Hash], &[u64]),
+    (found, unreadable): (u64, u64),
+) {
+    let hits = u64::from(found.count_ones());
+    core.stats.lookup_hits += hits;
+    let missed = keys.len() as u64 - hits;
+    if missed == 0 {
+        return;
+    }
+    core.stats.lookup_misses += missed;
+    let plain = missed - u64::from(unreadable.count_ones());
+    if core.recovery.knowledge == Knowledge::Partial {
+        core.stats.lookup_misses_recovering += plain;
+    } else {
+        core.stats.lookup_misses_absent += plain;
+        // By bits: which keys are missed is as good as random, for a branch.
+        let mut absent = !(found | unreadable) & (u64::MAX >> (64 - keys.len()));
+        while absent != 0 {
+            let hash = hashes[absent.trailing_zeros() as usize];
+            if core.is_sampled(hash) {
+                core.count_absent(hash);
+            }
+            absent &= absent - 1;
+        }
+    }
+    if unreadable != 0 {
+        for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
+            if unreadable >> bit & 1 == 1 {
+                count_unreadable(core, *hash, (number, *lo));
+            }
+        }
+    }
+}
+
+/// Counts a key of a lookup whose entry cannot be read.
+#[cold]
+fn count_unreadable(core: &mut Core, hash: Hash, (number, lo): (u16, u64)) {
     let place = core.index.place_of(hash, |entry| entry.is_low(lo, number));
     match Lack::of(core, place.map(|place| core.index.get(place)).as_ref()) {
         Lack::Recovering => core.stats.lookup_misses_recovering += 1,
         Lack::Pending => core.stats.lookup_misses_pending += 1,
         Lack::Distrusted => core.stats.lookup_misses_distrusted += 1,
-        Lack::Absent => {
-            core.stats.lookup_misses_absent += 1;
-            core.count_absent(hash);
-        }
+        Lack::Absent => core.stats.lookup_misses_absent += 1,
     }
 }
 

@@ -4,6 +4,8 @@ mod namespaces;
 #[cfg(test)]
 mod plain;
 
+use std::cell::Cell;
+
 use crate::admission::WriteTokens;
 use crate::config::{Budget, StoreConfig, StoreConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
@@ -358,24 +360,21 @@ impl Store {
         }
         // Load the tags of all keys before the first comparison.
         std::hint::black_box(tags);
-        let mut found = FoundKeys::default();
+        let (mut found, mut unreadable) = (FoundKeys::default(), 0);
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
-            let is_it =
-                |entry: &Entry| entry.is_low(*lo, number) && self.core.readable(entry).is_some();
+            let is_like = Cell::new(false);
+            let is_it = |entry: &Entry| {
+                let low = entry.is_low(*lo, number);
+                is_like.set(is_like.get() | low);
+                low && self.core.readable(entry).is_some()
+            };
             let place = self.core.index.place_of(*hash, is_it);
             let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
-            // A client that touches a block has it already: a touch is no lookup.
-            let counts = hold != Hold::Touch;
-            let Some(place) = place else {
-                if counts {
-                    reads::count_missed(&mut self.core, *hash, (number, *lo));
-                }
-                continue;
-            };
-            self.core.stats.lookup_hits += u64::from(counts);
+            unreadable |= u64::from(is_like.get() && !there) << bit;
+            let Some(place) = place else { continue };
             let entry = self.core.index.get(place);
             found.bytes += u64::from(entry.length());
             if hold == Hold::Touch {
@@ -390,6 +389,11 @@ impl Store {
                 found.held |= u64::from(held) << bit;
                 self.core.stats.holds_refused += u64::from(!held);
             }
+        }
+        // A client that touches a block has it already: a touch is no lookup.
+        if hold != Hold::Touch {
+            let hashes = &hashes[..keys.len()];
+            reads::count_lookup(&mut self.core, number, (hashes, keys), (found.found, unreadable));
         }
         Ok(found)
     }
