@@ -72,7 +72,7 @@ fn counts(report: &StatusReport) -> Vec<(String, String, u64)> {
     report.calls.iter().map(count).collect()
 }
 
-/// The calls of so many runs of `work`, in the order of the report.
+/// The calls of this number of runs of `work`, in the order of the report.
 fn expected(runs: u64) -> Vec<(String, String, u64)> {
     let call = |operation: &str, size: &str, count| (operation.into(), size.into(), runs * count);
     let of = |operation: &'static str| SIZES.map(|(_, size)| call(operation, size, ROUNDS));

@@ -51,7 +51,7 @@ pub enum BlockSize {
 }
 
 impl BlockSize {
-    /// The class of a block of so many bytes.
+    /// The class of a block of this length.
     #[must_use]
     pub const fn of(bytes: u64) -> Self {
         match bytes {
@@ -146,7 +146,7 @@ impl CallLatencies {
         (memory.bytes() >= CALL_LATENCIES_BYTES).then(|| Self(ShmTable::at(memory)))
     }
 
-    /// Counts a call that took so many nanoseconds.
+    /// Counts a call that took `ns` nanoseconds.
     #[inline]
     pub fn count(&self, call: TimedCall, ns: u64) {
         let first = call.index() * CALL_WORDS;

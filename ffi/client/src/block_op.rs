@@ -380,7 +380,7 @@ impl BlockOp {
     }
 
     /// Its end, and its page.
-    /// What an end of this status and so many bytes is counted as.
+    /// What an end with this status and length is counted as.
     pub(crate) fn timed(&self, status: Status, bytes: u64) -> Option<TimedCall> {
         let call = match self.request.opcode {
             Opcode::Get => TimedCall::Get(BlockSize::of(bytes)),

@@ -36,8 +36,8 @@ fn share(control: &Control) -> Result<Option<Arc<CallLatencies>>, ClientError> {
     Ok(CallLatencies::new(&memory).map(Arc::new))
 }
 
-/// Blocks up to this size share a look at the clock, which costs as much as a twentieth of a get of
-/// 4 KiB. The checksum of a longer one takes so long that the next call begins noticeably later.
+/// Blocks up to this size share a look at the clock, which costs a twentieth of a get of 4 KiB. The
+/// checksum of a longer one delays the begin of the next call noticeably.
 const SHARED_BYTES: u64 = 16 << 10;
 
 /// A queue's way to the counts, and its clock, in nanoseconds since the queue was opened.
@@ -57,7 +57,7 @@ impl QueueLatencies {
         Self { counts: None, opened: Instant::now(), staged_ns: None, ended_ns: None }
     }
 
-    /// The begin of a call for a block of so many bytes.
+    /// The begin of a call for a block of this length.
     #[inline]
     pub(crate) fn begin(&mut self, bytes: u64) -> u64 {
         look(self.opened, &mut self.staged_ns, bytes)
@@ -73,7 +73,7 @@ impl QueueLatencies {
         self.ended_ns = None;
     }
 
-    /// Counts a call for a block of so many bytes that has ended.
+    /// Counts a call that has ended, for a block of this length.
     #[inline]
     pub(crate) fn end(&mut self, call: TimedCall, begun_ns: u64, bytes: u64) {
         if let Some(counts) = &self.counts {
@@ -82,7 +82,7 @@ impl QueueLatencies {
         }
     }
 
-    /// Counts a call that took so long.
+    /// Counts a call that took this time.
     pub(crate) fn count(&self, call: TimedCall, took: Duration) {
         if let Some(counts) = &self.counts {
             counts.count(call, ns_of(took));

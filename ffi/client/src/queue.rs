@@ -359,7 +359,7 @@ impl Queue {
         self.session.control().protocol().touches()
     }
 
-    /// Counts a lookup that has taken so long.
+    /// Counts a lookup that took this time.
     pub(crate) fn count_lookup(&mut self, took: Duration) {
         self.inflight.latencies().count(TimedCall::Lookup, took);
     }
