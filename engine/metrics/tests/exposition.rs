@@ -265,9 +265,18 @@ fn rules_and_dashboards_ask_for_metrics_that_are_there() {
     }
     let board = std::fs::read_to_string(config().join("grafana/kvrail.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&board).unwrap();
-    for panel in board["panels"].as_array().unwrap() {
+    let panels = board["panels"].as_array().unwrap();
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
         let has = |key: &str| !panel[key].is_null();
         assert!(has("title") && has("gridPos") && (has("targets") || panel["type"] == "row"));
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels {}", panel["id"]);
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        let cells = (0..place("h")).flat_map(|y| (0..place("w")).map(move |x| (y, x)));
+        for (y, x) in cells {
+            let free = taken.insert((place("y") + y, place("x") + x));
+            assert!(free, "{} lies over another panel", panel["title"]);
+        }
     }
 }
 

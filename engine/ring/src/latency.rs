@@ -125,11 +125,9 @@ impl TimedCall {
     }
 }
 
-/// Words of a call: its buckets, and the sum of its latencies in units of `SUM_NS`. All of them
-/// come round: a reader adds up differences.
-const CALL_WORDS: usize = LATENCY_BUCKETS + 1;
-/// Unit of sums, in nanoseconds: 2^32 of them are 73 minutes.
-const SUM_NS: u64 = 1 << 10;
+/// Words of a call: its buckets, and the two halves of the sum of its latencies. Buckets come
+/// round: a reader adds up differences.
+const CALL_WORDS: usize = LATENCY_BUCKETS + 2;
 
 /// Bytes that the counts take.
 pub const CALL_LATENCIES_BYTES: usize = 4096;
@@ -152,8 +150,14 @@ impl CallLatencies {
         let first = call.index() * CALL_WORDS;
         // Statistics order nothing; several threads of the client count.
         self.0.word(first + latency_bucket(ns)).fetch_add(1, Ordering::Relaxed);
-        let sum = u32::try_from(ns / SUM_NS).unwrap_or(u32::MAX);
-        self.0.word(first + LATENCY_BUCKETS).fetch_add(sum, Ordering::Relaxed);
+        let [low, high] =
+            [LATENCY_BUCKETS, LATENCY_BUCKETS + 1].map(|half| self.0.word(first + half));
+        let (more, whole) = halves(ns);
+        let carry = low.fetch_add(more, Ordering::Relaxed).checked_add(more).is_none();
+        let more = whole.wrapping_add(carry.into());
+        if more > 0 {
+            high.fetch_add(more, Ordering::Relaxed);
+        }
     }
 }
 
@@ -162,6 +166,7 @@ impl CallLatencies {
 pub struct CallLatenciesReader {
     counts: ShmTable,
     seen: Vec<u32>,
+    seen_ns: [u64; TimedCall::ALL.len()],
 }
 
 /// Latencies of one call that have come since the last look.
@@ -171,7 +176,7 @@ pub struct NewLatencies {
     pub call: TimedCall,
     /// How many, by bucket.
     pub counts: Vec<u32>,
-    /// All of them together, in nanoseconds; each is counted a microsecond short at most.
+    /// All of them together, in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -184,7 +189,8 @@ impl CallLatenciesReader {
     pub fn new(memory: &Arc<dyn Pinned>) -> Self {
         assert!(memory.bytes() >= CALL_LATENCIES_BYTES, "room for all counts");
         let seen = vec![0; TimedCall::ALL.len() * CALL_WORDS];
-        Self { counts: ShmTable::at(memory), seen }
+        let seen_ns = [0; TimedCall::ALL.len()];
+        Self { counts: ShmTable::at(memory), seen, seen_ns }
     }
 
     /// What has come since the last time: the calls that have something.
@@ -192,16 +198,36 @@ impl CallLatenciesReader {
         TimedCall::ALL.into_iter().filter_map(|call| {
             let first = call.index() * CALL_WORDS;
             let counts = (first..first + LATENCY_BUCKETS).map(|word| self.come(word)).collect();
-            let sum_ns = u64::from(self.come(first + LATENCY_BUCKETS)) * SUM_NS;
-            let news = NewLatencies { call, counts, sum_ns };
-            news.counts.iter().any(|count| *count > 0).then_some(news)
+            let news = NewLatencies { call, counts, sum_ns: self.come_ns(call) };
+            (news.sum_ns > 0 || news.counts.iter().any(|count| *count > 0)).then_some(news)
         })
+    }
+
+    /// A sum that is smaller than before is seen between the writes of its halves, or is nonsense:
+    /// the next look decides.
+    fn come_ns(&mut self, call: TimedCall) -> u64 {
+        let first = call.index() * CALL_WORDS + LATENCY_BUCKETS;
+        // As for buckets.
+        let [low, high] =
+            [first, first + 1].map(|word| self.counts.word(word).load(Ordering::Relaxed));
+        let (now_ns, seen_ns) =
+            (u64::from(high) << 32 | u64::from(low), &mut self.seen_ns[call.index()]);
+        let Some(come_ns) = now_ns.checked_sub(*seen_ns) else { return 0 };
+        *seen_ns = now_ns;
+        come_ns
     }
 
     fn come(&mut self, word: usize) -> u32 {
         let now = self.counts.word(word).load(Ordering::Relaxed); // a statistic orders nothing
         now.wrapping_sub(std::mem::replace(&mut self.seen[word], now))
     }
+}
+
+/// The low and the high half of a number.
+fn halves(number: u64) -> (u32, u32) {
+    let [low, high] = [number, number >> 32]
+        .map(|half| u32::try_from(half & u64::from(u32::MAX)).expect("32 bits"));
+    (low, high)
 }
 
 #[cfg(test)]
@@ -246,10 +272,21 @@ mod tests {
         let taken: Vec<_> = reader.take().collect();
         assert_eq!(taken.len(), 2);
         assert_eq!((taken[0].call, taken[0].counts[latency_bucket(100_000)]), (get, 2));
-        assert_eq!(taken[0].sum_ns, 2 * (100_000 / 1024) * 1024);
+        assert_eq!(taken[0].sum_ns, 200_000);
         assert_eq!((taken[1].call, taken[1].counts[LATENCY_BUCKETS - 1]), (TimedCall::Lookup, 1));
         assert_eq!(reader.take().count(), 0);
         counts.count(get, 0);
         assert_eq!(reader.take().map(|news| news.counts[0]).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn a_sum_of_hours_within_one_look_is_whole() {
+        let (counts, mut reader) = shared();
+        let hour_ns = 3_600_000_000_000;
+        (0..5).for_each(|_| counts.count(TimedCall::Lookup, hour_ns));
+        assert_eq!(reader.take().map(|news| news.sum_ns).collect::<Vec<_>>(), [5 * hour_ns]);
+        counts.count(TimedCall::Lookup, (1 << 32) - 1);
+        counts.count(TimedCall::Lookup, 1);
+        assert_eq!(reader.take().map(|news| news.sum_ns).collect::<Vec<_>>(), [1 << 32]);
     }
 }

@@ -13,7 +13,7 @@ use kvrail_ring::{CALL_LATENCIES_BYTES, CallLatenciesReader, TimedCall};
 use crate::failure::{Failure, invalid, quota};
 use crate::report::{histogram, quantiles};
 
-/// How often the memory of all sessions is read. Its sums come round after 73 minutes of latency.
+/// How often the memory of all sessions is read.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// One for each call, in the order of `TimedCall::ALL`.
@@ -43,7 +43,7 @@ impl ClientLatencies {
         let memory = Region::create_open("kvrail-latencies", CALL_LATENCIES_BYTES);
         let memory = memory.map_err(|error| quota(format!("memory for latencies: {error}")))?;
         let memory = Arc::new(memory);
-        let pinned: Arc<dyn Pinned> = Arc::clone(&memory) as _;
+        let pinned: Arc<dyn Pinned> = Arc::<Region>::clone(&memory);
         let reader = CallLatenciesReader::new(&pinned);
         self.shared.insert(id, Shared { reader, counts: Counts::default() });
         Ok(memory)

@@ -63,11 +63,13 @@ impl IndexSweep {
             for (position, entry) in core.index.bucket(self.at) {
                 if Self::is_dead(core, &entry) {
                     core.stats.evicted += u64::from(entry.is_there());
-                    if entry.is_there() && core.spaces.is_open(entry.number()) {
+                    // Keys of a namespace that was cleared have other hashes now.
+                    let is_known = entry.is_there() && core.spaces.is_open(entry.number());
+                    if is_known {
                         core.feed_mut().lose();
                     }
                     core.remove(position);
-                    if entry.is_there() {
+                    if is_known {
                         core.enter_fate(entry.number(), entry.lo(), Fate::Lost);
                     }
                 } else if entry.is_there() && core.worth.clock.age(entry.stamp()) > AGE_MAX {

@@ -137,13 +137,16 @@ impl QueueLanes {
         }
     }
 
-    /// Publishes what is staged if it would wait for too long while so many bytes more are summed.
+    /// Publishes what is staged if it would wait for too long while so many bytes more are summed;
+    /// whether it was published.
     #[inline]
-    pub(crate) fn publish_before(&mut self, bytes: u64) {
-        if self.summed + bytes > SUMMED_BYTES {
+    pub(crate) fn publish_before(&mut self, bytes: u64) -> bool {
+        let is_long = self.summed + bytes > SUMMED_BYTES;
+        if is_long {
             self.publish();
         }
         self.summed += bytes;
+        is_long
     }
 
     /// Publishes everything staged, with one store for each lane, and wakes pollers that sleep.

@@ -92,8 +92,10 @@ impl QueueLatencies {
 
 #[inline]
 fn look(opened: Instant, shared_ns: &mut Option<u64>, bytes: u64) -> u64 {
-    let now_ns = || ns_of(opened.elapsed());
-    if bytes > SHARED_BYTES { now_ns() } else { *shared_ns.get_or_insert_with(now_ns) }
+    if bytes > SHARED_BYTES {
+        *shared_ns = None;
+    }
+    *shared_ns.get_or_insert_with(|| ns_of(opened.elapsed()))
 }
 
 fn ns_of(time: Duration) -> u64 {

@@ -328,7 +328,7 @@ impl Queue {
     #[inline(never)]
     fn send_unsent(&mut self, sink: &mut impl CompletionSink) {
         let staged = stage_unsent(&mut self.lanes, &mut self.inflight);
-        self.lanes.publish();
+        self.publish();
         if let Err(error) = staged {
             self.on_lane_error(error, sink);
         }

@@ -295,8 +295,8 @@ impl Submitter {
         lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Ticket {
-        if request.is_to_be_summed() {
-            lanes.publish_before(request.bytes);
+        if request.is_to_be_summed() && lanes.publish_before(request.bytes) {
+            inflight.latencies().published();
         }
         let ticket = self.next_ticket();
         let begun_ns = inflight.latencies().begin(request.bytes);

@@ -155,7 +155,7 @@ fn a_store_of_the_release_before_is_served() {
 }
 
 /// A number that differs is what users must know before they upgrade: it is in the changelog.
-/// Where `KVRAIL_UPDATE` is set, the store becomes the image of this release.
+/// Where `KVRAIL_IMAGE` is set, the store becomes the image of this release: once, when it is cut.
 #[test]
 fn formats_and_protocol_are_those_of_the_release_before_or_in_the_changelog() {
     let changelog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../CHANGELOG.md");
@@ -165,7 +165,7 @@ fn formats_and_protocol_are_those_of_the_release_before_or_in_the_changelog() {
     let sidecar = Sidecar::start(&made);
     put(&sidecar, 0..BLOCKS);
     sidecar.stop();
-    if std::env::var_os("KVRAIL_UPDATE").is_some() {
+    if std::env::var_os("KVRAIL_IMAGE").is_some() {
         pack(&made);
     }
     let [label, store] = formats(&made.members[0]);

@@ -13,7 +13,7 @@ use std::process::Command;
 use kvrail_client::{BlockKey, BlockRequest, Client, Identity, Pages, Status};
 use serde_json::{Value, json};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, kvrail, run};
+use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, kvrail, run};
 use shape::Shape;
 
 /// Objects whose keys are no names of fields.
@@ -57,12 +57,16 @@ fn use_store(client: &Client, is_over: impl Fn() -> bool) {
     let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
     let mut queue = client.open_queue(8).unwrap();
     for number in (0..).take_while(|number| *number < 20 || !is_over()) {
-        let lease = arena.lease(5000).unwrap();
-        queue
-            .submit(BlockRequest::put(&space, key(number % 1000), lease).metadata(b"one"))
-            .unwrap();
-        let done = queue.wait(LONG).unwrap().expect("one is in flight");
-        assert!(done.status == Status::Ok, "{done:?}");
+        eventually("a put is taken", || {
+            let lease = arena.lease(5000).unwrap();
+            let put = BlockRequest::put(&space, key(number % 1000), lease).metadata(b"one");
+            queue.submit(put).unwrap();
+            match queue.wait(LONG).unwrap().expect("one is in flight").status {
+                Status::Ok => true,
+                Status::Declined => false,
+                other => panic!("{other}"),
+            }
+        });
     }
     queue.submit(BlockRequest::drop_block(&space, key(19))).unwrap();
     assert_eq!(queue.wait(LONG).unwrap().expect("in flight").status, Status::Ok);

@@ -1,5 +1,5 @@
-//! Wear, spare and temperature of the drives: a thread asks them every few minutes. A drive that
-//! hangs keeps this thread and nothing else.
+//! Wear, spare and temperature of the drives: a thread asks them every few minutes. While a drive
+//! hangs, this thread waits for it, and nothing else in the process.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -33,23 +33,30 @@ impl HealthWatch {
             loop {
                 for (device, drive) in extras.drives() {
                     let node = Path::new("/dev").join(drive.kernel_name);
-                    extras.set_health(device, &drive.serial, health(&node, &Root::default()));
+                    let health = health((&node, &drive.serial), &Root::default());
+                    extras.set_health(device, &drive.serial, health);
                 }
                 if stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
             }
         };
-        // Not joined: a drive that hangs must not hold up the end of the sidecar.
+        // Not joined: the sidecar drains and gives up its claims although a drive hangs. The kernel
+        // keeps the process until that drive answers or is reset.
         let thread = std::thread::Builder::new().name("health".into()).spawn(ask);
         thread.map_err(|error| no_thread("the health", &error))?;
         Ok(Self { _stop: stop })
     }
 }
 
-/// How the drive of a block device is now; none for what is no NVMe drive.
-fn health(node: &Path, root: &Root) -> Option<DriveHealth> {
-    let drive = describe(namespace_of(node, root)?, root);
+/// How the drive of a block device is now; none for what is no NVMe drive, and where another drive
+/// has its node by now.
+fn health((node, serial): (&Path, &str), root: &Root) -> Option<DriveHealth> {
+    let namespace = namespace_of(node, root)?;
+    if namespace.controllers.iter().all(|controller| controller.serial != serial) {
+        return None;
+    }
+    let drive = describe(namespace, root);
     // The kernel has read what the drive itself was asked for.
     let by_kernel = if drive.health.is_none() { sensor(root, &drive.namespace) } else { None };
     Some(shown(&drive, by_kernel))
@@ -113,7 +120,8 @@ mod tests {
         let sensors = [("hwmon3/temp1_input", "41850"), ("hwmon3/temp1_max", "84850")];
         let folder = host(&sensors);
         let root = Root::new(folder.path());
-        let health_of = |root: &Root| health(Path::new("/dev/nvme0n1"), root).expect("a drive");
+        let node = Path::new("/dev/nvme0n1");
+        let health_of = |root: &Root| health((node, "S1"), root).expect("a drive");
         let known = health_of(&root);
         assert_eq!((known.celsius, known.warning_celsius), (Some(41), Some(84)));
         assert_eq!((known.used_percent, known.spare_percent, &known.warnings), (None, None, &None));
@@ -124,7 +132,9 @@ mod tests {
         let folder = host(&[]);
         let root = Root::new(folder.path());
         assert_eq!((health_of(&root).celsius, health_of(&root).warning_celsius), (None, None));
-        assert_eq!(health(Path::new("/dev/sda"), &root), None);
+        assert_eq!(health((Path::new("/dev/sda"), "S1"), &root), None);
+        // Another drive in its place.
+        assert_eq!(health((node, "S2"), &root), None);
     }
 
     #[test]

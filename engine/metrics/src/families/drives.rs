@@ -6,7 +6,16 @@ use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 const LABELS: &[&str] = &["device"];
 
-pub(super) const FAMILIES: [Family; 7] = [
+pub(super) const FAMILIES: [Family; 8] = [
+    Family {
+        name: "kvrail_drive_health_read_timestamp_seconds",
+        kind: FamilyKind::Gauge,
+        unit: Unit::Seconds,
+        labels: LABELS,
+        help: "When the drive's health was read last, in seconds since 1970: every five minutes, \
+               unless a drive does not answer.",
+        samples: |report, to| each(report, to, |health| Some(health.read_unix_s as f64)),
+    },
     Family {
         name: "kvrail_drive_temperature_celsius",
         kind: FamilyKind::Gauge,

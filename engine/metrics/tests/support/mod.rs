@@ -68,7 +68,7 @@ fn device(index: u64) -> Value {
         let device = if (operation, class) == ("read", "demand") { &demand } else { &histogram };
         json!({"operation": operation, "class": class, "device": device, "queue": histogram})
     });
-    json!({
+    let mut device = json!({
         "index": index, "poller": index, "kind": "block", "capacity_bytes": 1_u64 << 42,
         "logical_block": 4096, "name": format!("/dev/nvme{index}n1"), "volume": "kv0",
         "member": format!("pci:0000:{index:02x}:00.0"),
@@ -83,11 +83,19 @@ fn device(index: u64) -> Value {
         "late": 0, "overdue": 0, "oldest_ms": 3,
         "device_latency": latency, "queue_latency": latency,
         "latencies": latencies.collect::<Vec<_>>(),
-    })
+    });
+    // No NVMe drive, or one that was not asked yet.
+    if index == 2 {
+        device["drive"].as_object_mut().expect("an object").remove("health");
+    }
+    device
 }
 
-/// Of the second drive the kernel has the temperature, and no more is known.
+/// Of the second drive the kernel has the temperature, and no more is known; of the fourth nothing.
 fn health(index: u64) -> Value {
+    if index == 3 {
+        return json!({"read_unix_s": 1_770_000_000, "unseen": "no rights"});
+    }
     if index == 1 {
         return json!({"read_unix_s": 1_770_000_000, "celsius": 33, "unseen": "no rights"});
     }
@@ -133,12 +141,16 @@ fn gpu() -> Value {
 }
 
 fn session(index: u64) -> Value {
-    json!({
+    let mut session = json!({
         "id": index + 1, "pid": 4_000 + index, "uid": 1000, "gid": 1000, "name": "vllm-worker",
         "library": "kvrail 0.1.0", "arenas": 1, "arena_bytes": 1_u64 << 34, "queues": 8,
         "accepted": 123_456_789, "completed": 123_456_789, "failed": 0, "bytes": 1_u64 << 44,
         "state": "attached", "since_s": 1000,
-    })
+    });
+    if index == 0 {
+        session["pod"] = json!("0a1b2c3d-0000-4000-8000-000000000001");
+    }
+    session
 }
 
 fn call(operation: &str, size: &str) -> Value {
