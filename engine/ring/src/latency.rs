@@ -232,13 +232,12 @@ fn halves(number: u64) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use kvrail_memory::Region;
+    use kvrail_memory::HeapBlock;
 
     use super::*;
 
     fn shared() -> (CallLatencies, CallLatenciesReader) {
-        let region = Region::create_open("kvrail-test", CALL_LATENCIES_BYTES).unwrap();
-        let memory: Arc<dyn Pinned> = Arc::new(region);
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(CALL_LATENCIES_BYTES));
         (CallLatencies::new(&memory).unwrap(), CallLatenciesReader::new(&memory))
     }
 
