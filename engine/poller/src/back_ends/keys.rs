@@ -68,7 +68,10 @@ impl BackEnds {
     ) -> Result<FoundKeys, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            shard.count_gone_keys(lows.len() as u64);
+            // A touch is no lookup.
+            if hold != Hold::Touch {
+                shard.count_gone_keys(lows.len() as u64);
+            }
             return Err(Status::DeviceGone);
         }
         if shard.phase() == Phase::Starting {

@@ -2,7 +2,8 @@
 
 use kvrail_device::{Fault, Rule, SimOptions};
 use kvrail_poller::{Counter, Notice, PollerCommand, StoreAsk, StoreCall};
-use kvrail_ring::{Opcode, Status};
+use kvrail_ring::slot::FLAG_TOUCH;
+use kvrail_ring::{Opcode, Request, Status, keys_slot};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
 use super::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed, open};
@@ -136,6 +137,14 @@ fn a_device_that_goes_ends_everything_and_the_store_begins_anew_when_it_is_back(
     assert_eq!(rig.call(list()).status, Ending::Failed(Status::DeviceGone.number()));
     assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
     assert_eq!(rig.put(&mut client, key, &block(1, 10)).status(), Status::DeviceGone);
+    // Keys of a lookup are missed with the drive; a touch is no lookup.
+    let lookup = keys_slot(Opcode::Lookup, HANDLE, 0, &[1, 2]);
+    for slot in [lookup, Request { flags: FLAG_TOUCH, ..lookup }] {
+        assert_eq!(rig.ask_one(&mut client, slot).status(), Status::DeviceGone);
+    }
+    rig.pass(100_000_000);
+    let counters = &rig.stats.devices[0].store.counters.serving;
+    assert_eq!(counters.lookup_misses_drive_gone.get(), 2);
     // It says which namespaces it had, so that they are opened for what other members have.
     assert_eq!(rig.call(StoreAsk::Survey).status, Ending::Ok);
     let refused = rig.call(StoreAsk::Clear { space, uid: 1 << 40 });
