@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use kvrail_client::{
-    Arena, BlockKey, BlockRequest, Client, Identity, Lookup, Namespace, Pages, Queue, Status,
-};
+use kvrail_client::{BlockKey, BlockRequest, Lookup, Status};
 use kvrail_protocol::{CallLatencyReport, StatusReport};
 use serde_json::Value;
 
 use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, kvrail, run};
+use crate::store_user::StoreUser;
 
 const SIZES: [(usize, &str); 3] = [(4096, "<=64KiB"), (200 << 10, "<=1MiB"), (2 << 20, ">1MiB")];
 const ROUNDS: u64 = 5;
@@ -18,51 +17,19 @@ fn place() -> Place {
     Place::with_shaped_store(2, &shape)
 }
 
-struct User {
-    client: Client,
-    arena: Arena,
-    queue: Queue,
-    space: Namespace,
-}
-
-impl User {
-    fn open(sidecar: &Sidecar) -> Self {
-        let client = sidecar.attach();
-        let identity = Identity::new([("model", "test")]).unwrap();
-        let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
-        let arena = client.create_arena(4 << 20, Pages::Base).unwrap();
-        let queue = client.open_queue(64).unwrap();
-        Self { client, arena, queue, space }
+/// Puts, looks up and gets blocks of each size, and a key that is not there.
+fn work(user: &mut StoreUser) {
+    for (bytes, number) in SIZES.iter().flat_map(|(bytes, _)| (0..ROUNDS).map(|at| (*bytes, at))) {
+        let key = BlockKey::of(format!("{bytes} {number}").as_bytes());
+        user.put(key, bytes, b"");
+        let found = user.queue.lookup(&user.space, &[key], &Lookup::default()).unwrap();
+        assert_eq!(found.prefix, 1);
+        let lease = user.arena.lease(bytes).unwrap();
+        assert_eq!(user.run(BlockRequest::get(&user.space, key, lease)), Status::Ok);
     }
-
-    fn run(&mut self, request: BlockRequest) -> Status {
-        self.queue.submit(request).unwrap();
-        self.queue.wait(LONG).unwrap().expect("one is in flight").status
-    }
-
-    /// Puts, looks up and gets blocks of each size, and a key that is not there.
-    fn work(&mut self) {
-        for (bytes, number) in
-            SIZES.iter().flat_map(|(bytes, _)| (0..ROUNDS).map(|at| (*bytes, at)))
-        {
-            let key = BlockKey::of(format!("{bytes} {number}").as_bytes());
-            eventually("a put is taken", || {
-                let lease = self.arena.lease(bytes).unwrap();
-                match self.run(BlockRequest::put(&self.space, key, lease)) {
-                    Status::Ok => true,
-                    Status::Declined => false,
-                    other => panic!("{other}"),
-                }
-            });
-            let found = self.queue.lookup(&self.space, &[key], &Lookup::default()).unwrap();
-            assert_eq!(found.prefix, 1);
-            let lease = self.arena.lease(bytes).unwrap();
-            assert_eq!(self.run(BlockRequest::get(&self.space, key, lease)), Status::Ok);
-        }
-        let lease = self.arena.lease(4096).unwrap();
-        let absent = BlockRequest::get(&self.space, BlockKey::of(b"absent"), lease);
-        assert_eq!(self.run(absent), Status::Miss);
-    }
+    let lease = user.arena.lease(4096).unwrap();
+    let absent = BlockRequest::get(&user.space, BlockKey::of(b"absent"), lease);
+    assert_eq!(user.run(absent), Status::Miss);
 }
 
 fn counts(report: &StatusReport) -> Vec<(String, String, u64)> {
@@ -85,8 +52,8 @@ fn each_call_is_counted_once_and_outlives_its_client() {
     let place = place();
     let (sidecar, address) = Sidecar::start_with_metrics(&place);
     let watcher = sidecar.attach();
-    let mut user = User::open(&sidecar);
-    user.work();
+    let mut user = StoreUser::open(&sidecar);
+    work(&mut user);
     eventually("all calls are counted", || counts(&watcher.status().unwrap()) == expected(1));
     let report = watcher.status().unwrap();
     let own = report.sessions.iter().find(|session| session.id == user.client.session().0).unwrap();
@@ -118,8 +85,8 @@ fn each_call_is_counted_once_and_outlives_its_client() {
     assert!(metrics.lines().any(|line| line == sample), "{metrics}");
 
     drop(user);
-    let mut next = User::open(&sidecar);
-    next.work();
+    let mut next = StoreUser::open(&sidecar);
+    work(&mut next);
     drop(next);
     eventually("the calls of both are counted", || {
         counts(&watcher.status().unwrap()) == expected(2)

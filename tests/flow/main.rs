@@ -38,6 +38,7 @@ mod stalled;
 mod starts;
 mod status;
 mod store;
+mod store_user;
 mod stripes;
 mod support_bundle;
 mod top;

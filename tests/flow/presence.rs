@@ -3,10 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use kvrail_client::{
-    Arena, BlockKey, BlockRequest, Identity, Lookup, LookupExtent, Namespace, Pages, Presence,
-    Queue, Status,
-};
+use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Presence, Status};
 use kvrail_memory::{Region, Sealing, WordView};
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
@@ -15,7 +12,8 @@ use kvrail_protocol::{
 use kvrail_ring::limits::LANE_VERSION;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, write_records};
+use crate::rig::{Place, Sidecar, StoreShape, eventually, write_records};
+use crate::store_user::StoreUser;
 
 /// Two members of 2,048 blocks.
 fn place() -> Place {
@@ -23,43 +21,24 @@ fn place() -> Place {
     Place::with_shaped_store(2, &shape)
 }
 
-struct User {
-    arena: Arena,
-    queue: Queue,
-    space: Namespace,
-}
+struct User(StoreUser);
 
 impl User {
     fn open(sidecar: &Sidecar) -> Self {
-        let client = sidecar.attach();
-        let identity = Identity::new([("model", "test")]).unwrap();
-        let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
-        let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
-        let queue = client.open_queue(64).unwrap();
-        Self { arena, queue, space }
+        Self(StoreUser::open(sidecar))
     }
 
     fn put(&mut self, number: u64) {
-        eventually("a put is taken", || {
-            let lease = self.arena.lease(8000).unwrap();
-            let put = BlockRequest::put(&self.space, key(number), lease);
-            self.queue.submit(put).unwrap();
-            match self.queue.wait(LONG).unwrap().expect("one is in flight").status {
-                Status::Ok => true,
-                Status::Declined => false,
-                other => panic!("put of {number}: {other}"),
-            }
-        });
+        self.0.put(key(number), 8000, b"");
     }
 
     fn drop_block(&mut self, number: u64) {
-        self.queue.submit(BlockRequest::drop_block(&self.space, key(number))).unwrap();
-        let done = self.queue.wait(LONG).unwrap().expect("one is in flight");
-        assert_eq!(done.status, Status::Ok);
+        let dropped = self.0.run(BlockRequest::drop_block(&self.0.space, key(number)));
+        assert_eq!(dropped, Status::Ok);
     }
 
     fn probe(&self, number: u64) -> Presence {
-        self.space.probe(key(number))
+        self.0.space.probe(key(number))
     }
 
     /// A poller that gets no core for a while makes every answer `Maybe`: the test waits.
@@ -76,7 +55,7 @@ impl User {
     fn there(&mut self, numbers: u64) -> BTreeSet<u64> {
         let keys: Vec<_> = (0..numbers).map(key).collect();
         let how = Lookup { extent: LookupExtent::All, ..Lookup::default() };
-        let found = self.queue.lookup(&self.space, &keys, &how).unwrap();
+        let found = self.0.queue.lookup(&self.0.space, &keys, &how).unwrap();
         (0..).zip(found.there).filter(|(_, there)| *there).map(|(number, _)| number).collect()
     }
 }
@@ -111,19 +90,19 @@ fn an_acknowledged_block_is_never_absent_and_one_that_is_gone_rarely_present() {
     // The prefix of a chain ends where a block was dropped.
     let first = *reader.there(12_000).iter().next_back().unwrap() - 20;
     let chain: Vec<_> = (first..first + 20).map(key).collect();
-    let prefix = reader.space.probe_prefix(&chain);
+    let prefix = reader.0.space.probe_prefix(&chain);
     writer.drop_block(first + 7);
     assert_ne!(reader.probe(first + 7), Presence::Present);
-    assert!(reader.space.probe_prefix(&chain) <= prefix.min(7));
-    let found = reader.queue.lookup(&reader.space, &chain, &Lookup::default()).unwrap();
+    assert!(reader.0.space.probe_prefix(&chain) <= prefix.min(7));
+    let found = reader.0.queue.lookup(&reader.0.space, &chain, &Lookup::default()).unwrap();
     assert!(found.prefix <= 7, "{found:?}");
 
     // Cleared by another client: every answer is `Maybe`, until the namespace is opened again.
-    writer.space.clear().unwrap();
+    writer.0.space.clear().unwrap();
     assert_eq!(reader.probe(12_001), Presence::Maybe);
     writer.put(1);
     assert_ne!(reader.probe(1), Presence::Absent);
-    reader.space.refresh().unwrap();
+    reader.0.space.refresh().unwrap();
     reader.sees(1, Presence::Present);
     reader.sees(2, Presence::Absent);
 

@@ -182,7 +182,8 @@ mod tests {
         assert_eq!(one_in, 261);
         let keys = 0..blocks / 2;
         keys.clone().for_each(|key| fates.enter(index.hash(3, key), Fate::Evicted));
-        let own: Vec<_> = keys.map(|key| index.hash(3, key)).filter(|it| fates.has(*it)).collect();
+        let own: Vec<_> =
+            keys.map(|key| index.hash(3, key)).filter(|hash| fates.has(*hash)).collect();
         let estimate = own.len() as u64 * one_in;
         assert!(estimate.abs_diff(blocks / 2) < blocks / 50, "{estimate}");
         let known = own.iter().filter(|hash| fates.of(**hash).is_some()).count();

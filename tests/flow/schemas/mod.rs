@@ -10,10 +10,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use kvrail_client::{BlockKey, BlockRequest, Client, Identity, Pages, Status};
+use kvrail_client::{BlockKey, BlockRequest, Status};
 use serde_json::{Value, json};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, kvrail, run};
+use crate::rig::{Place, Sidecar, StoreShape, kvrail, run};
+use crate::store_user::StoreUser;
 use shape::Shape;
 
 /// Objects whose keys are no names of fields.
@@ -51,25 +52,12 @@ fn key(number: u64) -> BlockKey {
 }
 
 /// Puts blocks, so that there is something to show, until nobody looks any more; drops one.
-fn use_store(client: &Client, is_over: impl Fn() -> bool) {
-    let identity = Identity::new([("model", "test")]).unwrap();
-    let space = client.store("kv").unwrap().namespace("main", &identity).unwrap();
-    let arena = client.create_arena(1 << 20, Pages::Base).unwrap();
-    let mut queue = client.open_queue(8).unwrap();
+fn use_store(user: &mut StoreUser, is_over: impl Fn() -> bool) {
     for number in (0..).take_while(|number| *number < 20 || !is_over()) {
-        eventually("a put is taken", || {
-            let lease = arena.lease(5000).unwrap();
-            let put = BlockRequest::put(&space, key(number % 1000), lease).metadata(b"one");
-            queue.submit(put).unwrap();
-            match queue.wait(LONG).unwrap().expect("one is in flight").status {
-                Status::Ok => true,
-                Status::Declined => false,
-                other => panic!("{other}"),
-            }
-        });
+        user.put(key(number % 1000), 5000, b"one");
     }
-    queue.submit(BlockRequest::drop_block(&space, key(19))).unwrap();
-    assert_eq!(queue.wait(LONG).unwrap().expect("in flight").status, Status::Ok);
+    let dropped = user.run(BlockRequest::drop_block(&user.space, key(19)));
+    assert_eq!(dropped, Status::Ok);
 }
 
 fn of_a_host(outputs: &mut Outputs, place: &Place) {
@@ -133,14 +121,14 @@ fn outputs() -> Outputs {
     );
     of_a_host(&mut outputs, &place);
     let sidecar = Sidecar::start(&place);
-    let client = sidecar.attach();
+    let mut user = StoreUser::open(&sidecar);
     let mut trace = command(&["trace", "--slow", "1us", "--seconds", "1"], &place);
     let trace = std::thread::spawn(move || run(trace.args(["--format", "json"])));
-    use_store(&client, || trace.is_finished());
+    use_store(&mut user, || trace.is_finished());
     let traced = trace.join().unwrap().stdout;
     outputs.0.entry("trace").or_default().push(serde_json::from_str(&traced).expect("JSON"));
     of_a_sidecar(&mut outputs, &place);
-    drop(client);
+    drop(user);
     sidecar.stop();
     let busy = serde_json::to_value(support::busy()).expect("JSON");
     outputs.0.entry("status").or_default().push(busy);

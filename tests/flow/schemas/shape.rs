@@ -87,7 +87,10 @@ impl Shape {
             (name.clone(), Field { shape: Self::read(schema), always, elsewhere })
         });
         let below = |key: &str| {
-            schema.get(key).filter(|schema| schema.is_object()).map(|it| Box::new(Self::read(it)))
+            schema
+                .get(key)
+                .filter(|schema| schema.is_object())
+                .map(|schema| Box::new(Self::read(schema)))
         };
         Self {
             kinds,
