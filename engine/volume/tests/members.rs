@@ -77,7 +77,7 @@ impl Change {
     }
 }
 
-fn three() -> (tempfile::TempDir, Vec<PathBuf>) {
+fn three() -> (common::Directory, Vec<PathBuf>) {
     let directory = directory();
     let members = ["a", "b", "c"].map(|name| directory.path().join(name)).to_vec();
     store_of(&members);

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvrail_volume::{
     DirectIo, Fill, FillProgress, NewVolume, Overwrite, Volume, VolumeError, VolumeLayout, create,
@@ -14,9 +15,26 @@ use kvrail_volume::{
 
 pub(crate) const MIB: u64 = 1 << 20;
 
+/// A test's directory, and its turn: tests that have one run one after the other. A program that
+/// one test starts has the descriptors of all others until it runs, and so locks and mounts that
+/// those have let go of.
+pub(crate) struct Directory {
+    directory: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Directory {
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
 /// A directory on the file system of the build, which has O_DIRECT more often than /tmp has.
-pub(crate) fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+pub(crate) fn directory() -> Directory {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    Directory { directory, _turn: turn }
 }
 
 pub(crate) fn new_volume(members: &[PathBuf]) -> NewVolume {
