@@ -35,13 +35,17 @@ class Arm:
         place = Place(
             options.arm, options.socket, options.files, options.chunk_tokens, options.cpu_gib << 30
         )
-        self.engine = Engine(place, options.shape, max(self.lengths), options.gpu_gib << 30)
+        gpu_cache_bytes = options.gpu_gib << 30
+        longest = max(self.lengths)
+        self.engine = Engine(place, options.shape, longest, gpu_cache_bytes, options.ranks)
         self.keeps = options.arm != "recompute"
         self.seen: dict[str, Any] = {
             "arm": options.arm,
             "shape": options.shape.name,
             "chunk_tokens": options.chunk_tokens,
             "gpu": torch.cuda.get_device_name(),
+            "ranks": options.ranks,
+            "batch_invariant": os.environ.get("VLLM_BATCH_INVARIANT", "0"),
         }
 
     def note(self, phase: str, row: Any) -> None:
@@ -204,6 +208,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--chunk-tokens", type=int, default=256)
     parser.add_argument("--cpu-gib", type=int, default=8)
     parser.add_argument("--gpu-gib", type=int, default=12)
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--socket", default="")
     parser.add_argument("--files", default="", help="folder of vLLM's own tier")
     parser.add_argument("--members", default="", help="the store's members, with colons between")

@@ -127,7 +127,10 @@ def prompt(seed: int, tokens: int) -> list[int]:
 class Engine:
     """The engine, and what a measurement does with it."""
 
-    def __init__(self, place: Place, shape: Path, tokens_max: int, gpu_cache_bytes: int) -> None:
+    def __init__(
+        self, place: Place, shape: Path, tokens_max: int, gpu_cache_bytes: int, ranks: int
+    ) -> None:
+        # Processes of ranks are forked, and so have these weights, too.
         fill_weights()
         self.place, self._small = place, 10**9
         transfer = place.transfer()
@@ -142,6 +145,7 @@ class Engine:
             max_num_batched_tokens=8192,
             max_num_seqs=32,
             kv_cache_memory_bytes=gpu_cache_bytes,
+            tensor_parallel_size=ranks,
             enable_prefix_caching=True,
             seed=0,
             disable_log_stats=False,

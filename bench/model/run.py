@@ -95,6 +95,7 @@ def measure(options: argparse.Namespace, arm: str, folders: list[Path]) -> None:
     words = [sys.executable, HERE / "arm.py", arm, out, "--shape", HERE / "shapes" / options.shape]
     words += ["--lengths", options.lengths, "--turns", str(options.turns)]
     words += ["--chunk-tokens", str(options.chunk_tokens), "--gpu-gib", str(options.gpu_gib)]
+    words += ["--ranks", str(options.ranks)]
     home, side = Path("/tmp/kvrail-model") / options.place, None
     files = folders[0] / "files"
     if arm in KVRAIL:
@@ -140,10 +141,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--chunk-tokens", type=int, default=256)
     parser.add_argument("--gpu-gib", type=int, default=12)
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--store-gib", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
     parser.add_argument("--tag", default="", help="a word in the names of the files")
     options = parser.parse_args()
+    if options.again and "flip" in options.phases:
+        parser.error("--again finds nothing behind the phase flip, which damages its blocks")
     options.until = time.monotonic() + options.seconds
     options.results.mkdir(parents=True, exist_ok=True)
     if options.place == "memory":

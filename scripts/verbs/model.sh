@@ -36,9 +36,9 @@ unpack() {
 }
 
 pack() {
-    local folder=$1 wheel=${2:-} work libraries library
+    local folder=$1 wheel=${2:-} libraries library
     wheel=${wheel:-$(scripts/verbs/wheel.sh release | tail -n 1)}
-    work=$(mktemp -d)
+    work=$(mktemp -d) # not local: the trap runs outside
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$folder" "$work/site" "$work/libraries"
     fetch "$work/wheels" "vllm==$vllm"

@@ -12,7 +12,6 @@ from kvrail import _tier
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines that run tests are busy: an answer that is late is no sidecar that is stopped."""
     monkeypatch.setattr(_tier, "LOOKUP_S", 1.0)
-    monkeypatch.setattr(_tier, "ATTACH_AGAIN_S", 10.0)
 
 
 @pytest.fixture(scope="session")

@@ -117,11 +117,21 @@ def test_old_loads_correct_nothing(monkeypatch):
 def test_one_prompt_in_many_is_loaded_all_the_same(caplog):
     choice = LoadChoice(speed(8192))
     with caplog.at_level(logging.INFO, logger="kvrail"):
-        chosen = [choice.blocks(front(32, 5.0)) for _ in range(2 * (DECLINES + 1))]
+        chosen = [choice.blocks(front(32, 2.0)) for _ in range(2 * (DECLINES + 1))]
     assert chosen == [*[0] * DECLINES, 32] * 2
     assert choice.declined_prompts == 2 * DECLINES
     assert len(caplog.records) == 7, "at 1, 2, 4, ... 64"
     assert "prefer=throughput" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("load_s", "declines"), [(1.25, 8), (1.03125, 1), (3.0, 64), (1000.0, 128)]
+)
+def test_what_costs_little_is_tried_soon(load_s, declines):
+    """An estimate that is wrong by a little would stay so: nothing is read that corrects it."""
+    choice = LoadChoice(speed(8192))
+    chosen = [choice.blocks(front(32, load_s)) for _ in range(declines + 1)]
+    assert chosen == [*[0] * declines, 32]
 
 
 @pytest.mark.parametrize("prefer", ["Latency", "", None, 1])

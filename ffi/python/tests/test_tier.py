@@ -337,11 +337,43 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     assert time.monotonic() - begun < 1
     host.start()
     until("it is attached again", lambda: all(tie.lookup(blocks(rows, range(8)).keys)))
+    assert tie.session.memory.addresses, "the engine's memory is imported before its first block"
     rows[:] = 0
     lane.begin("get", "again", blocks(rows, range(8)))
     assert all(end_of(lane).ok) and (rows[:8] == wanted).all()
     assert tie.status()["is_healthy"] and tie.status()["copied_bytes"] == 0
     tie.close()
+
+
+def test_no_request_waits_while_a_session_is_made_again(host, rows, monkeypatch):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
+    tie, keys = link(host), blocks(rows, range(4)).keys
+    host.kill()
+    host.start()
+    host.freeze()
+    try:
+        begun = time.monotonic()
+        for _ in range(100):
+            assert list(tie.lookup(keys)) == [False] * 4
+            time.sleep(0.002)
+        assert time.monotonic() - begun < 2
+    finally:
+        host.thaw()
+    until("it is attached again", lambda: tie.status()["is_healthy"])
+    tie.close()
+
+
+def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, monkeypatch):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
+    tie, keys = link(host), blocks(rows, range(4)).keys
+    host.kill()
+    host.start()
+    host.freeze()
+    until("a thread attaches", lambda: not any(tie.lookup(keys)) and tie._attaching)
+    tie.close()
+    host.thaw()
+    until("it has ended", lambda: not tie._attaching)
+    assert tie.session is None and not tie._attaching
 
 
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):

@@ -31,8 +31,10 @@ CORRECTIONS = (0.5, 4.0)
 NOTICED_S = 0.002
 """Loads that should take less do not correct it: the engine looks for their end between steps."""
 
-DECLINES = 32
-"""Declines in a row after which blocks are loaded all the same."""
+DECLINES, LOSS_MOST = 32, 4.0
+"""Declines in a row after which blocks are loaded all the same, where that loses as much time as
+computing takes. There are fewer where it loses less, and more, up to four times as many, where it
+loses more: loads that only find out how fast drives are cost 1/32 of computing."""
 
 PARTS = 16
 """Lengths of the front between nothing and all that are weighed."""
@@ -145,7 +147,7 @@ class LoadChoice:
             return count
         best = min(times, key=lambda some: (times[some], -some))
         if best < count:
-            best = self._declined(front, best, computed)
+            best = self._declined(front, best, (computed, times[count] - times[best]))
         else:
             self._in_a_row = 0
         return best
@@ -185,11 +187,14 @@ class LoadChoice:
             return None
         return max(load * self._correction, ahead) + rest
 
-    def _declined(self, front: Front, best: int, computed: float) -> int:
-        """The same, but for one in many."""
-        count = len(front.ends)
+    def _declined(self, front: Front, best: int, seconds: tuple[float, float]) -> int:
+        """The same, but for one in many.
+
+        :param seconds: of computing all, and what loading all takes longer than the best.
+        """
+        count, (computed, loss) = len(front.ends), seconds
         self._in_a_row += 1
-        if self._in_a_row > DECLINES:
+        if self._in_a_row * computed > DECLINES * min(loss, LOSS_MOST * computed):
             self._in_a_row = 0
             return count
         self.declined_prompts += 1

@@ -85,6 +85,19 @@ class Memory:
         blocks = zip(addresses, lengths, strict=True)
         return [self._bytes(address, length) for address, length in blocks]
 
+    @property
+    def addresses(self) -> list[int]:
+        """An address in each mapping that was looked up."""
+        with self._lock:
+            return list(self._firsts)
+
+    def bring(self, addresses: Sequence[int]) -> None:
+        """Looks mappings up before their first block: drives' access to some GiB takes a sidecar
+        longer than a request may wait."""
+        for address in addresses:
+            if find(address) is not None:
+                self._look(address)
+
     def arena_of(self, address: int) -> kvrail.Arena | None:
         """The arena that an address lies in."""
         return self._look(address)[1]

@@ -3,7 +3,7 @@ sidecar was restarted, and the engine's memory. `_lane` moves groups of blocks o
 
 An adapter has one :class:`Link`.
 No call here raises because a sidecar is gone or a drive hangs: lookups find nothing, and groups end
-without blocks. Nothing here starts a thread or keeps an index.
+without blocks. Nothing here keeps an index, and the only thread is the one that attaches again.
 """
 
 import logging
@@ -15,18 +15,15 @@ from typing import Any, TypeVar
 import kvrail
 from kvrail import _identity
 from kvrail._lane import Lane, Session
+from kvrail._log import Warnings
 from kvrail._mapping import Memory
 from kvrail._types import ChainWord
 
 ATTACH_S = 10.0
-"""Longest wait for the sidecar's answers while a link is made."""
+"""Longest wait for each of the sidecar's answers while a link is made, or made again."""
 
-RETRY_S, RETRY_MOST_S = 1.0, 30.0
-"""Time between two tries to attach to a sidecar that is gone. It doubles up to the most while a
-sidecar does not answer: that costs a wait."""
-
-ATTACH_AGAIN_S = 0.25
-"""As `ATTACH_S`, while an engine's requests wait."""
+RETRY_S = 1.0
+"""Time between two tries to attach to a sidecar that is gone."""
 
 LOOKUP_S = 0.1
 """Longest wait for a lookup; blocks without an answer are misses, and until the sidecar answers
@@ -76,11 +73,12 @@ class Link:
         document = _identity.document(identity)
         self._named = (_identity.name(engine, namespace, document), document)
         self._ages: list[Callable[[], float]] = []
+        self._warnings = Warnings()
         self._lock = threading.Lock()
         self._retry_at = self._look_at = 0.0
-        self._pause = RETRY_S
-        self._asked = False
-        self._session: Session | None = self._attach(ATTACH_S)
+        self._asked = self._attaching = self._closed = False
+        self._addresses: list[int] = []
+        self._session: Session | None = self._attach()
 
     def watch(self, age: Callable[[], float]) -> None:
         """Counts the group whose age in seconds this returns for :attr:`hangs`."""
@@ -88,18 +86,14 @@ class Link:
 
     @property
     def session(self) -> Session | None:
-        """The session; attached again if need be, None while there is no sidecar."""
+        """The session; None while there is no sidecar. A thread attaches again, so that no request
+        of the engine waits for that."""
         with self._lock:
-            if self._session is None and time.monotonic() >= self._retry_at:
-                try:
-                    self._session, self._asked = self._attach(ATTACH_AGAIN_S), False
-                    self._pause = RETRY_S
-                    log.warning("kvrail for %s is attached again", self._engine)
-                except kvrail.KvrailError as error:
-                    silent = isinstance(error, kvrail.TimedOutError)
-                    self._pause = min(2 * self._pause, RETRY_MOST_S) if silent else RETRY_S
-                    self._retry_at = time.monotonic() + self._pause
-                    log.debug("kvrail for %s: %s", self._engine, error)
+            is_due = self._session is None and time.monotonic() >= self._retry_at
+            if is_due and not self._attaching and not self._closed:
+                self._attaching = True
+                name = f"kvrail for {self._engine}"
+                threading.Thread(target=self._attach_again, name=name, daemon=True).start()
             return self._session
 
     @property
@@ -167,7 +161,7 @@ class Link:
     def failed(self, session: Session, error: kvrail.KvrailError) -> None:
         """Logs the error. A session that has ended is dropped: its lanes learn it from their
         queues. A sidecar that does not answer gets one request without a wait."""
-        log.warning("kvrail for %s: %s", self._engine, error)
+        self._warnings.warn(type(error), "kvrail for %s: %s", self._engine, error)
         with self._lock:
             if self._session is not session:
                 return
@@ -193,7 +187,9 @@ class Link:
             return not self._asked
 
     def _end(self) -> None:
-        """Lets a session go that has ended."""
+        """Lets a session go that has ended, but for the places of the engine's memory."""
+        if self._session is not None:
+            self._addresses = self._session.memory.addresses
         self._session, self._asked = None, False
         self._retry_at = max(self._retry_at, time.monotonic() + RETRY_S)
 
@@ -213,18 +209,36 @@ class Link:
     def close(self) -> None:
         """Ends the session; waits some seconds for requests in flight."""
         with self._lock:
-            session, self._session, self._retry_at = self._session, None, float("inf")
+            session, self._session, self._closed = self._session, None, True
         if session is not None:
             session.client.close()
 
-    def _attach(self, seconds: float) -> Session:
-        client = kvrail.Client(self._socket, name=self._engine, timeout=seconds)
+    def _attach(self) -> Session:
+        client = kvrail.Client(self._socket, name=self._engine, timeout=ATTACH_S)
         try:
             store = client.store(self._store)
             space, memory = store.namespace(*self._named), Memory(client, store.memory_alignment)
             space.probe(b"")  # later probes send no request
             uid, pulse = space.usage()["uid"], space.queue(1)
+            memory.bring(self._addresses)
             return Session(client, space, memory, store.events(), uid, pulse)
         except BaseException:
             client.close()
             raise
+
+    def _attach_again(self) -> None:
+        session = None
+        try:
+            session = self._attach()
+        except kvrail.KvrailError as error:
+            log.debug("kvrail for %s: %s", self._engine, error)
+        finally:
+            with self._lock:
+                self._attaching, self._retry_at = False, time.monotonic() + RETRY_S
+                if not self._closed:
+                    self._session, session = session, None
+                    self._asked = False
+        if session is not None:
+            session.client.close()
+        elif self._session is not None:
+            log.warning("kvrail for %s is attached again", self._engine)

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kvrail
@@ -64,6 +64,19 @@ class _Chosen:
     load_seconds: Any
 
 
+@dataclass
+class Failed:
+    """Keys of a request that could not be loaded, although they were there: it computes them."""
+
+    keys: set[bytes] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, request: Any) -> "Failed":
+        if (state := request.get_state(cls)) is None:
+            request.set_state(state := cls())
+        return state
+
+
 class Loads:
     """What a tier or spec answers to lookups: blocks whose load would take longer than computing
     them are not there."""
@@ -71,6 +84,7 @@ class Loads:
     def __init__(self, choice: LoadChoice) -> None:
         self._choice = choice
         self._begun: dict[str, tuple[float, float | None]] = {}
+        self._chosen_s = 0.0
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -93,6 +107,7 @@ class Loads:
             return there
         request.set_state(_Chosen(front.load_seconds))
         count, chosen = len(front.ends), self._choice.blocks(front)
+        self._chosen_s += _own_seconds(front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
@@ -100,17 +115,22 @@ class Loads:
         chosen = request.get_state(_Chosen)
         return None if chosen is None else chosen.load_seconds(count)
 
+    def step(self) -> None:
+        """The engine has scheduled a step: later lookups see its loads in the drives' queues."""
+        self._chosen_s = 0.0
+
     def loaded(self, expected: float | None, seconds: float) -> None:
-        """They took this long."""
+        """They took this long, and were whole."""
         self._choice.loaded(expected, seconds)
 
     def begin(self, request: Any, count: int) -> None:
         """Loads of this number of a request's blocks begin."""
         self._begun[request.req_id] = (time.monotonic(), self.expected(request, count))
 
-    def end(self, request: Any) -> None:
-        """The request's loads have ended."""
-        if (begun := self._begun.pop(request.req_id, None)) is not None:
+    def end(self, request: Any, *, whole: bool) -> None:
+        """The request's loads have ended. The time of one that failed is not a drive's."""
+        begun = self._begun.pop(request.req_id, None)
+        if begun is not None and whole:
             self.loaded(begun[1], time.monotonic() - begun[0])
 
     def status(self) -> dict[str, object]:
@@ -137,12 +157,23 @@ class Loads:
                 break
             ends.append(end)
 
+        # What this step loads for other requests is ahead, and in no queue yet.
+        ahead = self._chosen_s
+
         def load_seconds(count: int) -> float | None:
             # Stores of several ranks share their drives.
             times = [_seconds(its, count) for its in found]
-            return None if None in times else sum(filter(None, times))
+            return None if None in times else ahead + sum(filter(None, times))
 
         return Front(ends[0] - chunk, ends, max(positions.values()), load_seconds)
+
+
+def _own_seconds(front: Front, count: int) -> float:
+    """Seconds of loads of this number of blocks, without what is ahead of the first."""
+    first, all_of_them = front.load_seconds(1), front.load_seconds(count)
+    if not count or first is None or all_of_them is None:
+        return 0.0
+    return first if count == 1 else (all_of_them - first) * count / (count - 1)
 
 
 def _seconds(found: Sequence[bool], count: int) -> float | None:

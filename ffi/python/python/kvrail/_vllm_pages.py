@@ -13,3 +13,10 @@ class ReportsPages(ABC):
     @abstractmethod
     def take_failed_pages(self) -> set[int]:
         """Pages of loads that were not filled since the last call."""
+
+
+class CountsFailures:
+    """A manager that gives up blocks whose load has failed, for the request that asked for them."""
+
+    loads_fail = False
+    """Whether pages of loads that end now were not filled."""

@@ -4,7 +4,6 @@ The scheduler's half only looks up: the store has the answer. The worker's half 
 chunks by key through `kvrail.paged`, which checks them where they are. Neither starts a thread.
 """
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,10 +36,11 @@ from kvrail import _identity, gpu, paged
 from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane, Session
 from kvrail._load_choice import LoadChoice, Speed
+from kvrail._log import Warnings
 from kvrail._tier import Link
 from kvrail._types import ChainWord
-from kvrail._vllm_loads import Loads
-from kvrail._vllm_pages import ReportsPages
+from kvrail._vllm_loads import Failed, Loads
+from kvrail._vllm_pages import CountsFailures, ReportsPages
 
 HOLD_S = 30.0
 """Time for which found blocks are not evicted: until their load has ended."""
@@ -54,7 +54,6 @@ STALL_S = 0.1
 DRAIN_S = 10.0
 """Longest wait of a shutdown for requests in flight."""
 
-log = logging.getLogger("kvrail")
 
 
 @dataclass
@@ -128,7 +127,7 @@ class KvrailOffloadingSpec(OffloadingSpec):
         return bool(self.kv_events_config.enable_kv_cache_events)
 
 
-class _Manager(OffloadingManager):
+class _Manager(OffloadingManager, CountsFailures):
     """The scheduler's half. There is a block if all workers' stores have it."""
 
     def __init__(
@@ -141,6 +140,9 @@ class _Manager(OffloadingManager):
         self._events: list[OffloadingEvent] | None = [] if events else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        failed = req_context.get_state(Failed)
+        if failed is not None and key in failed.keys:
+            return LookupResult.MISS
         if key not in self._answers:
             asked = self._loads.asked(key, req_context, self._answers)
             answers = self._loads.answers(req_context, asked, self._found(asked, HOLD_S))
@@ -154,7 +156,10 @@ class _Manager(OffloadingManager):
         return Keys(listed)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        self._loads.end(req_context)
+        self._loads.end(req_context, whole=not self.loads_fail)
+        if self.loads_fail:
+            # Else a request finds and fails to load them again while its worker has no session.
+            Failed.of(req_context).keys.update(keys)
 
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
@@ -185,6 +190,7 @@ class _Manager(OffloadingManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
+        self._loads.step()
         # What is hot on the GPU must not age in the store.
         if self._touched:
             told = [lane.touch(list(self._touched)) for lane in self._lanes]
@@ -255,6 +261,7 @@ class _Worker(OffloadingWorker, ReportsPages):
         self._jobs: dict[int, _Job] = {}
         self._finished: list[TransferResult] = []
         self._failed: set[int] = set()
+        self._warnings = Warnings()
         self._left_out = 0
         self._open()
 
@@ -400,7 +407,7 @@ class _Worker(OffloadingWorker, ReportsPages):
             del self._jobs[job.number]
             bad = job.failed - {-1} if job.is_load else set()
             if bad:
-                log.warning("kvrail: %d pages of a load were not filled", len(bad))
+                self._warnings.warn("load", "kvrail: %d pages of a load were not filled", len(bad))
             if self.reports_pages:
                 self._failed |= bad
             seconds = time.monotonic() - job.begun

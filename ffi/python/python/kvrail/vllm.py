@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import compress, islice
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ from kvrail._chains import Prompt
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._load_choice import LoadChoice, Prefer, Speed
 from kvrail._tier import Link
-from kvrail._vllm_loads import Loads
+from kvrail._vllm_loads import Failed, Loads
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -148,7 +148,7 @@ class Tier(SecondaryTierManager):
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and wanted else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        failed = req_context.get_state(_Failed)
+        failed = req_context.get_state(Failed)
         if failed is not None and key in failed.keys:
             return LookupResult.MISS
         if key not in self._answers:
@@ -185,6 +185,7 @@ class Tier(SecondaryTierManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
+        self._loads.step()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
@@ -230,10 +231,11 @@ class Tier(SecondaryTierManager):
         told: dict[str, Any] = {"job_id": job.job_id, "transfer_time": end.seconds}
         if job.is_promotion:
             if missed := {key for key, ok in zip(job.keys, end.ok, strict=True) if not ok}:
-                _Failed.of(job.req_context).keys.update(missed)
+                Failed.of(job.req_context).keys.update(missed)
+            else:  # the time of a load that failed is not a drive's
+                expected = self._loads.expected(job.req_context, len(job.keys))
+                self._loads.loaded(expected, end.seconds)
             told |= {"success": not missed, "successful_keys": good}
-            expected = self._loads.expected(job.req_context, len(job.keys))
-            self._loads.loaded(expected, end.seconds)
         else:
             told["success"] = end.went_well
             self._announce(good, removed=False)
@@ -249,16 +251,3 @@ class Tier(SecondaryTierManager):
         # Without this vLLM drops the data that it needs to announce a removal.
         event.removal_expected = not removed
         self._events.append(event)
-
-
-@dataclass
-class _Failed:
-    """Keys of a request that could not be loaded, although they were there: it computes them."""
-
-    keys: set[OffloadKey] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, request: ReqContext) -> "_Failed":
-        if (state := request.get_state(cls)) is None:
-            request.set_state(state := cls())
-        return state

@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 
 from kvrail import _identity
 from kvrail._vllm_loads import Steps
-from kvrail._vllm_pages import ReportsPages
+from kvrail._vllm_pages import CountsFailures, ReportsPages
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -49,6 +49,18 @@ class KvrailOffloadingConnector(OffloadingConnector):
     def get_block_ids_with_load_errors(self) -> set[int]:
         worker = self._pages_worker()
         return set() if worker is None else worker.take_failed_pages()
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        # vLLM does not pass a manager that a load has failed, and the request looks up again.
+        manager = getattr(self.connector_scheduler, "manager", None)
+        if not isinstance(manager, CountsFailures):
+            super().update_connector_output(connector_output)
+            return
+        manager.loads_fail = bool(connector_output.invalid_block_ids)
+        try:
+            super().update_connector_output(connector_output)
+        finally:
+            manager.loads_fail = False
 
     def _pages_worker(self) -> ReportsPages | None:
         """The worker of `KvrailOffloadingSpec`; none in the scheduler's half."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,12 @@ from vllm.v1.core.sched.output import (  # noqa: E402
     NewRequestData,
     SchedulerOutput,
 )
-from vllm.v1.kv_offload.base import LookupResult, ReqContext  # noqa: E402
+from vllm.v1.kv_offload.base import (  # noqa: E402
+    LookupResult,
+    ReqContext,
+    ScheduleEndContext,
+)
+from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
 if not hasattr(ReqContext, "set_offload_key_position"):
     pytest.skip("this vLLM does not pass the chunks of a request", allow_module_level=True)
@@ -70,14 +76,26 @@ def test_the_tier_declines_what_is_computed_sooner(host, measured, more, hits):
         tiers.close()
 
 
-@pytest.mark.parametrize(("more", "hits"), CHOICES)
-def test_the_spec_declines_what_is_computed_sooner(host, measured, more, hits):
+def spec_manager(host: Any, **more: Any) -> Any:
     from kvrail._vllm_spec import KvrailOffloadingSpec
 
     extra = {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
     made = config({}, chunks=1, chunk_bytes=CHUNK_BYTES)
     made = dataclasses.replace(made, extra_config=extra | {"socket": str(host.socket)} | more)
-    manager = KvrailOffloadingSpec(made).get_manager()
+    return KvrailOffloadingSpec(made).get_manager()
+
+
+def prompt_of(name: str, keys: list) -> ReqContext:
+    """A request with these chunks."""
+    request = ReqContext(name)
+    for at, key in enumerate(keys):
+        request.set_offload_key_position(key, 16 * (at + 1))
+    return request
+
+
+@pytest.mark.parametrize(("more", "hits"), CHOICES)
+def test_the_spec_declines_what_is_computed_sooner(host, measured, more, hits):
+    manager = spec_manager(host, **more)
     try:
         link = manager._links[0]
         space = link.session.space
@@ -85,9 +103,7 @@ def test_the_spec_declines_what_is_computed_sooner(host, measured, more, hits):
         for key in KEYS:
             space.put(bytes(key), bytes(CHUNK_BYTES))
         prompt = [*keys_of([100, 101]), *KEYS, *keys_of([102])]
-        request = ReqContext("request")
-        for at, key in enumerate(prompt):
-            request.set_offload_key_position(key, 16 * (at + 1))
+        request = prompt_of("request", prompt)
         manager.on_new_request(request)
         answers = [manager.lookup(key, request) for key in prompt[2:]]
         assert answers == [LookupResult.HIT] * hits + [LookupResult.MISS] * (7 - hits)
@@ -97,6 +113,54 @@ def test_the_spec_declines_what_is_computed_sooner(host, measured, more, hits):
             manager.prepare_load(KEYS, request)
             manager.complete_load(KEYS, request)
             assert manager._loads.expected(request, hits) > 0
+    finally:
+        manager.shutdown()
+
+
+def test_loads_of_one_step_are_behind_each_other(host, measured):
+    """No drive has them yet when their requests are scheduled."""
+    manager = spec_manager(host, prefill_tokens_per_second=SLOW)
+    try:
+        space = manager._links[0].session.space
+        expected = []
+        for number in range(4):
+            keys = keys_of(range(10 * number, 10 * number + 6))
+            for key in keys:
+                space.put(bytes(key), bytes(CHUNK_BYTES))
+            request = prompt_of(f"request {number}", keys)
+            assert [manager.lookup(key, request) for key in keys] == [LookupResult.HIT] * 6
+            expected.append(manager._loads.expected(request, 6))
+        assert expected == pytest.approx([expected[0] * at for at in (1, 2, 3, 4)], rel=0.5)
+        manager.on_schedule_end(ScheduleEndContext([], []))
+        assert [manager.lookup(key, request) for key in keys] == [LookupResult.HIT] * 6
+        assert manager._loads.expected(request, 6) < 2 * expected[0]
+    finally:
+        manager.shutdown()
+
+
+def test_a_failed_load_is_given_up_and_is_no_slow_drive(host, measured, monkeypatch):
+    """Whole, it would be corrected to four times the time, and the next requests computed."""
+    its = pytest.importorskip("kvrail.vllm_connector")
+    manager = spec_manager(host, prefill_tokens_per_second=SLOW)
+    try:
+        space = manager._links[0].session.space
+        for key in KEYS:
+            space.put(bytes(key), bytes(CHUNK_BYTES))
+        request, other = prompt_of("fails", KEYS), prompt_of("other", KEYS)
+        assert [manager.lookup(key, request) for key in KEYS] == [LookupResult.HIT] * 6
+        manager.prepare_load(KEYS, request)
+        time.sleep(0.2)
+        connector = object.__new__(its.KvrailOffloadingConnector)
+        connector.connector_scheduler = SimpleNamespace(manager=manager)
+        ends = lambda self, output: manager.complete_load(KEYS, request)  # noqa: E731
+        monkeypatch.setattr(its.OffloadingConnector, "update_connector_output", ends)
+        connector.update_connector_output(KVConnectorOutput(invalid_block_ids={7}))
+        manager.on_schedule_end(ScheduleEndContext([], []))
+        assert manager.status()[0]["load_correction"] == 1.0
+        assert [manager.lookup(key, request) for key in KEYS] == [LookupResult.MISS] * 6
+        assert [manager.lookup(key, other) for key in KEYS] == [LookupResult.HIT] * 6
+        connector.update_connector_output(KVConnectorOutput())
+        assert not manager.loads_fail
     finally:
         manager.shutdown()
 
