@@ -219,8 +219,8 @@ const POINTS_MAX: usize = 600;
 const ELEMENTS_MAX: usize = 500;
 
 /// The body of an answer of this endpoint.
-fn fetched(address: &str, path: &str) -> String {
-    let host = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+pub(crate) fn fetched(address: &str, path: &str) -> String {
+    let host = address.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(host).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
     let mut text = String::new();
