@@ -204,7 +204,7 @@ setInterval(() => {
   const { scrollWidth, clientWidth } = document.getElementById("frame").contentDocument
     .documentElement;
   const drawn = document.getElementById("frame").contentDocument.querySelectorAll("svg").length;
-  document.body.dataset.widths = `${scrollWidth} of ${clientWidth}, ${drawn > 8} charts`;
+  document.body.dataset.widths = `${scrollWidth} of ${clientWidth}, ${drawn} charts`;
 }, 1000);
 </script>"#;
 
@@ -286,7 +286,7 @@ fn the_dot_follows_the_list_of_troubles() {
 
 #[test]
 fn a_narrow_screen_shows_all_without_scrolling_aside() {
-    let place = Place::with_volume(2, 8 << 20);
+    let place = Place::with_store(2, 64 << 20);
     let page = with_answers(&place, ANSWERS, |report| {
         report.sidecar.socket = format!("/run/{}/kvrail.sock", "long".repeat(30));
     });
@@ -294,13 +294,16 @@ fn a_narrow_screen_shows_all_without_scrolling_aside() {
     let Some(shown) = shown(&place, &FRAME.replace("PAGE", &page), LOOKS) else { return };
     let widths =
         shown.split_once("data-widths=\"").map(|(_, rest)| rest.split('"').next().unwrap());
-    assert_eq!(widths, Some("360 of 360, true charts"), "{shown}");
+    assert_eq!(widths, Some("360 of 360, 14 charts"), "{shown}");
 }
 
 #[test]
 fn a_page_that_is_open_for_hours_stays_as_it_is() {
-    let place = Place::with_volume(2, 8 << 20);
-    let page = with_answers(&place, ANSWERS, |_| ());
+    let place = Place::with_store(2, 64 << 20);
+    let page = with_answers(&place, ANSWERS, |report| {
+        report.shards.iter_mut().for_each(|shard| shard.state = "serving".into());
+        report.troubles = troubles(report);
+    });
     let Some(shown) = shown(&place, &page, HOURS) else { return };
     let asked = shown.split_once("data-asked=\"").map(|(_, rest)| rest.split('"').next().unwrap());
     let asked: u64 =
@@ -308,6 +311,7 @@ fn a_page_that_is_open_for_hours_stays_as_it_is() {
     assert!(asked > 3600, "the page made {asked} requests");
     let (shown, _) = shown.split_once("<script>").unwrap();
     assert!(shown.contains("● serving") && shown.contains("1.0 MiB/s"), "{shown}");
+    assert_eq!(shown.matches("class=\"map\"").count(), 4, "{shown}");
     let lines = shown.split("<path d=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let points = lines.map(|line| line.matches(',').count()).max().expect("charts");
     assert!((100..=POINTS_MAX).contains(&points), "{points} points");
