@@ -1,4 +1,4 @@
-//! The text files of the repository.
+//! The files of the repository, as text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is a folder").to_path_buf()
 }
 
-/// Every text file of the repository.
+/// Every file of the repository; those that are no text are empty.
 pub(crate) fn tree() -> &'static [Source] {
     static TREE: LazyLock<Vec<Source>> = LazyLock::new(|| {
         let mut sources = Vec::new();
@@ -102,10 +102,9 @@ fn walk(dir: &Path, prefix: &str, sources: &mut Vec<Source>) {
         let path = format!("{prefix}{name}");
         if kind.is_dir() && ours(&path) {
             walk(&entry.path(), &format!("{path}/"), sources);
-        } else if kind.is_file()
-            && name != ".git" // a worktree's pointer
-            && let Ok(text) = fs::read_to_string(entry.path())
-        {
+        } else if kind.is_file() && name != ".git" {
+            // Not a worktree's pointer. Of a picture the name counts: documents link to it.
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
             sources.push(Source { path, text });
         }
     }

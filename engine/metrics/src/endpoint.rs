@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
+use crate::history::History;
 use crate::hosts::Hosts;
 use crate::listen::Listen;
 use crate::place::{ListenPlace, Socket, SocketName};
@@ -107,7 +108,8 @@ impl Endpoint {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("kvrail-metrics".into());
         let hosts = (!matches!(listen, Listen::Unix(_))).then_some(hosts);
-        let site = Site { snapshots: Snapshots::new(life), hosts };
+        let history = Mutex::new(History::new());
+        let site = Site { snapshots: Snapshots::new(life), history, hosts };
         let mut entrance = Entrance { place, listen: listen.clone(), listening, last: None };
         let entered = runtime.enter();
         let first = entrance.take();
@@ -169,12 +171,15 @@ fn serve(
 ) {
     // Of this thread alone; where that is not allowed it is as important as others.
     let _lowered = setpriority_process(None, NICENESS);
+    let site = Arc::new(site);
+    let remembered = Arc::clone(&site);
+    runtime.spawn(async move { remembered.remember().await });
     runtime.spawn(async move {
         let door = match first {
             Some(door) => door,
             None => entrance.wait().await,
         };
-        door.listen(Arc::new(site)).await;
+        door.listen(site).await;
     });
     let _dropped = runtime.block_on(stopped); // it is never sent anything
 }

@@ -1,13 +1,18 @@
 //! The answer to each request.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, StatusCode};
 use kvrail_protocol::StatusReport;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::exposition::Dialect;
 use crate::health::{health, liveness, readiness};
+use crate::history::{History, STEP_S, Sampler};
 use crate::hosts::Hosts;
 use crate::snapshot::{NoReport, Snapshots};
 
@@ -29,12 +34,15 @@ const PATHS: &str = "\
 /healthz   200 while every poller turns
 /readyz    200 while clients are served
 /status    what `kvrail status --format json` prints
+/history   rates, latencies and fill since the start
+/segments  maps of the segments of stores
 ";
 
 /// Content of the answers, and the accepted names.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) snapshots: Snapshots,
+    pub(crate) history: Mutex<History>,
     /// Nothing where no browser gets to.
     pub(crate) hosts: Option<Hosts>,
 }
@@ -52,7 +60,30 @@ impl Site {
                        operator add the name to metrics.hosts";
             return plain(StatusCode::MISDIRECTED_REQUEST, why);
         }
-        answer(request, &self.snapshots).await
+        match request.uri().path() {
+            "/history" => whole("application/json", self.history().text()),
+            _ => answer(request, &self.snapshots).await,
+        }
+    }
+
+    /// A panic elsewhere leaves a whole value, so poison means nothing.
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Samples reports for the history, without end. A sidecar that does not answer leaves a gap,
+    /// and what happened meanwhile is in the next sample.
+    pub(crate) async fn remember(&self) {
+        let step = Duration::from_secs(STEP_S);
+        let mut ticks = tokio::time::interval_at(Instant::now() + step, step);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut sampler = Sampler::default();
+        loop {
+            ticks.tick().await;
+            if let Ok(snapshot) = self.snapshots.take().await {
+                sampler.take(snapshot, &mut self.history());
+            }
+        }
     }
 
     /// Whether a browser may have been led here under another's name. Probes show only that the
@@ -72,6 +103,7 @@ async fn answer<B>(request: &Request<B>, snapshots: &Snapshots) -> HttpResponse 
         "/livez" => alive(snapshots, liveness).await,
         "/healthz" => alive(snapshots, health).await,
         "/readyz" => readyz(snapshots).await,
+        "/segments" => whole("application/json", snapshots.maps()),
         "/status" => match snapshots.take().await {
             Ok(snapshot) => whole("application/json", snapshot.json()),
             Err(why) => unavailable(&[&why.words()]),

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::exposition::Dialect;
 use crate::families::expose;
+use crate::maps::{MapSource, Maps};
 
 /// How long an answer is good for.
 const FRESH: Duration = Duration::from_millis(100);
@@ -25,7 +26,10 @@ pub type ReportSource = Box<dyn Fn(Tell) + Send + Sync>;
 
 /// The stage of a sidecar's life, for the endpoint. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct SidecarLife(Arc<Mutex<LifeStage>>);
+pub struct SidecarLife {
+    stage: Arc<Mutex<LifeStage>>,
+    maps: Maps,
+}
 
 #[derive(Clone, Default)]
 enum LifeStage {
@@ -36,12 +40,18 @@ enum LifeStage {
 
 impl SidecarLife {
     /// It is open from now on, and answers.
-    pub fn serve(&self, ask: ReportSource) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = LifeStage::Serving(Arc::new(ask));
+    pub fn serve(&self, ask: ReportSource, maps: MapSource) {
+        self.maps.serve(maps);
+        let serving = LifeStage::Serving(Arc::new(ask));
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = serving;
+    }
+
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
     }
 
     fn stage(&self) -> LifeStage {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -108,6 +118,11 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     pub(crate) fn new(life: SidecarLife) -> Self {
         Self { life, newest: tokio::sync::Mutex::default() }
+    }
+
+    /// Maps of the segments, as text.
+    pub(crate) fn maps(&self) -> Bytes {
+        self.life.maps().text()
     }
 
     /// A current report. One request at a time; callers that waited meanwhile get the same answer.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kvrail_metrics::{Endpoint, Hosts, Listen, SidecarLife};
+use kvrail_metrics::{Endpoint, Hosts, Listen, MemberMap, SidecarLife};
 use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 
 use support::{busy, with_troubles};
@@ -61,10 +61,13 @@ fn serve(report: StatusReport) -> Served {
     let (address, endpoint) = listen(life.clone());
     let counter = Arc::clone(&asked);
     let report = with_troubles(report);
-    life.serve(Box::new(move |tell| {
-        counter.fetch_add(1, Ordering::Relaxed);
-        tell(report.clone());
-    }));
+    life.serve(
+        Box::new(move |tell| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            tell(report.clone());
+        }),
+        Box::new(|| vec![MemberMap { device: 3, age_s: vec![None], ..MemberMap::default() }]),
+    );
     Served { address, asked, _endpoint: endpoint }
 }
 
@@ -99,6 +102,15 @@ fn each_path_has_its_answer() {
     assert_eq!(get(served.address, "/readyz").2, "ok\n");
     let (_, _, json) = get(served.address, "/status");
     assert_eq!(serde_json::from_str::<StatusReport>(&json).unwrap(), busy());
+    let (status, head, json) = get(served.address, "/history");
+    let history: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rings = history["rings"].as_array().unwrap();
+    let steps: Vec<_> = rings.iter().map(|ring| ring["step_s"].as_u64().unwrap()).collect();
+    assert_eq!((status, steps), (200, vec![10, 60, 600, 3600]), "{head}");
+    let (_, head, json) = get(served.address, "/segments");
+    let maps: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let member = &maps["members"][0];
+    assert!(member["device"] == 3 && member["age_s"][0].is_null(), "{head} {json}");
     let (status, head, page) = get(served.address, "/");
     assert!(status == 200 && head.contains("text/html") && page.contains("</html>"), "{head}");
     let (status, _, body) = get(served.address, "/nothing");
@@ -156,7 +168,7 @@ fn a_sidecar_that_opens_is_well_and_not_ready() {
     let (status, _, why) = get(address, "/readyz");
     assert!(status == 503 && why.contains("opening"), "{why}");
     assert_eq!(get(address, "/metrics").0, 503);
-    life.serve(Box::new(|tell| tell(busy())));
+    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
     // An answer stays for a moment.
     while get(address, "/readyz").0 != 200 {
         std::thread::yield_now();
@@ -170,7 +182,7 @@ fn a_silent_sidecar_is_not_healthy() {
     let life = SidecarLife::default();
     let (address, _endpoint) = listen(life.clone());
     let kept = std::sync::Mutex::new(Vec::new());
-    life.serve(Box::new(move |tell| kept.lock().unwrap().push(tell)));
+    life.serve(Box::new(move |tell| kept.lock().unwrap().push(tell)), Box::new(Vec::new));
     let start = Instant::now();
     let askers: Vec<_> =
         (0..20).map(|_| std::thread::spawn(move || get(address, "/healthz"))).collect();
@@ -239,7 +251,7 @@ fn a_port_in_use_is_said_once_and_tried_again() {
     let address = other.local_addr().unwrap();
     let listen = Listen::Tcp(address);
     let life = SidecarLife::default();
-    life.serve(Box::new(|tell| tell(busy())));
+    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
     let (_endpoint, told) = start(&listen, 0o600, life);
     let why = format!("metrics.listen = \"{listen}\": Address already in use (os error 98)");
     assert_eq!(last(&told), Err(why.clone()));
@@ -257,7 +269,7 @@ fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
     let listen = Listen::Unix(path.clone());
     drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
     let life = SidecarLife::default();
-    life.serve(Box::new(|tell| tell(busy())));
+    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
     let (endpoint, _told) = start(&listen, 0o640, life.clone());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     let asks = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";

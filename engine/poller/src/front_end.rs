@@ -7,12 +7,13 @@ use kvrail_counters::SessionCounters;
 use kvrail_ring::slot::FLAG_NOTICE;
 use kvrail_ring::{Completion, LaneFault, RegionId, RequestSnapshot, SideSlot, Status};
 
+use crate::counter::Counter;
 use crate::lanes::{Lane, Lanes};
 use crate::limits::SessionSlot;
 use crate::probes;
 use crate::regions::Regions;
 use crate::sessions::{HeldBack, SessionSlots};
-use crate::stats::{Counter, PollerStats};
+use crate::stats::PollerStats;
 use crate::task::{ClientRequest, EndedRequests};
 use crate::trace::Tracer;
 

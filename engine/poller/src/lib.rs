@@ -13,6 +13,7 @@ mod back_ends;
 mod bells;
 mod block_reads;
 mod completion_batch;
+mod counter;
 mod device_queue;
 mod epoll;
 mod executor;
@@ -29,6 +30,7 @@ mod probes;
 mod regions;
 mod ringer;
 mod scheduler;
+mod segment_map;
 mod sessions;
 mod stats;
 mod store_call;
@@ -41,6 +43,7 @@ mod trace;
 
 pub use back_ends::Route;
 pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
+pub use counter::Counter;
 pub use handle::PollerHandle;
 pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
@@ -52,9 +55,10 @@ pub use mailbox::{
 pub use poller::{Poller, Setup, SetupError, SleepOutcome, TickOutcome};
 pub use ringer::RingerThread;
 pub use scheduler::budget::{DeviceBudget, InFlightBytes};
+pub use segment_map::{MAP_CELLS_MAX, MapCell, SegmentMap};
 pub use stats::{
-    Counter, DeviceStats, IoLatencies, Latencies, LatencyCounts, OperationKind, PollerStats,
-    PoolStats, SessionStats, StoreStats,
+    DeviceStats, IoLatencies, Latencies, LatencyCounts, OperationKind, PollerStats, PoolStats,
+    SessionStats, StoreStats,
 };
 pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};

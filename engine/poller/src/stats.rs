@@ -1,7 +1,5 @@
 //! Counters a poller writes and everyone may read: one writer each, no read-modify-write.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
 use kvrail_counters::{
     Definition, DeviceCounters, MemberCounters, PollerCounters, PoolCounters, SessionCounters,
@@ -9,30 +7,8 @@ use kvrail_counters::{
 use kvrail_ring::{Class, LATENCY_BUCKETS, NewLatencies, Opcode, latency_bucket, latency_upper_ns};
 use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX, PoolView, Store};
 
-/// A counter with one writer.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds; only the owning poller calls this.
-    #[inline]
-    pub fn add(&self, amount: u64) {
-        // One writer, so load + store loses nothing; Relaxed: readers want a recent value only.
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-    }
-
-    /// Replaces the value; only the owning poller calls this.
-    #[inline]
-    pub fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed); // a gauge orders nothing
-    }
-
-    /// A recent value.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) // a statistic orders nothing
-    }
-}
+use crate::counter::Counter;
+use crate::segment_map::SegmentMap;
 
 /// Latencies in buckets of a quarter power of two.
 #[derive(Debug)]
@@ -197,6 +173,8 @@ pub struct StoreStats {
     pub oldest: Counter,
     /// Its pools, by their numbers on the medium.
     pub pools: [PoolStats; POOLS_MAX],
+    /// What its segments hold.
+    pub map: SegmentMap,
 }
 
 /// What a pool of a store has and counts. See `kvrail_store::PoolView`.

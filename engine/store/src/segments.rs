@@ -39,7 +39,7 @@ pub(crate) enum SegmentState {
 
 impl SegmentState {
     /// Whether entries may point to a segment in this state.
-    fn has_content(self) -> bool {
+    pub(crate) fn has_content(self) -> bool {
         !matches!(self, Self::Free | Self::Preparing | Self::Ready)
     }
 }

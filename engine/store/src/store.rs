@@ -177,6 +177,10 @@ impl Store {
         &self.sizing
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {

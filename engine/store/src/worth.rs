@@ -66,6 +66,11 @@ impl UseClock {
         self.used >> self.shift
     }
 
+    /// Bytes of a tick.
+    pub(crate) fn tick_bytes(&self) -> u64 {
+        1 << self.shift
+    }
+
     /// The stamp of a block with this age in ticks.
     #[inline(always)]
     pub(crate) fn stamp(&self, age: u64) -> u16 {

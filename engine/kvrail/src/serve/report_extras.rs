@@ -60,11 +60,19 @@ impl ReportExtras {
         self.lock().drives.clone()
     }
 
-    /// The health of a device's drive, if that is still the one that was asked.
+    /// The health of a device's drive, if that is still the one that was asked. Where a drive
+    /// refuses the log that it gave before, the old log stays with its time: its age shows that.
     pub(super) fn set_health(&self, device: u16, serial: &str, health: Option<DriveHealth>) {
         let mut known = self.lock();
         let drive = known.drives.get_mut(&device).filter(|drive| drive.serial == serial);
-        drive.into_iter().for_each(|drive| drive.health.clone_from(&health));
+        let Some(drive) = drive else { return };
+        let has_log = |health: &DriveHealth| health.used_percent.is_some();
+        drive.health = match (drive.health.take(), health) {
+            (Some(was), Some(now)) if has_log(&was) && !has_log(&now) => {
+                Some(DriveHealth { unseen: now.unseen, ..was })
+            }
+            (_, now) => now,
+        };
     }
 
     /// How the target is; nothing where there is none.
@@ -122,5 +130,39 @@ fn report(device: u16, path: Path) -> PathReport {
         address: controller.address,
         state: controller.state,
         ana_state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_protocol::{DriveHealth, DriveReport};
+
+    use super::ReportExtras;
+
+    #[test]
+    fn a_log_that_a_drive_refuses_later_stays_with_its_age() {
+        let extras = ReportExtras::default();
+        extras.set_drive(3, DriveReport { serial: "S".into(), ..DriveReport::default() });
+        let known = || extras.drives().remove(&3).and_then(|drive| drive.health);
+        let log = |read_unix_s, used_percent| DriveHealth {
+            read_unix_s,
+            used_percent,
+            unseen: used_percent.is_none().then(|| "refused".to_owned()),
+            ..DriveHealth::default()
+        };
+        // Without the right to ask, the time is that of what there is.
+        for second in [1, 2] {
+            extras.set_health(3, "S", Some(log(second, None)));
+            assert_eq!(known(), Some(log(second, None)));
+        }
+        extras.set_health(3, "S", Some(log(300, Some(7))));
+        extras.set_health(3, "S", Some(log(600, None)));
+        let old = DriveHealth { unseen: Some("refused".into()), ..log(300, Some(7)) };
+        assert_eq!(known(), Some(old));
+        extras.set_health(3, "other", Some(log(700, Some(1))));
+        extras.set_health(3, "S", Some(log(900, Some(8))));
+        assert_eq!(known(), Some(log(900, Some(8))));
+        extras.set_health(3, "S", None);
+        assert_eq!(known(), None);
     }
 }

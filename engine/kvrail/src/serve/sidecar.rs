@@ -19,7 +19,7 @@ use super::gpus::Gpus;
 use super::host::check_host;
 use super::log_queue::LostLines;
 use super::membership::Membership;
-use super::metrics::Metrics;
+use super::metrics::{MappedDevice, Metrics};
 use super::plan::Plan;
 use super::policy::policy;
 use super::reload::{Reload, Takers};
@@ -94,7 +94,7 @@ impl Sidecar {
         report += &report::gpus(&gpus.served, &infos);
         report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
-        let membership = Membership::of(&plan, &served);
+        let (membership, mapped) = (Membership::of(&plan, &served), MappedDevice::all(&pollers));
         let recovery = DeviceRecovery::watch(&plan, &pollers, served, extras.clone())?;
         let health = HealthWatch::start(extras.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
@@ -109,7 +109,7 @@ impl Sidecar {
             extras.add_to(report, &lost_lines);
             sandbox::add_to(report, &sandboxed);
         });
-        metrics.serve(asker);
+        metrics.serve(asker, mapped);
         Ok(Self {
             server,
             handle,

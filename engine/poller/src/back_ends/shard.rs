@@ -27,6 +27,7 @@ use super::suspects::{SuspectReport, Suspects};
 use crate::admission::Masks;
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
+use crate::segment_map::MapWalk;
 use crate::store_call::StoreSetup;
 use crate::store_witness::presence_witness;
 use life::Life;
@@ -74,6 +75,7 @@ pub(crate) struct Shard {
     life: Life,
     load: ShardLoad,
     pulse: Pulse,
+    map: MapWalk,
     /// Gets of this member while its device was gone, and keys of lookups.
     gone_gets: u64,
     gone_keys: u64,
@@ -105,6 +107,7 @@ impl Shard {
             life: Life::first(),
             load: ShardLoad::default(),
             pulse: Pulse::new(),
+            map: MapWalk::default(),
             gone_gets: 0,
             gone_keys: 0,
         })

@@ -1,7 +1,7 @@
 //! Puts that wait for space: blocks are moved, beside gets that have no end.
 
 use kvrail_device::SimOptions;
-use kvrail_poller::{Notice, PollerCommand};
+use kvrail_poller::{MAP_CELLS_MAX, MapCell, Notice, PollerCommand};
 use kvrail_ring::{Opcode, Request, Status};
 use kvrail_store::Key;
 
@@ -141,4 +141,52 @@ fn the_death_of_a_session_that_waits_for_space_costs_no_block() {
     while full.moved() < moved + 50 {
         full.go_on(&mut reader, &mut writer);
     }
+}
+
+fn map(rig: &Rig) -> Vec<MapCell> {
+    rig.stats.devices[0].store.map.cells().collect()
+}
+
+/// The map has each segment: when it was opened, and how long its blocks were not used.
+#[test]
+fn a_map_shows_age_and_heat_of_segments() {
+    let mut rig = Rig::tight(config(512, 120 << 20, 8 << 20), SimOptions::default(), 8);
+    rig.pass(20_000_000);
+    let store = &rig.stats.devices[0].store;
+    assert_eq!(store.map.segments_of_cell(), 1);
+    let segments = map(&rig).len();
+    assert_eq!(segments, store.map.segments() as usize);
+    assert!(segments > 10 && map(&rig).iter().all(|cell| cell.idle_ticks.is_none()));
+    let mut client = rig.client(0);
+    for number in 0..80 {
+        let put = keyed(&client, key(number), (BYTES, 1), (0, 0)).slot(Opcode::Put);
+        assert_eq!(rig.ask_one(&mut client, put).status(), Status::Ok);
+    }
+    // Those of the first segment are used again and again.
+    for number in 0..200 {
+        let get = get(&client, number % 30);
+        assert_eq!(rig.ask_one(&mut client, get).status(), Status::Ok);
+    }
+    rig.pass(20_000_000);
+    let cells = map(&rig);
+    let filled: Vec<_> = cells.iter().filter(|cell| cell.idle_ticks.is_some()).collect();
+    assert_eq!(filled.len(), 3, "{cells:?}");
+    assert!(filled.iter().all(|cell| cell.filled == 255 && cell.opened_unix_s > 0), "{cells:?}");
+    assert_eq!(cells.iter().filter(|cell| cell.is_open).count(), 1, "{cells:?}");
+    // Ticks are a megabyte; fifty were used since the others were put.
+    assert_eq!(rig.stats.devices[0].store.map.tick_bytes(), 1 << 20);
+    let mut idle: Vec<_> = filled.iter().filter_map(|cell| cell.idle_ticks).collect();
+    idle.sort_unstable();
+    assert!(idle[0] < 12 && idle[1] >= 50, "{cells:?}");
+}
+
+/// The walk of the largest member looks at a bounded number of segments in one go, and comes round.
+#[test]
+fn the_map_of_many_segments_has_few_cells() {
+    let rig = &mut Rig::tight(config(512, 3 << 30, 2 << 20), SimOptions::default(), 8);
+    rig.pass(200_000_000);
+    let map = &rig.stats.devices[0].store.map;
+    assert!(map.segments() > 1500 && map.segments_of_cell() == 3, "{}", map.segments());
+    let cells = map.cells().count();
+    assert!(cells == map.segments().div_ceil(3) as usize && cells <= MAP_CELLS_MAX, "{cells}");
 }

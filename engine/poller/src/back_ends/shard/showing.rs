@@ -45,5 +45,6 @@ impl Shard {
         stats.namespaces[0].set(namespaces.into());
         stats.namespaces[1].set(namespaces_max.into());
         stats.oldest.set(self.store.oldest().unwrap_or(0).into());
+        self.map.step(&self.store, &stats.map);
     }
 }
