@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import kvrail
@@ -36,8 +36,7 @@ class Busy:
         self._there: list[int] = []
         last, absent = 0, 0
         while not absent:
-            keys = range(last, last := last + 256)
-            self._space.put_many(keys, (self._rows, numpy.arange(256) * BUSY, BUSY))
+            self._put(range(last, last := last + 256))
             absent = list(self._space.lookup(range(last - 256))).count(False)
         # The store makes room for the last puts while the first blocks are read.
         self._there = list(range(last))
@@ -45,9 +44,15 @@ class Busy:
             self._there = self._read()
 
     def read(self) -> None:
-        before, self._there = len(self._there), self._read()
-        # Where this process gets no core for a while, its blocks age as if nobody read them.
-        assert len(self._there) > 0.9 * before, "blocks that are read went"
+        """Reads all of them. Where this process gets no core for a while, its blocks age as if
+        nobody read them, and some go: they come back."""
+        there = self._read()
+        lost = sorted(set(self._there).difference(there))
+        for at in range(0, len(lost), 256):
+            self._put(lost[at : at + 256])
+
+    def _put(self, keys: Sequence[int]) -> None:
+        self._space.put_many(keys, (self._rows, numpy.arange(len(keys)) * BUSY, BUSY))
 
     def _read(self) -> list[int]:
         found = []
