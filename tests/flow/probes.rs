@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use kvrail_client::{Pages, Request};
 use rustix::process::{Pid, Signal, kill_process};
@@ -105,10 +106,17 @@ impl Listener {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Its whole output.
+    /// Its whole output. Beside a dozen other tests bpftrace once did not end for minutes.
     fn end(mut self) -> Arc<Mutex<Vec<String>>> {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        self.child.wait().unwrap();
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::INT).unwrap();
+        let until = Instant::now() + LONG;
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() > until {
+                self.child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         self.reader.join().unwrap();
         self.lines
     }
