@@ -37,10 +37,10 @@ const COMMANDS_MAX: usize = 4096;
 pub const NOTICES_MAX: usize =
     3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 3;
 
-// A lane is added and closed, a region attached and detached, a session closed, a device replaced,
-// the slow log and a trace begun, a trace ended, and the poller drained and stopped.
+// A lane is added and closed, a region attached and detached, a session closed, a device replaced
+// and retired, the slow log and a trace begun, a trace ended, and the poller drained and stopped.
 const _: () = assert!(
-    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 5
+    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + 2 * DEVICES_MAX + STORE_CALLS_MAX + 5
         <= COMMANDS_MAX
 );
 
@@ -103,6 +103,10 @@ pub enum PollerCommand {
     /// Go on with this in the place of a device that is gone, by its local number. Answer:
     /// `Replaced`.
     Replace(usize, Box<Replacement>),
+    /// Take the device of this local number out of service for good, whether or not it is there:
+    /// what it was given ends as usual, the rest with DEVICE_GONE. No answer:
+    /// `DeviceStats::retired` shows it.
+    Retire(usize),
     /// Do this with the store on the device of this local number. Answer: `Store`.
     Store(usize, Box<StoreCall>),
     /// Trace slow requests with this from now on. Answer: `Traced`, if there was a tracer before.

@@ -258,6 +258,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 }
                 self.mailbox.post(Notice::Replaced(device, with, outcome));
             }
+            PollerCommand::Retire(device) => {
+                self.executor.queues()[device].mark_removed();
+                self.back_ends.lose_device(device);
+                let stats = &self.stats.devices[device];
+                stats.gone.set(1);
+                stats.retired.set(1);
+            }
             PollerCommand::Drain => {
                 self.admission.drain();
                 self.back_ends.drain();

@@ -352,6 +352,9 @@ pub struct DeviceReport {
     pub kind: String,
     /// Whether it is there.
     pub state: DeviceState,
+    /// Whether it was taken out of its store for good while that is served; it is gone then.
+    #[serde(default)]
+    pub retired: bool,
     /// The ring mode in force.
     pub mode: String,
     /// Why this mode.

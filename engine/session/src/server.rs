@@ -45,6 +45,7 @@ use crate::regions::{AttachedRegions, Granted};
 use crate::reload::{ConfigReader, ReloadAsk};
 use crate::reply::Reply;
 use crate::report::{self, BusyShares, narrow};
+use crate::retire::{RetireAsk, RetireHook};
 use crate::server_handle::HandleReceiver;
 use crate::session::{EndReason, Holdings, Session, own_words};
 use crate::sessions::Sessions;
@@ -91,6 +92,7 @@ pub struct Server {
     started_unix_s: u64,
     report_hook: ReportHook,
     reader: Option<ConfigReader>,
+    retire_hook: Option<RetireHook>,
 }
 
 /// Adds to a report what others know.
@@ -166,6 +168,7 @@ impl Server {
             buffer: PacketBuffer::default(),
             report_hook: ReportHook(Box::new(|_| {})),
             reader: None,
+            retire_hook: None,
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -187,6 +190,12 @@ impl Server {
         show: impl Fn() -> Vec<ConfigEntry> + Send + 'static,
     ) {
         self.reader = Some(ConfigReader { read: Box::new(read), show: Box::new(show) });
+    }
+
+    /// Sets the owner of the stores' members, whom operators' requests to take some out are passed
+    /// on to. It is called on the control thread, so it must be quick.
+    pub fn retire_by(&mut self, retire: impl Fn(RetireAsk) + Send + 'static) {
+        self.retire_hook = Some(RetireHook(Box::new(retire)));
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -223,9 +232,7 @@ impl Server {
             if let Some(policy) = handle.policy() {
                 self.renew(policy);
             }
-            for (ask, verdict) in handle.verdicts() {
-                self.reply(ask.reply(verdict));
-            }
+            handle.replies().into_iter().for_each(|reply| self.reply(reply));
             handle.answer(|| self.report());
             if let Some(stopped) = self.advance_stop() {
                 return Ok(stopped);
@@ -584,6 +591,9 @@ impl Server {
                 Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
             }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
+            ControlRequest::RetireMembers { store, members } => {
+                self.retire((id, seq), store, members).map(|()| None)
+            }
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
             }
@@ -606,6 +616,20 @@ impl Server {
         self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
         let peer = self.sessions.get(id).expect("an asking session lives").peer();
         (self.reader()?.read)(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
+        Ok(())
+    }
+
+    /// Passes the request on; the answer comes through the handle.
+    fn retire(&self, asker: (u64, u64), store: String, members: Vec<u16>) -> Result<(), Failure> {
+        let what = "take members out of a store: their blocks are lost for all sessions";
+        self.check_operator(asker.0, what)?;
+        if !self.shutdown.is_serving() {
+            return Err(stopping());
+        }
+        let none = || (Status::Unsupported, "this sidecar has no members to take out".into());
+        let hook = self.retire_hook.as_ref().ok_or_else(none)?;
+        let peer = self.sessions.get(asker.0).expect("an asking session lives").peer();
+        (hook.0)(RetireAsk::new(asker, (peer.pid, peer.uid), (store, members)));
         Ok(())
     }
 

@@ -63,7 +63,7 @@ pub use open::{Member, Volume, open};
 pub use present::{Present, VolumeToOpen, open_present};
 pub use purpose::{Purpose, StoreMember, StoreShape};
 pub use repair::{Repair, repair};
-pub use retire::retire;
+pub use retire::{retire, retire_served};
 pub use shard::{begin_start, erase, supers};
 pub use signature::Signature;
 pub use wipe::wipe;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, Reloaded,
-    StatusReport, TracePage, Welcome,
+    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, MembersChanged, Pages,
+    Reloaded, StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
@@ -197,6 +197,25 @@ impl Client {
         match self.session.control().call("reading the configuration again", ask, &[])?.message {
             ControlReply::Reloaded(reloaded) => Ok(reloaded),
             other => Err(ClientError::protocol(format!("answer to a reload: {other:?}"))),
+        }
+    }
+
+    /// Has the sidecar take members, by their numbers, out of a store for good: their blocks are
+    /// lost.
+    ///
+    /// # Errors
+    /// `Denied` has the reason why the members stay, or that only root and the sidecar's own user
+    /// may do this.
+    pub fn retire_members(
+        &self,
+        store: &str,
+        members: &[u16],
+    ) -> Result<MembersChanged, ClientError> {
+        let (store, members) = (store.to_owned(), members.to_vec());
+        let ask = ControlRequest::RetireMembers { store, members };
+        match self.session.control().call("taking members out of a store", ask, &[])?.message {
+            ControlReply::MembersChanged(changed) => Ok(changed),
+            other => Err(ClientError::protocol(format!("answer to a retirement: {other:?}"))),
         }
     }
 

@@ -12,6 +12,7 @@ mod kill;
 mod lost;
 mod odd;
 mod pools;
+mod retired;
 mod soak;
 mod tenants;
 mod twins;

@@ -1,23 +1,26 @@
 //! Devices that were taken away and may come back: a thread looks for them and, when one is there
 //! again under the same identity and with the same label, hands it to its poller.
 //!
-//! It also owns the claims of all members, because a claim ends when its device is replaced.
+//! It also owns the claims of all members, because a claim ends when its device is replaced. So it
+//! is also where members are taken out of a store that is served.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
 use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
 use kvrail_poller::{Mailbox, PollerCommand, PollerHandle, PollerStats};
+use kvrail_session::{RetireAsk, ServerHandle};
 use kvrail_volume::Member;
 
 use super::devices;
 use super::plan::{Plan, PlannedDevice};
 use super::report_extras::ReportExtras;
+use super::retirement;
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_report;
 use kvrail_cli::failure::{Failure, no_thread};
@@ -28,11 +31,23 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Number of checks between two searches for the devices' paths: two seconds.
 const LOOKS_FOR_PATHS: u64 = 10;
 
+/// How long a retirement waits for pollers at most, and how often it looks. They let go of a device
+/// at their next turn; one that is stalled does so later.
+const LET_GO_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_LET_GO: Duration = Duration::from_millis(1);
+
 /// The thread that looks; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct DeviceRecovery {
-    stop: Option<Sender<()>>,
+    commands: Sender<RecoveryCommand>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Commands to the thread.
+#[derive(Debug)]
+enum RecoveryCommand {
+    Retire(RetireAsk),
+    Stop,
 }
 
 impl DeviceRecovery {
@@ -44,14 +59,25 @@ impl DeviceRecovery {
         plan: &Plan,
         pollers: &[PollerHandle],
         mut served: Vec<Served>,
-        extras: ReportExtras,
+        (extras, server): (ReportExtras, ServerHandle),
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
         watched.iter().for_each(|device| device.show_drive(&served, &extras));
-        let (stop, stopped) = channel();
+        let (commands, inbox) = channel();
         let look = move || {
             let mut looks = 0;
-            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                match inbox.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(RecoveryCommand::Retire(ask)) => {
+                        let let_go = |volume, places: &[usize]| {
+                            retire(&mut watched, volume, places);
+                        };
+                        retirement::answer(&ask, &mut served, let_go, &server);
+                        continue;
+                    }
+                    Ok(RecoveryCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                }
                 for device in &mut watched {
                     device.look(&mut served, &extras);
                 }
@@ -61,15 +87,22 @@ impl DeviceRecovery {
                 looks += 1;
             }
         };
-        let thread = std::thread::Builder::new().name("recovery".into()).spawn(look);
+        let thread = thread::Builder::new().name("recovery".into()).spawn(look);
         let thread = thread.map_err(|error| no_thread("the recovery", &error))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { commands, thread: Some(thread) })
+    }
+
+    /// Passes requests to take members out on to the thread, one after the other.
+    pub(super) fn retirer(&self) -> impl Fn(RetireAsk) + Send + 'static {
+        let commands = self.commands.clone();
+        // The thread lives as long as the server does.
+        move |ask| drop(commands.send(RecoveryCommand::Retire(ask)))
     }
 }
 
 impl Drop for DeviceRecovery {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        let _sent = self.commands.send(RecoveryCommand::Stop); // it may have ended
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join(); // a panic there was reported by the thread itself
         }
@@ -109,6 +142,10 @@ enum RecoveryState {
     Gone(String),
     /// Sent to its poller, which has not answered yet.
     Sent,
+    /// Taken out of its store for good; its poller is to be told so.
+    Retiring,
+    /// The same, and it was.
+    Retired,
 }
 
 fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watched> {
@@ -138,6 +175,20 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
     watched
 }
 
+/// Takes the members of a volume at these places out of service, and waits a while until their
+/// pollers have let go of them.
+fn retire(watched: &mut [Watched], volume: usize, places: &[usize]) {
+    let own = |device: &Watched| {
+        device.planned.volume == volume && places.contains(&device.planned.member)
+    };
+    watched.iter_mut().filter(|device| own(device)).for_each(Watched::retire);
+    let is_served = |device: &Watched| own(device) && !device.is_retired();
+    let begun = Instant::now();
+    while watched.iter().any(is_served) && begun.elapsed() < LET_GO_WITHIN {
+        thread::sleep(LOOK_LET_GO);
+    }
+}
+
 /// The block devices of those that are NVMe, by number.
 fn nodes(watched: &[Watched]) -> Vec<(u16, String)> {
     let node = |it: &Watched| it.identity.as_ref()?.block_node.as_deref().map(Path::to_owned);
@@ -154,12 +205,34 @@ impl Watched {
         }
     }
 
+    /// Takes it out of service for good.
+    fn retire(&mut self) {
+        if self.state == RecoveryState::Retired {
+            return;
+        }
+        let sent = self.mailbox.send(PollerCommand::Retire(self.local));
+        // A mailbox that is full is tried again.
+        let is_sent = sent.is_ok();
+        self.state = if is_sent { RecoveryState::Retired } else { RecoveryState::Retiring };
+    }
+
+    /// Whether its poller has let go of it.
+    fn is_retired(&self) -> bool {
+        self.stats.devices[self.local].retired.get() != 0
+    }
+
     fn look(&mut self, served: &mut [Served], extras: &ReportExtras) {
+        match self.state {
+            RecoveryState::Retiring => return self.retire(),
+            RecoveryState::Retired => return,
+            _ => {}
+        }
         self.look_for_name(served);
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
             (RecoveryState::Here, false) => {}
+            (RecoveryState::Retiring | RecoveryState::Retired, _) => {}
             (_, false) => {
                 self.state = RecoveryState::Here;
                 self.show_drive(served, extras);

@@ -25,6 +25,7 @@ mod policy;
 mod reload;
 mod report;
 mod report_extras;
+mod retirement;
 mod sandbox;
 mod sidecar;
 mod signals;

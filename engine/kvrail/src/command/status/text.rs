@@ -285,7 +285,7 @@ fn share(part: u64, whole: u64) -> String {
 
 fn stores(report: &StatusReport) -> Vec<StoreRow> {
     let mut stores: Vec<StoreRow> = Vec::new();
-    for shard in &report.shards {
+    for shard in report.shards.iter().filter(|shard| !shard.is_retired()) {
         if stores.last().is_none_or(|last| last.name != shard.store) {
             stores.push(StoreRow {
                 name: shard.store.clone(),
@@ -328,6 +328,7 @@ const DEVICES: [Column<DeviceReport>; 19] = [
     ("NAME", Screen, |device| device.name.clone()),
     ("MODE", Screen, |device| match device.state {
         DeviceState::Serving => device.mode.clone(),
+        DeviceState::Gone if device.retired => "retired".into(),
         DeviceState::Gone => "gone".into(),
     }),
     ("I/O", Verbose, |device| device.io.clone()),

@@ -7,6 +7,7 @@ mod inspect;
 mod list;
 mod repair;
 mod retire;
+mod serving;
 mod wipe;
 
 use clap::Subcommand;
@@ -33,7 +34,7 @@ pub(crate) enum VolumeCommand {
     Create(create::CreateArgs),
     /// Add a device or file to a store that is not served
     Add(add::AddArgs),
-    /// Take a member out of a store for good: a drive that is dead, most often
+    /// Take a member out of a store for good, served or not: a drive that is dead, most often
     Retire(retire::RetireArgs),
     /// List the volumes of this host: configured ones and all block devices
     List(list::VolumeListArgs),
