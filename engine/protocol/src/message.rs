@@ -7,7 +7,7 @@ use crate::block::{BlockPage, EventPage, KeyReport, ListCursor, key_text};
 use crate::config::{ConfigEntry, Reloaded};
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
-use crate::members::MembersChanged;
+use crate::members::{MemberChange, MembersChanged};
 use crate::report::StatusReport;
 use crate::store::NamespaceInfo;
 use crate::trace::TracePage;
@@ -166,13 +166,13 @@ pub enum ControlRequest {
     /// Read the configuration again. For root and the sidecar's user only. Reply: `Reloaded`, or an
     /// error with the reason why the configuration in force stays.
     Reload,
-    /// Take members out of a store for good. For root and the sidecar's user only. Reply:
+    /// Change the members of a store. For root and the sidecar's user only. Reply:
     /// `MembersChanged`.
-    RetireMembers {
+    ChangeMembers {
         /// The store's name.
         store: String,
-        /// Numbers of members, as the labels have them.
-        members: Vec<u16>,
+        /// The change.
+        change: MemberChange,
     },
     /// I leave. Reply: none; the sidecar closes the socket.
     Bye,
@@ -213,7 +213,7 @@ impl ControlRequest {
             Self::Reload => 3,
             Self::SlowLog | Self::ShowConfig => 4,
             Self::ShareLatencies => 5,
-            Self::RetireMembers { .. } => 6,
+            Self::ChangeMembers { .. } => 6,
         }
     }
 

@@ -18,9 +18,9 @@ use kvrail_poller::{
 };
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
-    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo,
-    RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent,
-    VolumeInfo, Welcome, troubles, unspill_ask,
+    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, MemberChange, Packet, PacketBuffer,
+    Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport,
+    Version, VolumeContent, VolumeInfo, Welcome, troubles, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -35,6 +35,7 @@ use crate::failure::Failure;
 use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
 use crate::latencies::ClientLatencies;
+use crate::member_change::{MemberAsk, MemberHook};
 use crate::memory_worker::{FetchError, FetchedMessage, WorkerEvent};
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
@@ -45,7 +46,6 @@ use crate::regions::{AttachedRegions, Granted};
 use crate::reload::{ConfigReader, ReloadAsk};
 use crate::reply::Reply;
 use crate::report::{self, BusyShares, narrow};
-use crate::retire::{RetireAsk, RetireHook};
 use crate::server_handle::HandleReceiver;
 use crate::session::{EndReason, Holdings, Session, own_words};
 use crate::sessions::Sessions;
@@ -92,7 +92,7 @@ pub struct Server {
     started_unix_s: u64,
     report_hook: ReportHook,
     reader: Option<ConfigReader>,
-    retire_hook: Option<RetireHook>,
+    member_hook: Option<MemberHook>,
 }
 
 /// Adds to a report what others know.
@@ -168,7 +168,7 @@ impl Server {
             buffer: PacketBuffer::default(),
             report_hook: ReportHook(Box::new(|_| {})),
             reader: None,
-            retire_hook: None,
+            member_hook: None,
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -192,10 +192,10 @@ impl Server {
         self.reader = Some(ConfigReader { read: Box::new(read), show: Box::new(show) });
     }
 
-    /// Sets the owner of the stores' members, whom operators' requests to take some out are passed
-    /// on to. It is called on the control thread, so it must be quick.
-    pub fn retire_by(&mut self, retire: impl Fn(RetireAsk) + Send + 'static) {
-        self.retire_hook = Some(RetireHook(Box::new(retire)));
+    /// Sets the owner of the stores' members, whom operators' requests to change them are passed on
+    /// to. It is called on the control thread, so it must be quick.
+    pub fn change_members_by(&mut self, change: impl Fn(MemberAsk) + Send + 'static) {
+        self.member_hook = Some(MemberHook(Box::new(change)));
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -591,8 +591,8 @@ impl Server {
                 Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
             }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
-            ControlRequest::RetireMembers { store, members } => {
-                self.retire((id, seq), store, members).map(|()| None)
+            ControlRequest::ChangeMembers { store, change } => {
+                self.change_members((id, seq), store, change).map(|()| None)
             }
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
@@ -620,16 +620,20 @@ impl Server {
     }
 
     /// Passes the request on; the answer comes through the handle.
-    fn retire(&self, asker: (u64, u64), store: String, members: Vec<u16>) -> Result<(), Failure> {
-        let what = "take members out of a store: their blocks are lost for all sessions";
-        self.check_operator(asker.0, what)?;
+    fn change_members(
+        &self,
+        asker: (u64, u64),
+        store: String,
+        change: MemberChange,
+    ) -> Result<(), Failure> {
+        self.check_operator(asker.0, "change the members of a store: all sessions use it")?;
         if !self.shutdown.is_serving() {
             return Err(stopping());
         }
-        let none = || (Status::Unsupported, "this sidecar has no members to take out".into());
-        let hook = self.retire_hook.as_ref().ok_or_else(none)?;
+        let none = || (Status::Unsupported, "this sidecar has no members to change".into());
+        let hook = self.member_hook.as_ref().ok_or_else(none)?;
         let peer = self.sessions.get(asker.0).expect("an asking session lives").peer();
-        (hook.0)(RetireAsk::new(asker, (peer.pid, peer.uid), (store, members)));
+        (hook.0)(MemberAsk::new(asker, (peer.pid, peer.uid), (store, change)));
         Ok(())
     }
 

@@ -10,10 +10,10 @@ use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
+use crate::member_change::MemberAsk;
 use crate::policy::Policy;
 use crate::reload::ReloadAsk;
 use crate::reply::Reply;
-use crate::retire::RetireAsk;
 
 /// Status requests in the queue at most. Further ones are dropped: the server does not turn.
 const ASKERS_MAX: usize = 64;
@@ -83,8 +83,8 @@ impl ServerHandle {
         self.reply(ask.reply(verdict));
     }
 
-    /// Answers an operator that had members taken out of a store.
-    pub fn retired(&self, ask: &RetireAsk, verdict: Result<MembersChanged, String>) {
+    /// Answers an operator that had the members of a store changed.
+    pub fn members_changed(&self, ask: &MemberAsk, verdict: Result<MembersChanged, String>) {
         self.reply(ask.reply(verdict));
     }
 

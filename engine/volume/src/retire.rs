@@ -1,7 +1,6 @@
 //! Takes a member out of a store for good: of a store that nobody serves, or of one that this
 //! process serves.
 
-use std::borrow::Borrow;
 use std::path::PathBuf;
 
 use kvrail_store::Members;
@@ -14,7 +13,7 @@ use crate::name::VolumeName;
 use crate::open::{Member, Volume, check_distinct, labelled};
 use crate::present::is_absence;
 use crate::relabel::relabel;
-use crate::set::Set;
+use crate::set::{Located, Set};
 
 /// Takes members, by their numbers, out of the store `name`; `paths` are those that stay, in any
 /// order; those that are not there are passed over. Returns the store open without them. A drive
@@ -46,15 +45,16 @@ pub fn retire(
     if pairs.is_empty() {
         return Err(refuse(Reason::MemberCount { count: 0 }));
     }
-    let set = without_some(Set::of(pairs, Some(name))?, numbers)?;
+    let set = without_some(Set::of(pairs, Some(name))?, (numbers, Members::NONE))?;
     let pairs = set.fitting()?;
     pairs.iter().try_for_each(|(claim, label)| relabel(claim, label))?;
     Ok(Volume::assemble(pairs))
 }
 
 /// The same while this process serves the store: `stay` are all members that it has but for those
-/// to be taken out. Returns the numbers of all members from now on. Those that stay are served on
-/// meanwhile: no byte of a label is a block's.
+/// to be taken out, and those in `waiting`, which were added while it is served. Returns the
+/// numbers of all members from now on. Those that stay are served on meanwhile: no byte of a label
+/// is a block's.
 ///
 /// # Errors
 /// As for `retire`. After `Reason::Io` some labels may have the change, and it is in force at the
@@ -63,6 +63,7 @@ pub fn retire_served(
     name: &VolumeName,
     stay: &[&Member],
     numbers: &[u16],
+    waiting: Members,
 ) -> Result<Members, VolumeError> {
     let mut pairs = Vec::with_capacity(stay.len());
     for member in stay {
@@ -76,13 +77,16 @@ pub fn retire_served(
     if pairs.is_empty() {
         return Err(VolumeError::new(format!("volume {name}"), Reason::NoneLeft));
     }
-    let set = without_some(Set::of(pairs, Some(name))?, numbers)?;
+    let set = without_some(Set::of(pairs, Some(name))?, (numbers, waiting))?;
     set.members.iter().try_for_each(|(claim, label)| relabel(claim, label))?;
     Ok(set.label().members())
 }
 
 /// The members that stay, with the labels that they are to have.
-fn without_some<C: Borrow<Claim>>(mut set: Set<C>, numbers: &[u16]) -> Result<Set<C>, VolumeError> {
+fn without_some<C: Located>(
+    mut set: Set<C>,
+    (numbers, elsewhere): (&[u16], Members),
+) -> Result<Set<C>, VolumeError> {
     let label = set.label().clone();
     let refuse = |reason| Err(VolumeError::new(format!("volume {}", label.volume_name), reason));
     if label.purpose.store().is_none() {
@@ -93,7 +97,7 @@ fn without_some<C: Borrow<Claim>>(mut set: Set<C>, numbers: &[u16]) -> Result<Se
         return refuse(Reason::NoMember { index });
     }
     let gone = numbers.iter().fold(Members::NONE, |all, number| all.with(*number));
-    set.check_missing(gone)?;
+    set.check_missing(gone.and(elsewhere))?;
     set.members.retain(|(_, label)| !gone.has(label.member_index));
     if set.members.is_empty() {
         return refuse(Reason::NoneLeft);

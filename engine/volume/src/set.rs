@@ -3,8 +3,7 @@
 //! Members of a store come and go, and their labels are written one after the other. So labels may
 //! differ in the list of members: the label with the most changes counts.
 
-use std::borrow::Borrow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvrail_store::Members;
 
@@ -23,7 +22,31 @@ pub(crate) struct Set<C = Claim> {
     pub(crate) retired: Vec<(C, Label)>,
 }
 
-impl<C: Borrow<Claim>> Set<C> {
+/// What a set is made of: claims, or paths of members that somebody else has claimed.
+pub(crate) trait Located {
+    /// Where it is.
+    fn path(&self) -> &Path;
+}
+
+impl Located for Claim {
+    fn path(&self) -> &Path {
+        Self::path(self)
+    }
+}
+
+impl Located for &Claim {
+    fn path(&self) -> &Path {
+        Claim::path(self)
+    }
+}
+
+impl Located for PathBuf {
+    fn path(&self) -> &Path {
+        self
+    }
+}
+
+impl<C: Located> Set<C> {
     /// Puts labelled members, at least one, together.
     ///
     /// # Errors
@@ -35,13 +58,13 @@ impl<C: Borrow<Claim>> Set<C> {
     ) -> Result<Self, VolumeError> {
         let first = &pairs[0].1;
         pairs.iter().try_for_each(|(claim, label)| {
-            check_one(claim.borrow(), label, (first, expected_name))
+            check_one(claim.path(), label, (first, expected_name))
         })?;
         let newest = pairs.iter().map(|(_, label)| label).max_by_key(|label| label.changes);
         let newest = newest.expect("at least one").clone();
         let mut set = Self { members: Vec::new(), retired: Vec::new() };
         for (claim, label) in pairs {
-            let path = claim.borrow().path();
+            let path = claim.path();
             let named = newest.member_uuids.get(usize::from(label.member_index));
             if named == Some(&label.member_uuid()) {
                 let number = label.member_index;
@@ -69,7 +92,7 @@ impl<C: Borrow<Claim>> Set<C> {
         match self.members.iter().find(|(_, label)| label.member_index == index) {
             None => Ok(()),
             Some((other, _)) => {
-                let other = other.borrow().path().to_owned();
+                let other = other.path().to_owned();
                 Err(VolumeError::at(path, Reason::SameIndex { index, other }))
             }
         }
@@ -93,7 +116,7 @@ impl<C: Borrow<Claim>> Set<C> {
     /// Refuses retired members, and a set that lacks some.
     pub(crate) fn check_whole(&self) -> Result<(), VolumeError> {
         if let Some((claim, label)) = self.retired.first() {
-            return Err(VolumeError::at(claim.borrow().path(), retired(label)));
+            return Err(VolumeError::at(claim.path(), retired(label)));
         }
         self.check_missing(Members::NONE)
     }
@@ -124,11 +147,11 @@ pub(crate) fn retired(label: &Label) -> Reason {
 }
 
 fn check_one(
-    claim: &Claim,
+    path: &Path,
     label: &Label,
     (first, expected_name): (&Label, Option<&VolumeName>),
 ) -> Result<(), VolumeError> {
-    let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
+    let refuse = |reason| Err(VolumeError::at(path, reason));
     if let Some(expected) = expected_name.filter(|&name| *name != label.volume_name) {
         let (expected, found) = (expected.to_string(), label.volume_name.to_string());
         return refuse(Reason::OtherName { expected, found });

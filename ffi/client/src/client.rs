@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, MembersChanged, Pages,
-    Reloaded, StatusReport, TracePage, Welcome,
+    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, MemberChange,
+    MembersChanged, Pages, Reloaded, StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
@@ -200,22 +200,20 @@ impl Client {
         }
     }
 
-    /// Has the sidecar take members, by their numbers, out of a store for good: their blocks are
-    /// lost.
+    /// Has the sidecar change the members of a store.
     ///
     /// # Errors
     /// `Denied` has the reason why the members stay, or that only root and the sidecar's own user
     /// may do this.
-    pub fn retire_members(
+    pub fn change_members(
         &self,
         store: &str,
-        members: &[u16],
+        change: MemberChange,
     ) -> Result<MembersChanged, ClientError> {
-        let (store, members) = (store.to_owned(), members.to_vec());
-        let ask = ControlRequest::RetireMembers { store, members };
-        match self.session.control().call("taking members out of a store", ask, &[])?.message {
+        let ask = ControlRequest::ChangeMembers { store: store.to_owned(), change };
+        match self.session.control().call("changing the members of a store", ask, &[])?.message {
             ControlReply::MembersChanged(changed) => Ok(changed),
-            other => Err(ClientError::protocol(format!("answer to a retirement: {other:?}"))),
+            other => Err(ClientError::protocol(format!("answer to other members: {other:?}"))),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stores between real processes. Each scenario prints its seed; `KVRAIL_STORE_SEED` sets another
 //! one, `KVRAIL_STORE_ROUNDS` the rounds of scenarios with rounds.
 
+mod added;
 mod budget;
 mod colder;
 mod death;

@@ -14,9 +14,9 @@ use super::drives::{BYTES, found, life, of_member, put};
 use super::{options, seat, seed, shape};
 use crate::rig::{Outcome, Place, Sidecar, VOLUME, eventually, kvrail, run};
 
-const KEYS: u64 = 600;
+pub(super) const KEYS: u64 = 600;
 
-fn retire(place: &Place, numbers: &[&str]) -> Outcome {
+pub(super) fn retire(place: &Place, numbers: &[&str]) -> Outcome {
     let mut command = kvrail();
     command.args(["volume", "retire", VOLUME, "--socket"]).arg(place.socket());
     run(command.args(numbers.iter().flat_map(|number| ["--member", number])))
@@ -24,7 +24,7 @@ fn retire(place: &Place, numbers: &[&str]) -> Outcome {
 
 /// A client that gets and puts until it is to end; returns how many of its requests found, missed
 /// and met the member that is gone. Any other end, or a wrong byte, is a panic.
-fn use_it(options: &SeatOptions, is_over: &AtomicBool) -> [u64; 3] {
+pub(super) fn use_it(options: &SeatOptions, is_over: &AtomicBool) -> [u64; 3] {
     let mut seat = Seat::attach(options).expect("a session with a namespace");
     let (mut ends, mut dice) = ([0; 3], fastrand::Rng::with_seed(7));
     while !is_over.load(Ordering::Relaxed) {
@@ -49,7 +49,7 @@ fn use_it(options: &SeatOptions, is_over: &AtomicBool) -> [u64; 3] {
 }
 
 /// Ends the client when it is dropped.
-struct End<'a>(&'a AtomicBool);
+pub(super) struct End<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -140,7 +140,7 @@ fn is_seen(sidecar: &Sidecar, place: &Place) {
     eventually("the audit has it", || {
         let log = sidecar.stderr();
         log.lines().any(|line| {
-            let words = ["kvrail::audit", "retirement by uid", "store kv, member 1"];
+            let words = ["kvrail::audit", "retirement of member 1 by uid", "store kv: done"];
             words.iter().all(|word| line.contains(word)) && !line.contains(&format!("pid {own}:"))
         })
     });

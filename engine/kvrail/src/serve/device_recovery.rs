@@ -2,7 +2,7 @@
 //! again under the same identity and with the same label, hands it to its poller.
 //!
 //! It also owns the claims of all members, because a claim ends when its device is replaced. So it
-//! is also where members are taken out of a store that is served.
+//! is also where the members of a store that is served change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
 use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
 use kvrail_poller::{Mailbox, PollerCommand, PollerHandle, PollerStats};
-use kvrail_session::{RetireAsk, ServerHandle};
+use kvrail_session::{MemberAsk, ServerHandle};
 use kvrail_volume::Member;
 
 use super::devices;
+use super::member_changes;
 use super::plan::{Plan, PlannedDevice};
 use super::report_extras::ReportExtras;
-use super::retirement;
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_report;
 use kvrail_cli::failure::{Failure, no_thread};
@@ -46,7 +46,7 @@ pub(super) struct DeviceRecovery {
 /// Commands to the thread.
 #[derive(Debug)]
 enum RecoveryCommand {
-    Retire(RetireAsk),
+    ChangeMembers(MemberAsk),
     Stop,
 }
 
@@ -69,11 +69,11 @@ impl DeviceRecovery {
             loop {
                 match inbox.recv_timeout(LOOK) {
                     Err(RecvTimeoutError::Timeout) => {}
-                    Ok(RecoveryCommand::Retire(ask)) => {
+                    Ok(RecoveryCommand::ChangeMembers(ask)) => {
                         let let_go = |volume, places: &[usize]| {
                             retire(&mut watched, volume, places);
                         };
-                        retirement::answer(&ask, &mut served, let_go, &server);
+                        member_changes::answer(&ask, &mut served, let_go, &server);
                         continue;
                     }
                     Ok(RecoveryCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -92,11 +92,11 @@ impl DeviceRecovery {
         Ok(Self { commands, thread: Some(thread) })
     }
 
-    /// Passes requests to take members out on to the thread, one after the other.
-    pub(super) fn retirer(&self) -> impl Fn(RetireAsk) + Send + 'static {
+    /// Passes requests to change members on to the thread, which takes one after the other.
+    pub(super) fn member_changer(&self) -> impl Fn(MemberAsk) + Send + 'static {
         let commands = self.commands.clone();
         // The thread lives as long as the server does.
-        move |ask| drop(commands.send(RecoveryCommand::Retire(ask)))
+        move |ask| drop(commands.send(RecoveryCommand::ChangeMembers(ask)))
     }
 }
 

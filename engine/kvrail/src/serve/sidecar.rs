@@ -105,7 +105,7 @@ impl Sidecar {
         report += &sandbox::line(&sandboxed);
         let known = extras.clone();
         server.configure_by(move |ask| reload.ask(ask), move || known.entries());
-        server.retire_by(recovery.retirer());
+        server.change_members_by(recovery.member_changer());
         server.annotate(move |report| {
             membership.add_to(report);
             extras.add_to(report, &lost_lines);

@@ -44,6 +44,8 @@ pub(crate) struct Served {
     /// The numbers of its members, and of all that the volume has.
     pub(crate) present: Members,
     pub(crate) expected: Members,
+    /// Members that were added while it is served, and where: the next start serves them.
+    pub(crate) waiting: Vec<(u16, String)>,
     /// Which device each member that is not named by its node is today.
     pub(crate) notes: Vec<String>,
 }
@@ -126,6 +128,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         members: opened.volume.members.into_iter().map(MemberSource::Claimed).collect(),
         present,
         expected,
+        waiting: Vec::new(),
         notes: notes.into_iter().chain(opened.remarks).chain(small).collect(),
     })
 }
@@ -180,6 +183,7 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         members,
         present: Members::first(1),
         expected: Members::first(1),
+        waiting: Vec::new(),
         notes: Vec::new(),
     })
 }

@@ -32,7 +32,7 @@ Serve it: kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]
 pub(crate) enum VolumeCommand {
     /// Make a volume on files or block devices
     Create(create::CreateArgs),
-    /// Add a device or file to a store that is not served
+    /// Add a device or file to a store, served or not, from the next start on
     Add(add::AddArgs),
     /// Take a member out of a store for good, served or not: a drive that is dead, most often
     Retire(retire::RetireArgs),

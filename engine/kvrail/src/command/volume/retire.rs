@@ -1,7 +1,7 @@
 //! `kvrail volume retire`.
 
 use clap::Args;
-use kvrail_client::{MembersChanged, StoreMemberInfo};
+use kvrail_client::{MemberChange, MembersChanged, StoreMemberInfo};
 use kvrail_nvme::Selector;
 use kvrail_volume::{Volume, VolumeName, retire};
 use serde::Serialize;
@@ -78,7 +78,7 @@ impl Changed {
     }
 
     /// By the sidecar that serves it.
-    fn while_served(changed: MembersChanged) -> Self {
+    pub(super) fn while_served(changed: MembersChanged) -> Self {
         let MembersChanged { name, uuid, members } = changed;
         let member = |it: StoreMemberInfo| ChangedMember { number: it.number, path: it.path };
         Self { name, uuid, members: members.into_iter().map(member).collect(), served: true }
@@ -106,8 +106,9 @@ pub(super) fn run(args: &RetireArgs, context: &Context) -> Result<(), Failure> {
     let serving =
         if args.members.is_empty() { args.serving.find(&args.name, context)? } else { None };
     if let Some(mut serving) = serving {
+        let change = MemberChange::Retire { members: args.numbers.clone() };
         let name = args.name.to_string();
-        let changed = serving.looker.ask(|client| client.retire_members(&name, &args.numbers))?;
+        let changed = serving.looker.ask(|client| client.change_members(&name, change))?;
         let what = format!("{what} while it is served at {}", serving.socket.display());
         return Changed::while_served(changed).print(&what, context);
     }

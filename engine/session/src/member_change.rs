@@ -1,33 +1,33 @@
-//! Operators' requests to take members out of a store. The owner of the claims does it; the answer
-//! comes back through the server's handle.
+//! Operators' requests to change the members of a store. The owner of the claims does it; the
+//! answer comes back through the server's handle.
 
 use std::fmt;
 
-use kvrail_protocol::{ControlReply, MembersChanged};
+use kvrail_protocol::{ControlReply, MemberChange, MembersChanged};
 use kvrail_ring::Status;
 
 use crate::reply::Reply;
 
-/// An operator's request, which waits for its answer (`ServerHandle::retired`).
+/// An operator's request, which waits for its answer (`ServerHandle::members_changed`).
 #[derive(Debug)]
-pub struct RetireAsk {
+pub struct MemberAsk {
     session: u64,
     seq: u64,
     pid: u32,
     uid: u32,
     /// The store's name.
     pub store: String,
-    /// Numbers of members.
-    pub members: Vec<u16>,
+    /// The change.
+    pub change: MemberChange,
 }
 
-impl RetireAsk {
+impl MemberAsk {
     pub(crate) fn new(
         (session, seq): (u64, u64),
         (pid, uid): (u32, u32),
-        (store, members): (String, Vec<u16>),
+        (store, change): (String, MemberChange),
     ) -> Self {
-        Self { session, seq, pid, uid, store, members }
+        Self { session, seq, pid, uid, store, change }
     }
 
     pub(crate) fn reply(&self, verdict: Result<MembersChanged, String>) -> Reply {
@@ -41,17 +41,17 @@ impl RetireAsk {
 }
 
 /// The operator, for a log.
-impl fmt::Display for RetireAsk {
+impl fmt::Display for MemberAsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "uid {}, pid {}", self.uid, self.pid)
     }
 }
 
 /// Passes such requests on.
-pub(crate) struct RetireHook(pub(crate) Box<dyn Fn(RetireAsk) + Send>);
+pub(crate) struct MemberHook(pub(crate) Box<dyn Fn(MemberAsk) + Send>);
 
-impl fmt::Debug for RetireHook {
+impl fmt::Debug for MemberHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RetireHook")
+        f.write_str("MemberHook")
     }
 }
