@@ -396,6 +396,16 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
+    /// A word for why it is not served, if it is not.
+    #[must_use]
+    pub fn absence(&self) -> Option<&'static str> {
+        match self.state {
+            DeviceState::Serving => None,
+            DeviceState::Gone if self.retired => Some("retired"),
+            DeviceState::Gone => Some("gone"),
+        }
+    }
+
     fn label(&self) -> &str {
         if self.member.is_empty() { &self.name } else { &self.member }
     }

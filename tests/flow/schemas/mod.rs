@@ -129,6 +129,11 @@ fn outputs() -> Outputs {
     outputs.0.entry("trace").or_default().push(serde_json::from_str(&traced).expect("JSON"));
     of_a_sidecar(&mut outputs, &place);
     drop(user);
+    let new = place.data_path("new");
+    let mut add = command(&["volume", "add", "kv", "--direct", "optional"], &place);
+    outputs.take("volume-add", add.arg(&new));
+    let retire = ["volume", "retire", "kv", "--member", "2"];
+    outputs.take("volume-retire", &mut command(&retire, &place));
     sidecar.stop();
     let busy = serde_json::to_value(support::busy()).expect("JSON");
     outputs.0.entry("status").or_default().push(busy);

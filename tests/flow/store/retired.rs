@@ -133,6 +133,9 @@ fn is_seen(sidecar: &Sidecar, place: &Place) {
     let retired: Vec<bool> = report.devices.iter().map(|device| device.retired).collect();
     assert_eq!(retired, [false, true, false]);
     assert_eq!(report.shards[1].state, "retired");
+    let note = report.notes.iter().find(|note| note.contains("was retired: take it from"));
+    assert!(note.is_some_and(|note| note.contains("member-1")), "{:?}", report.notes);
+    assert_eq!(report.sandbox.mode, "on", "members are changed from within the sandbox");
     let status = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
     status.expect(0, &[]);
     assert!(status.stdout.contains("retired"), "{}", status.stdout);

@@ -73,7 +73,8 @@ impl DeviceRecovery {
                         let let_go = |volume, places: &[usize]| {
                             retire(&mut watched, volume, places);
                         };
-                        member_changes::answer(&ask, &mut served, let_go, &server);
+                        let known = (&server, &extras);
+                        member_changes::answer(&ask, &mut served, let_go, known);
                         continue;
                     }
                     Ok(RecoveryCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,

@@ -10,6 +10,7 @@ use kvrail_volume::{
     JoinedMember, Member, Purpose, Reason, VolumeError, VolumeName, adopt, retire_served,
 };
 
+use super::report_extras::ReportExtras;
 use super::volumes::Served;
 use kvrail_cli::failure::{Exit, Failure};
 
@@ -19,7 +20,7 @@ pub(super) fn answer(
     ask: &MemberAsk,
     served: &mut [Served],
     let_go: impl FnOnce(usize, &[usize]),
-    server: &ServerHandle,
+    (server, extras): (&ServerHandle, &ReportExtras),
 ) {
     let what = format!("{} by {ask}: store {}", words(&ask.change), ask.store.escape_debug());
     let verdict = change(ask, served, let_go).map_err(|failure| failure.line());
@@ -32,6 +33,7 @@ pub(super) fn answer(
         }
         Err(why) => tracing::error!(target: AUDIT, "{what}: refused: {why}"),
     }
+    extras.set_members(served.iter().flat_map(notes).collect());
     server.members_changed(ask, verdict);
 }
 
@@ -47,6 +49,33 @@ fn words(change: &MemberChange) -> String {
     }
 }
 
+/// What the configuration has to be changed for.
+fn notes(volume: &Served) -> Vec<String> {
+    let kept = serving(volume).into_iter().fold(Members::NONE, |all, (number, _)| all.with(number));
+    let all = volume.present.iter().zip(&volume.named);
+    let retired = all.filter(|(number, _)| !kept.has(*number)).map(|(number, name)| {
+        format!(
+            "store {}: member {number} ({name}) was retired: take it from `members` of its \
+             [[volume]]; the next start gives its keys to the others",
+            volume.name
+        )
+    });
+    let waiting = volume.waiting.iter().map(|(number, path)| {
+        format!(
+            "store {}: member {number} ({path}) was added: name it in `members` of its [[volume]]; \
+             the next start serves it",
+            volume.name
+        )
+    });
+    if may_change(volume) { retired.chain(waiting).collect() } else { Vec::new() }
+}
+
+/// Whether it is a store on files or devices.
+fn may_change(volume: &Served) -> bool {
+    let is_made = volume.members.iter().any(|source| source.claimed().is_some());
+    is_made && volume.purpose != Purpose::Raw
+}
+
 fn change(
     ask: &MemberAsk,
     served: &mut [Served],
@@ -57,8 +86,7 @@ fn change(
         Failure::new(Exit::Usage, what).with_remedy("`kvrail status` names those that it serves")
     })?;
     let volume = &mut served[at];
-    let is_made = volume.members.iter().any(|source| source.claimed().is_some());
-    if volume.purpose == Purpose::Raw || !is_made {
+    if !may_change(volume) {
         let what = format!("volume {}: it is raw or null, and keeps its members", volume.name);
         return Err(Failure::new(Exit::Refused, what)
             .with_remedy("name a store; `kvrail volume create --kind store` makes one"));

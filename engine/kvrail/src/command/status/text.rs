@@ -326,11 +326,7 @@ pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
 const DEVICES: [Column<DeviceReport>; 19] = [
     ("DEVICE", Screen, |device| device.index.to_string()),
     ("NAME", Screen, |device| device.name.clone()),
-    ("MODE", Screen, |device| match device.state {
-        DeviceState::Serving => device.mode.clone(),
-        DeviceState::Gone if device.retired => "retired".into(),
-        DeviceState::Gone => "gone".into(),
-    }),
+    ("MODE", Screen, |device| device.absence().map_or_else(|| device.mode.clone(), Into::into)),
     ("I/O", Verbose, |device| device.io.clone()),
     ("DEPTH", Verbose, |device| device.depth.to_string()),
     ("BYTES", Verbose, |device| bytes(device.counters.in_flight_bytes)),
