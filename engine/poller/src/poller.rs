@@ -265,6 +265,13 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 stats.gone.set(1);
                 stats.retired.set(1);
             }
+            PollerCommand::Release(device, mut with) => {
+                let outcome = self.executor.queues()[device].release(&mut with);
+                let [asked, done] = &self.stats.devices[device].releases;
+                done.set(outcome.is_ok().into());
+                asked.add(1);
+                self.mailbox.post(Notice::Released(device, with, outcome));
+            }
             PollerCommand::Drain => {
                 self.admission.drain();
                 self.back_ends.drain();

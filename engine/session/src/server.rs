@@ -192,8 +192,8 @@ impl Server {
         self.reader = Some(ConfigReader { read: Box::new(read), show: Box::new(show) });
     }
 
-    /// Sets the owner of the stores' members, whom operators' requests to change them are passed on
-    /// to. It is called on the control thread, so it must be quick.
+    /// Sets the owner of the stores' members: operators' requests to change them are passed on
+    /// there. It is called on the control thread, so it must be quick.
     pub fn change_members_by(&mut self, change: impl Fn(MemberAsk) + Send + 'static) {
         self.member_hook = Some(MemberHook(Box::new(change)));
     }
@@ -787,6 +787,13 @@ impl Server {
                         self.stores.replaced(poller, device, &mut self.pollers);
                     }
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
+                }
+            }
+            Notice::Released(device, _closed_here, outcome) => {
+                let name = &self.pollers.handles()[poller].devices[device].1.name;
+                match outcome {
+                    Ok(()) => tracing::info!("{name} is retired, and closed"),
+                    Err(error) => tracing::debug!("{name} is not closed yet: {error}"),
                 }
             }
             Notice::Traced(tracer) => self.trace.returned(poller, &tracer),

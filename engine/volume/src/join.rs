@@ -1,6 +1,6 @@
 //! Adds a member to a store that is being served, from the next start on.
 //!
-//! Two processes do it. The one that adds makes the new member, as for a store that nobody serves,
+//! Two processes do it. The one that adds makes the new member, as for a store that is not served,
 //! and reads the labels of the others without a claim. The one that serves then writes the list
 //! with the new member to their labels. An interruption leaves what that of `add` leaves.
 

@@ -1,4 +1,4 @@
-//! Takes a member out of a store for good: of a store that nobody serves, or of one that this
+//! Takes a member out of a store for good: of a store that is not served, or of one that this
 //! process serves.
 
 use std::path::PathBuf;

@@ -135,7 +135,7 @@ fn a_retirement_that_is_cut_after_any_write_starts_and_goes_on() {
 
 /// The same while a process serves the members: it has them claimed.
 #[test]
-fn a_retirement_of_a_served_member_is_that_of_one_that_nobody_serves() {
+fn a_retirement_while_the_store_is_served_is_the_same() {
     let (_directory, three) = three();
     let (name, stay) = ("kv0".parse().unwrap(), [three[0].clone(), three[2].clone()]);
     let change = Change::of(&stay, || {

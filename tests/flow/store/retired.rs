@@ -149,6 +149,43 @@ fn is_seen(sidecar: &Sidecar, place: &Place) {
     });
 }
 
+/// A retired member is not open any more, so it can be wiped and have another use: it comes back
+/// as a new one.
+#[test]
+fn a_retired_member_is_free_for_another_use_while_the_others_are_served() {
+    let place = Place::with_shaped_store(3, &shape(64 << 20));
+    let sidecar = Sidecar::start(&place);
+    let mut user = seat(&sidecar, "drives");
+    put(&mut user, 0..KEYS);
+    let all: BTreeSet<u64> = (0..KEYS).collect();
+    let others: BTreeSet<u64> = all.difference(&of_member(&user, 1, &all)).copied().collect();
+    let change = |verb: &str, words: &[&str]| {
+        let mut command = kvrail();
+        command.args(["volume", verb, VOLUME]).args(words).arg(&place.members[1]);
+        run(command.args(["--direct", "optional", "--config"]).arg(place.configuration()))
+    };
+    change("add", &["--force"]).expect(3, &["member-1", "in use"]);
+    retire(&place, &["1"]).expect(0, &[]);
+    eventually("it is closed", || {
+        let mut wipe = kvrail();
+        wipe.args(["volume", "wipe", VOLUME]).arg(&place.members[1]);
+        run(&mut wipe).code == Some(0)
+    });
+    assert!(sidecar.stderr().contains("is retired, and closed"), "{}", sidecar.stderr());
+    assert_eq!(found_of_others(&mut user, 1, &all), others);
+    let configured = [&place.members[0], &place.members[2]].map(|path| format!("{path:?}"));
+    let set = format!("volume=[{{name=\"kv\", members=[{}]}}]", configured.join(", "));
+    change("add", &["--fill", "nothing", "--force", "--set", &set]).expect(0, &[]);
+    assert_eq!(found_of_others(&mut user, 1, &all), others);
+    drop(user);
+    sidecar.stop();
+    life(&place, |seat| {
+        assert_eq!(found(seat, 0..KEYS), others);
+        put(seat, 0..KEYS);
+        assert_eq!(found(seat, 0..KEYS), all);
+    });
+}
+
 /// Nothing is changed by what is refused, and the error says why.
 #[test]
 fn retirements_that_cannot_be_are_refused() {
@@ -165,7 +202,7 @@ fn retirements_that_cannot_be_are_refused() {
     run(command.arg(place.socket())).expect(2, &["does not serve other"]);
     let mut command = kvrail();
     command.args(["volume", "retire", VOLUME, "--member", "0", "--socket"]);
-    run(command.arg(place.path("nobody"))).expect(4, &[]);
+    run(command.arg(place.path("nothing"))).expect(4, &[]);
     assert_eq!(labels(), before);
     assert_eq!(found(&mut user, 0..KEYS).len() as u64, KEYS);
     // A file that was cut short is gone: it can be taken out, and no other one before it.

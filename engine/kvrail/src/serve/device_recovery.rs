@@ -143,10 +143,12 @@ enum RecoveryState {
     Gone(String),
     /// Sent to its poller, which has not answered yet.
     Sent,
-    /// Taken out of its store for good; its poller is to be told so.
+    /// Taken out of its store for good; the command to its poller is still to be sent.
     Retiring,
-    /// The same, and it was.
-    Retired,
+    /// The same, and it was. It was to let go of its file so many times.
+    Retired(u64),
+    /// It is not open any more.
+    Closed,
 }
 
 fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watched> {
@@ -208,13 +210,13 @@ impl Watched {
 
     /// Takes it out of service for good.
     fn retire(&mut self) {
-        if self.state == RecoveryState::Retired {
+        if matches!(self.state, RecoveryState::Retired(_) | RecoveryState::Closed) {
             return;
         }
         let sent = self.mailbox.send(PollerCommand::Retire(self.local));
         // A mailbox that is full is tried again.
         let is_sent = sent.is_ok();
-        self.state = if is_sent { RecoveryState::Retired } else { RecoveryState::Retiring };
+        self.state = if is_sent { RecoveryState::Retired(0) } else { RecoveryState::Retiring };
     }
 
     /// Whether its poller has let go of it.
@@ -225,7 +227,8 @@ impl Watched {
     fn look(&mut self, served: &mut [Served], extras: &ReportExtras) {
         match self.state {
             RecoveryState::Retiring => return self.retire(),
-            RecoveryState::Retired => return,
+            RecoveryState::Retired(asked) => return self.release(asked, served),
+            RecoveryState::Closed => return,
             _ => {}
         }
         self.look_for_name(served);
@@ -233,7 +236,7 @@ impl Watched {
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
             (RecoveryState::Here, false) => {}
-            (RecoveryState::Retiring | RecoveryState::Retired, _) => {}
+            (RecoveryState::Retiring | RecoveryState::Retired(_) | RecoveryState::Closed, _) => {}
             (_, false) => {
                 self.state = RecoveryState::Here;
                 self.show_drive(served, extras);
@@ -255,6 +258,25 @@ impl Watched {
                 Err(_) => {}
             },
         }
+    }
+
+    /// Has a retired device let go of its file, again until it does: it may have operations in
+    /// flight. Then the claim ends, so that the device can have another use.
+    fn release(&mut self, asked: u64, served: &mut [Served]) {
+        let [answered, done] = &self.stats.devices[self.local].releases;
+        if done.get() != 0 {
+            let member = &mut served[self.planned.volume].members[self.planned.member];
+            *member = MemberSource::Retired { name: member.name() };
+            self.state = RecoveryState::Closed;
+            return;
+        }
+        if !self.is_retired() || answered.get() < asked {
+            return;
+        }
+        // Without a descriptor, or room in the mailbox, it is tried again.
+        let Ok(nothing) = Replacement::nothing() else { return };
+        let sent = self.mailbox.send(PollerCommand::Release(self.local, Box::new(nothing)));
+        self.state = RecoveryState::Retired(asked + u64::from(sent.is_ok()));
     }
 
     /// A removed file is served on, but no later start finds it.

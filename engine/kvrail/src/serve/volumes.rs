@@ -20,6 +20,11 @@ use kvrail_cli::failure::{Exit, Failure};
 pub(crate) enum MemberSource {
     /// Claimed and labelled.
     Claimed(Member),
+    /// It was taken out of its store, and is not claimed any more.
+    Retired {
+        /// Where it was.
+        name: String,
+    },
     /// Moves no bytes.
     Null {
         /// Bytes it claims to have.
@@ -193,7 +198,7 @@ impl MemberSource {
     pub(crate) fn claimed(&self) -> Option<&Member> {
         match self {
             Self::Claimed(member) => Some(member),
-            Self::Null { .. } => None,
+            Self::Retired { .. } | Self::Null { .. } => None,
         }
     }
 
@@ -201,6 +206,7 @@ impl MemberSource {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Claimed(member) => member.path().display().to_string(),
+            Self::Retired { name } => name.clone(),
             Self::Null { bytes } => format!("null:{}", Size::new(*bytes)),
         }
     }

@@ -166,7 +166,7 @@ impl FakePoller {
                     self.mailbox.post(Notice::Drained);
                 }
             }
-            PollerCommand::Replace(..) | PollerCommand::Retire(_) => {
+            PollerCommand::Replace(..) | PollerCommand::Retire(_) | PollerCommand::Release(..) => {
                 unreachable!("no device comes back or is retired here")
             }
             PollerCommand::Trace(with) => {

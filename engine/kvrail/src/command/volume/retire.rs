@@ -23,8 +23,8 @@ others must be there. Remove the member from the configuration, too; a retired d
 again before it is wiped. `kvrail volume list` shows the numbers of members.
 
 A sidecar that serves the store does it, without a restart: the member ends what it was given and is
-out of service when the command returns; until the next start its keys are misses, and the sidecar
-keeps it open. Only root and the sidecar's own user may do this.";
+out of service when the command returns, and closed a moment later; until the next start its keys
+are misses. Only root and the sidecar's own user may do this.";
 
 /// Arguments of `kvrail volume retire`.
 #[derive(Debug, Args)]
