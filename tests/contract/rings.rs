@@ -1,5 +1,6 @@
 //! Cases of io_uring alone: threads, system calls, removal, limits, refusals.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
@@ -8,6 +9,7 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned};
 use kvrail_ring::{Opcode, Status};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::rig::{Bytes, Rig, Subject};
 use crate::uring::{FILE_BYTES, Loop, file, on_file};
@@ -215,4 +217,36 @@ fn a_ring_goes_on_with_what_came_back() {
     other.set_len(FILE_BYTES / 2).expect("our own file");
     let error = Replacement::examine(&running, back(name)).unwrap_err().to_string();
     assert!(error.contains("came back with bytes:"), "{error}");
+}
+
+/// A device that is retired: its file is not open any more, so locks on it end.
+#[test]
+fn a_ring_lets_go_of_its_file() {
+    let path = file();
+    let name = path.to_str().expect("UTF-8 paths");
+    let open = || open_path(name, DirectIo::Off).expect("our own file");
+    let locked = |fd: &OwnedFd| flock(fd, FlockOperation::NonBlockingLockExclusive);
+    let options = || {
+        let fd = open();
+        locked(&fd).expect("no other has it");
+        UringOptions { direct: DirectIo::Off, ..UringOptions::new(name, fd) }
+    };
+    for mode in [ModeName::Interrupt, ModeName::Sqpoll] {
+        let mut device = match AnyDevice::open(ModeChoice::Fixed(mode), options()) {
+            Ok(device) => device,
+            Err(error) => {
+                println!("skipped: {mode}: {error}");
+                continue;
+            }
+        };
+        assert!(locked(&open()).is_err(), "{mode}: the ring has it");
+        let mut nothing = Replacement::nothing().expect("descriptors are left");
+        device.replace(&mut nothing).expect("nothing is in flight");
+        drop(nothing); // the file
+        let begun = std::time::Instant::now();
+        while locked(&open()).is_err() {
+            assert!(begun.elapsed().as_secs() < 10, "{mode}: the ring still has it");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
 }

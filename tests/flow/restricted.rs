@@ -456,3 +456,30 @@ fn a_refused_user_gets_the_key_of_the_configuration() {
     status_as("user=65534").expect(4, &["may not open the socket", "sidecar.socket_mode"]);
     sidecar.stop();
 }
+
+/// A user that may attach sees the members, and changes none.
+#[test]
+fn only_operators_change_the_members_of_a_store() {
+    if !is_root() {
+        println!("skipped: only root becomes somebody else");
+        return;
+    }
+    let Some(mut place) = Place::open_to_all(3) else { return };
+    let shape = StoreShape { member_bytes: 16 << 20, segment_bytes: 1 << 20, block_mean: 8 << 10 };
+    place.create_store(&shape).expect(0, &[]);
+    place.configure("sidecar.socket_mode = \"0666\"\nsidecar.allow_uids = [65534]");
+    let sidecar = Sidecar::start(&place);
+    let copies = Copies::in_folder(&place.path(""));
+    let retire_as = |user: &str| {
+        let mut command = Command::new(&copies.actor);
+        command.args(["under", user, "--"]).arg(&copies.kvrail);
+        command.args(["volume", "retire", "kv", "--member", "1", "--config", "/dev/null"]);
+        run(command.arg("--socket").arg(place.socket()))
+    };
+    let retired = || sidecar.status().devices.iter().filter(|device| device.retired).count();
+    retire_as("user=65534").expect(1, &["only root and the sidecar's own user may change"]);
+    assert_eq!(retired(), 0);
+    retire_as("user=0").expect(0, &[]);
+    assert_eq!(retired(), 1);
+    sidecar.stop();
+}

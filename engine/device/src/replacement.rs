@@ -2,6 +2,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 /// A device that may go on where another one ended, made by the mechanism that takes it. After
 /// `Device::replace` it holds what the device had before.
@@ -13,11 +17,22 @@ impl Replacement {
         Self(Box::new(of))
     }
 
+    /// Nothing: a device that is never to be used again lets go of its file, and this has it then.
+    ///
+    /// # Errors
+    /// The kernel's, when descriptors run out.
+    pub fn nothing() -> Result<Self, Errno> {
+        Ok(Self::new(Nothing(eventfd(0, EventfdFlags::CLOEXEC)?)))
+    }
+
     /// The value that a mechanism put in, for that mechanism.
     pub(crate) fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.downcast_mut()
     }
 }
+
+/// A descriptor in the place of a device's own.
+pub(crate) struct Nothing(pub(crate) OwnedFd);
 
 impl fmt::Debug for Replacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -108,6 +108,13 @@ impl BackEnds {
         if setups.is_empty() { 0 } else { own + 2 * TASKS_MAX }
     }
 
+    /// The device of this local number is gone from now on.
+    pub(crate) fn lose_device(&mut self, device: usize) {
+        if let Some(shard) = self.of_device[device] {
+            self.shards[usize::from(shard)].lose_device();
+        }
+    }
+
     /// Withdraws all volumes: requests are answered DRAINING.
     pub(crate) fn drain(&mut self) {
         if self.drained.is_empty() {

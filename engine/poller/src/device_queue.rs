@@ -188,6 +188,11 @@ impl<D: Device> DeviceQueue<D> {
         Ok(())
     }
 
+    /// Has a device that is not used again let go of its file.
+    pub(crate) fn release(&mut self, with: &mut Replacement) -> Result<(), DeviceError> {
+        self.device.replace(with)
+    }
+
     /// Whether a poller may block while the device works: it has nothing to do, or wakes us. Puts
     /// a descriptor seen for the first time into the set.
     pub(crate) fn can_block(&mut self, epoll: &EpollSet) -> bool {

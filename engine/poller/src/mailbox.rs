@@ -32,15 +32,16 @@ const COMMANDS_MAX: usize = 4096;
 
 /// Notices that a poller may owe at once. What it is owed for a lane, a region or a session, the
 /// control thread reads before it gives that out anew: a lane was added, broken and closed; a
-/// region attached and detached; a session handed to the ringer and closed; a device replaced; a
-/// light tracer and a full one given back; all drained.
+/// region attached and detached; a session handed to the ringer and closed; a device replaced and
+/// released; a light tracer and a full one given back; all drained.
 pub const NOTICES_MAX: usize =
-    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 3;
+    3 * LANES_MAX + 2 * REGIONS_MAX + 2 * SESSIONS_MAX + 2 * DEVICES_MAX + STORE_CALLS_MAX + 3;
 
 // A lane is added and closed, a region attached and detached, a session closed, a device replaced,
-// the slow log and a trace begun, a trace ended, and the poller drained and stopped.
+// retired and released, the slow log and a trace begun, a trace ended, and the poller drained and
+// stopped.
 const _: () = assert!(
-    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + DEVICES_MAX + STORE_CALLS_MAX + 5
+    2 * LANES_MAX + 2 * REGIONS_MAX + SESSIONS_MAX + 3 * DEVICES_MAX + STORE_CALLS_MAX + 5
         <= COMMANDS_MAX
 );
 
@@ -103,6 +104,13 @@ pub enum PollerCommand {
     /// Go on with this in the place of a device that is gone, by its local number. Answer:
     /// `Replaced`.
     Replace(usize, Box<Replacement>),
+    /// Take the device of this local number out of service for good, whether or not it is there:
+    /// what it was given ends as usual, the rest with DEVICE_GONE. No answer:
+    /// `DeviceStats::retired` shows it.
+    Retire(usize),
+    /// Have a device that was retired let go of its file, which nothing takes the place of. Answer:
+    /// `Released`.
+    Release(usize, Box<Replacement>),
     /// Do this with the store on the device of this local number. Answer: `Store`.
     Store(usize, Box<StoreCall>),
     /// Trace slow requests with this from now on. Answer: `Traced`, if there was a tracer before.
@@ -117,6 +125,9 @@ pub enum Notice {
     /// The device of this local number goes on, and here is what it had before; or it does not,
     /// and here is what it was to have.
     Replaced(usize, Box<Replacement>, Result<(), DeviceError>),
+    /// A retired device of this local number has let go of its file, and here it is to be closed;
+    /// or not yet.
+    Released(usize, Box<Replacement>, Result<(), DeviceError>),
     /// A call to the store on the device of this local number has ended.
     Store(usize, Box<StoreCall>),
     /// The lane is being served.

@@ -258,6 +258,20 @@ impl<D: Device, C: Clock> Poller<D, C> {
                 }
                 self.mailbox.post(Notice::Replaced(device, with, outcome));
             }
+            PollerCommand::Retire(device) => {
+                self.executor.queues()[device].mark_removed();
+                self.back_ends.lose_device(device);
+                let stats = &self.stats.devices[device];
+                stats.gone.set(1);
+                stats.retired.set(1);
+            }
+            PollerCommand::Release(device, mut with) => {
+                let outcome = self.executor.queues()[device].release(&mut with);
+                let [asked, done] = &self.stats.devices[device].releases;
+                done.set(outcome.is_ok().into());
+                asked.add(1);
+                self.mailbox.post(Notice::Released(device, with, outcome));
+            }
             PollerCommand::Drain => {
                 self.admission.drain();
                 self.back_ends.drain();

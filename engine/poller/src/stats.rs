@@ -270,6 +270,10 @@ pub struct DeviceStats {
     pub counters: DeviceCounters<Counter>,
     /// 1 while the device is gone.
     pub gone: Counter,
+    /// 1 once the device was taken out of service for good; it is gone, too, from then on.
+    pub retired: Counter,
+    /// How often it was to let go of its file, and 1 once it has.
+    pub releases: [Counter; 2],
     /// Monotonic nanoseconds at which the oldest request was accepted; 0 when there is none.
     pub oldest_ns: Counter,
     /// By kind, then by class.

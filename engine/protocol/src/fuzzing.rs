@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{decode, encode};
+use crate::members::MemberChange;
 use crate::message::{ClientMessage, ControlRequest, Pages, SidecarMessage};
 
 /// A client's message: what decodes encodes to the same message.
@@ -35,6 +36,10 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ControlRequest::CreateArena { bytes: 1 << 20, pages: Pages::Huge2MiB },
         ControlRequest::ImportArena { bytes: 4096 },
         ControlRequest::ShareLatencies,
+        ControlRequest::ChangeMembers {
+            store: "kv".into(),
+            change: MemberChange::Retire { members: vec![1] },
+        },
         ControlRequest::Spilled { bytes: 7 },
     ];
     let client = (1..).zip(asks).map(|(seq, ask)| encode(&ClientMessage { seq, ask }));

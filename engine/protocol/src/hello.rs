@@ -17,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 5 };
+    pub const CURRENT: Self = Self { major: 2, minor: 6 };
 
     /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
     /// refuse the flag.

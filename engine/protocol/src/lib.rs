@@ -19,6 +19,7 @@ mod error;
 pub mod fuzzing;
 mod gpu;
 mod hello;
+mod members;
 mod message;
 mod printable;
 mod report;
@@ -42,6 +43,7 @@ pub use gpu::{
     GpuState, LEGACY_HANDLE_BYTES, LegacyHandle, StagingReport,
 };
 pub use hello::{Hello, LimitsInfo, PollerInfo, RefusalCode, SpinHints, Version, Welcome};
+pub use members::{MemberChange, MembersChanged, StoreMemberInfo};
 pub use message::{ClientMessage, ControlReply, ControlRequest, Hardware, Pages, SidecarMessage};
 pub use printable::printable;
 pub use report::{

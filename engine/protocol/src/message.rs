@@ -7,6 +7,7 @@ use crate::block::{BlockPage, EventPage, KeyReport, ListCursor, key_text};
 use crate::config::{ConfigEntry, Reloaded};
 use crate::gpu::{GpuRegionInfo, GpuRoute};
 use crate::hello::{Hello, RefusalCode, Welcome};
+use crate::members::{MemberChange, MembersChanged};
 use crate::report::StatusReport;
 use crate::store::NamespaceInfo;
 use crate::trace::TracePage;
@@ -165,6 +166,14 @@ pub enum ControlRequest {
     /// Read the configuration again. For root and the sidecar's user only. Reply: `Reloaded`, or an
     /// error with the reason why the configuration in force stays.
     Reload,
+    /// Change the members of a store. For root and the sidecar's user only. Reply:
+    /// `MembersChanged`.
+    ChangeMembers {
+        /// The store's name.
+        store: String,
+        /// The change.
+        change: MemberChange,
+    },
     /// I leave. Reply: none; the sidecar closes the socket.
     Bye,
     /// The request is in the first descriptor, a memory file of at least the seals SHRINK and
@@ -204,6 +213,7 @@ impl ControlRequest {
             Self::Reload => 3,
             Self::SlowLog | Self::ShowConfig => 4,
             Self::ShareLatencies => 5,
+            Self::ChangeMembers { .. } => 6,
         }
     }
 
@@ -352,6 +362,8 @@ pub enum ControlReply {
     Config(Vec<ConfigEntry>),
     /// The configuration was read again.
     Reloaded(Reloaded),
+    /// The store has other members.
+    MembersChanged(MembersChanged),
     /// The request failed; the session goes on.
     Error {
         /// Which kind.

@@ -352,6 +352,9 @@ pub struct DeviceReport {
     pub kind: String,
     /// Whether it is there.
     pub state: DeviceState,
+    /// Whether it was taken out of its store for good while that is served; it is gone then.
+    #[serde(default)]
+    pub retired: bool,
     /// The ring mode in force.
     pub mode: String,
     /// Why this mode.
@@ -393,6 +396,16 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
+    /// A word for why it is not served, if it is not.
+    #[must_use]
+    pub fn absence(&self) -> Option<&'static str> {
+        match self.state {
+            DeviceState::Serving => None,
+            DeviceState::Gone if self.retired => Some("retired"),
+            DeviceState::Gone => Some("gone"),
+        }
+    }
+
     fn label(&self) -> &str {
         if self.member.is_empty() { &self.name } else { &self.member }
     }

@@ -93,6 +93,12 @@ impl ShardReport {
         ["warming", "serving"].contains(&self.state.as_str()) || self.refuses_writes()
     }
 
+    /// Whether it was taken out of the store for good.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.state == "retired"
+    }
+
     /// Whether its index is full and less than half of its medium is: blocks are much shorter than
     /// it was made for.
     #[must_use]

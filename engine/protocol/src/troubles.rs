@@ -46,7 +46,8 @@ fn idle_stores(report: &StatusReport) -> Vec<Trouble> {
     let mut stores: Vec<&str> = report.shards.iter().map(|shard| shard.store.as_str()).collect();
     stores.dedup();
     let idle = stores.into_iter().filter_map(|store| {
-        let members = || report.shards.iter().filter(|shard| shard.store == store);
+        let own = |shard: &&ShardReport| shard.store == store && !shard.is_retired();
+        let members = || report.shards.iter().filter(own);
         let states: Vec<_> = members().map(|shard| shard.state.as_str()).collect();
         let words = format!("no member of store {store} serves: {}", states.join(", "));
         let serves = members().any(ShardReport::serves);
@@ -64,7 +65,7 @@ fn missing_members(report: &StatusReport) -> Vec<Trouble> {
 }
 
 fn devices(report: &StatusReport) -> Vec<Trouble> {
-    let troubled = report.devices.iter().filter_map(|device| {
+    let troubled = report.devices.iter().filter(|device| !device.retired).filter_map(|device| {
         let label = report.device_label(device.index);
         let (code, words) = match (device.state, device.counters.overdue.unwrap_or(0)) {
             (DeviceState::Gone, _) => (TroubleCode::DeviceGone, "is gone"),
@@ -83,7 +84,7 @@ const SLOW_NS: u64 = 20_000_000;
 const SLOW_TIMES: u64 = 10;
 
 fn slow_devices(report: &StatusReport) -> Vec<Trouble> {
-    let slow = report.devices.iter().filter_map(|device| {
+    let slow = report.devices.iter().filter(|device| !device.retired).filter_map(|device| {
         let peers = report.devices.iter().filter(|peer| peer.volume == device.volume);
         let quickest = peers.map(|peer| peer.recent_ns).filter(|ns| *ns > 0).min()?;
         if device.recent_ns < SLOW_NS.max(quickest.saturating_mul(SLOW_TIMES)) {

@@ -173,6 +173,7 @@ fn report_device(
         drive: None,
         kind: description.kind.clone(),
         state: if stats.gone.get() == 0 { DeviceState::Serving } else { DeviceState::Gone },
+        retired: stats.retired.get() != 0,
         mode: description.mode.clone(),
         reason: description.reason.clone(),
         features: description.features.clone(),

@@ -18,9 +18,9 @@ use kvrail_poller::{
 };
 use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
-    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, Packet, PacketBuffer, Pages, PollerInfo,
-    RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport, Version, VolumeContent,
-    VolumeInfo, Welcome, troubles, unspill_ask,
+    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, MemberChange, Packet, PacketBuffer,
+    Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport,
+    Version, VolumeContent, VolumeInfo, Welcome, troubles, unspill_ask,
 };
 use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
 use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
@@ -35,6 +35,7 @@ use crate::failure::Failure;
 use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
 use crate::latencies::ClientLatencies;
+use crate::member_change::{MemberAsk, MemberHook};
 use crate::memory_worker::{FetchError, FetchedMessage, WorkerEvent};
 use crate::memory_workers::MemoryWorkers;
 use crate::policy::{PagePolicy, Policy};
@@ -91,6 +92,7 @@ pub struct Server {
     started_unix_s: u64,
     report_hook: ReportHook,
     reader: Option<ConfigReader>,
+    member_hook: Option<MemberHook>,
 }
 
 /// Adds to a report what others know.
@@ -166,6 +168,7 @@ impl Server {
             buffer: PacketBuffer::default(),
             report_hook: ReportHook(Box::new(|_| {})),
             reader: None,
+            member_hook: None,
             started: Instant::now(),
             started_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -187,6 +190,12 @@ impl Server {
         show: impl Fn() -> Vec<ConfigEntry> + Send + 'static,
     ) {
         self.reader = Some(ConfigReader { read: Box::new(read), show: Box::new(show) });
+    }
+
+    /// Sets the owner of the stores' members: operators' requests to change them are passed on
+    /// there. It is called on the control thread, so it must be quick.
+    pub fn change_members_by(&mut self, change: impl Fn(MemberAsk) + Send + 'static) {
+        self.member_hook = Some(MemberHook(Box::new(change)));
     }
 
     /// Serves until a requested stop is complete. The socket goes away when the server is dropped.
@@ -223,9 +232,7 @@ impl Server {
             if let Some(policy) = handle.policy() {
                 self.renew(policy);
             }
-            for (ask, verdict) in handle.verdicts() {
-                self.reply(ask.reply(verdict));
-            }
+            handle.replies().into_iter().for_each(|reply| self.reply(reply));
             handle.answer(|| self.report());
             if let Some(stopped) = self.advance_stop() {
                 return Ok(stopped);
@@ -584,6 +591,9 @@ impl Server {
                 Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
             }
             ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
+            ControlRequest::ChangeMembers { store, change } => {
+                self.change_members((id, seq), store, change).map(|()| None)
+            }
             ControlRequest::Status => {
                 Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
             }
@@ -606,6 +616,24 @@ impl Server {
         self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
         let peer = self.sessions.get(id).expect("an asking session lives").peer();
         (self.reader()?.read)(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
+        Ok(())
+    }
+
+    /// Passes the request on; the answer comes through the handle.
+    fn change_members(
+        &self,
+        asker: (u64, u64),
+        store: String,
+        change: MemberChange,
+    ) -> Result<(), Failure> {
+        self.check_operator(asker.0, "change the members of a store: all sessions use it")?;
+        if !self.shutdown.is_serving() {
+            return Err(stopping());
+        }
+        let none = || (Status::Unsupported, "this sidecar has no members to change".into());
+        let hook = self.member_hook.as_ref().ok_or_else(none)?;
+        let peer = self.sessions.get(asker.0).expect("an asking session lives").peer();
+        (hook.0)(MemberAsk::new(asker, (peer.pid, peer.uid), (store, change)));
         Ok(())
     }
 
@@ -759,6 +787,13 @@ impl Server {
                         self.stores.replaced(poller, device, &mut self.pollers);
                     }
                     Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
+                }
+            }
+            Notice::Released(device, _closed_here, outcome) => {
+                let name = &self.pollers.handles()[poller].devices[device].1.name;
+                match outcome {
+                    Ok(()) => tracing::info!("{name} is retired, and closed"),
+                    Err(error) => tracing::debug!("{name} is not closed yet: {error}"),
                 }
             }
             Notice::Traced(tracer) => self.trace.returned(poller, &tracer),

@@ -5,13 +5,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvrail_protocol::{Reloaded, StatusReport};
+use kvrail_protocol::{MembersChanged, Reloaded, StatusReport};
 use kvrail_ring::{Doorbell, drain_doorbell};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
+use crate::member_change::MemberAsk;
 use crate::policy::Policy;
 use crate::reload::ReloadAsk;
+use crate::reply::Reply;
 
 /// Status requests in the queue at most. Further ones are dropped: the server does not turn.
 const ASKERS_MAX: usize = 64;
@@ -24,12 +26,9 @@ struct ServerRequests {
     policy: Mutex<Option<Policy>>,
     /// Requests for a status report.
     askers: Mutex<Vec<StatusCallback>>,
-    /// Answers to clients that had the configuration read again.
-    verdicts: Mutex<Vec<ReloadOutcome>>,
+    /// Answers to clients whose requests other threads have handled.
+    replies: Mutex<Vec<Reply>>,
 }
-
-/// A reload request, and its result.
-type ReloadOutcome = (ReloadAsk, Result<Reloaded, String>);
 
 /// The receiver of a report.
 struct StatusCallback(Box<dyn FnOnce(StatusReport) + Send>);
@@ -59,8 +58,8 @@ pub struct HandleReceiver(Arc<ServerRequests>);
 /// The kernel's, when descriptors run out.
 pub fn server_handle() -> Result<(ServerHandle, HandleReceiver), Errno> {
     let (stops, policy, askers) = (AtomicU32::new(0), Mutex::new(None), Mutex::default());
-    let (bell, verdicts) = (Doorbell::eventfd()?, Mutex::default());
-    let shared = Arc::new(ServerRequests { bell, stops, policy, askers, verdicts });
+    let (bell, replies) = (Doorbell::eventfd()?, Mutex::default());
+    let shared = Arc::new(ServerRequests { bell, stops, policy, askers, replies });
     Ok((ServerHandle(Arc::clone(&shared)), HandleReceiver(shared)))
 }
 
@@ -80,8 +79,17 @@ impl ServerHandle {
 
     /// Answers a client that had the configuration read again. Policies that were renewed before
     /// are in force when the client has its answer.
-    pub fn reloaded(&self, ask: ReloadAsk, verdict: Result<Reloaded, String>) {
-        lock(&self.0.verdicts).push((ask, verdict));
+    pub fn reloaded(&self, ask: &ReloadAsk, verdict: Result<Reloaded, String>) {
+        self.reply(ask.reply(verdict));
+    }
+
+    /// Answers an operator that had the members of a store changed.
+    pub fn members_changed(&self, ask: &MemberAsk, verdict: Result<MembersChanged, String>) {
+        self.reply(ask.reply(verdict));
+    }
+
+    fn reply(&self, reply: Reply) {
+        lock(&self.0.replies).push(reply);
         self.0.bell.ring();
     }
 
@@ -115,8 +123,8 @@ impl HandleReceiver {
     }
 
     /// Answers to clients, once.
-    pub(crate) fn verdicts(&self) -> Vec<ReloadOutcome> {
-        std::mem::take(&mut *lock(&self.0.verdicts))
+    pub(crate) fn replies(&self) -> Vec<Reply> {
+        std::mem::take(&mut *lock(&self.0.replies))
     }
 
     /// Answers all requests for a status report.

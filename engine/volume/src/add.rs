@@ -75,7 +75,7 @@ pub fn add(
         Content::Ours(found) if is_half_added(&found, &label) => found,
         _ => {
             set.check_whole()?;
-            new.make((&set, &label, shape), &mut staged, progress)?
+            new.make((generation(&set, shape)?, &label, shape), &mut staged, progress)?
         }
     };
     let claim = staged.commit()?.pop().expect("one was staged");
@@ -89,7 +89,7 @@ pub fn add(
 }
 
 /// Whether a member was made for this store, or is one of it already.
-fn is_half_added(found: &Label, label: &Label) -> bool {
+pub(crate) fn is_half_added(found: &Label, label: &Label) -> bool {
     let of = |list: &Label| list.member_uuids.get(usize::from(found.member_index)).copied();
     let named = of(label) == Some(found.member_uuid());
     let free = of(label).is_none_or(|uuid| uuid.is_nil());
@@ -98,14 +98,14 @@ fn is_half_added(found: &Label, label: &Label) -> bool {
 }
 
 impl NewMember {
-    fn refuse(&self, reason: Reason) -> VolumeError {
+    pub(crate) fn refuse(&self, reason: Reason) -> VolumeError {
         VolumeError::new(format!("volume {}", self.name), reason)
     }
 
     /// Makes the new member, its label last.
-    fn make(
+    pub(crate) fn make(
         &self,
-        (set, label, shape): (&Set, &Label, StoreShape),
+        (generation, label, shape): (u64, &Label, StoreShape),
         staged: &mut StagedMembers,
         progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
     ) -> Result<Label, VolumeError> {
@@ -115,7 +115,6 @@ impl NewMember {
         let file_bytes = label.data_end() + GUARD_BYTES;
         self.check_shape(&staged.claims()[0], label)?;
         check_space(staged.claims(), file_bytes)?;
-        let generation = generation(set, shape)?;
         staged.begin_writing();
         let claim = &mut staged.claims_mut()[0];
         allocate(claim, file_bytes, self.fill)?;

@@ -147,6 +147,9 @@ pub enum Reason {
     /// A member that the volume does not have.
     #[error("it has no member {index}")]
     NoMember { index: u16 },
+    /// Another change came between.
+    #[error("its members changed since the new one was made")]
+    Outdated,
     /// None would be left.
     #[error("no member would be left")]
     NoneLeft,
@@ -281,6 +284,7 @@ impl Reason {
             | Self::OtherVersion { .. }
             | Self::Mixed { .. }
             | Self::Disagree { .. }
+            | Self::Outdated
             | Self::SameIndex { .. }
             | Self::Incomplete { .. }
             | Self::TooFew { .. }
@@ -406,6 +410,7 @@ impl Reason {
                 "take it from the members; `kvrail volume wipe` makes it free for another use"
             }
             Self::NoMember { .. } => "`kvrail volume list` shows the members and their numbers",
+            Self::Outdated => "repeat the command",
             Self::NoneLeft => "`kvrail volume wipe` ends a volume",
             Self::Shrunk { .. } => "grow it back, or wipe and create the volume again (--force)",
             Self::Block { .. } => {

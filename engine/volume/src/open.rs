@@ -127,7 +127,12 @@ pub(crate) fn check_distinct(members: &[PathBuf]) -> Result<(), VolumeError> {
 
 /// The whole label of a claimed member.
 pub(crate) fn labelled(claim: &Claim) -> Result<Label, VolumeError> {
-    let reason = match claim.content()? {
+    label_of(claim.path(), claim.content()?)
+}
+
+/// The whole label in what was found at a path.
+pub(crate) fn label_of(path: &Path, content: Content) -> Result<Label, VolumeError> {
+    let reason = match content {
         Content::Ours(label) => return Ok(label),
         Content::Blank => Reason::Blank,
         Content::Damaged(damage) => Reason::Damaged { damage },
@@ -135,7 +140,7 @@ pub(crate) fn labelled(claim: &Claim) -> Result<Label, VolumeError> {
         Content::Foreign { signature } => Reason::Foreign { signature },
         Content::Unknown { offset } => Reason::Unknown { offset },
     };
-    Err(VolumeError::at(claim.path(), reason))
+    Err(VolumeError::at(path, reason))
 }
 
 #[cfg(test)]

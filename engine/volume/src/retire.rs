@@ -1,4 +1,5 @@
-//! Takes a member out of a store for good, while the store is not being served.
+//! Takes a member out of a store for good: of a store that is not served, or of one that this
+//! process serves.
 
 use std::path::PathBuf;
 
@@ -9,10 +10,10 @@ use crate::claim::{Claim, DirectIo};
 use crate::error::{Reason, VolumeError};
 use crate::label::Label;
 use crate::name::VolumeName;
-use crate::open::{Volume, check_distinct, labelled};
+use crate::open::{Member, Volume, check_distinct, labelled};
 use crate::present::is_absence;
 use crate::relabel::relabel;
-use crate::set::Set;
+use crate::set::{Located, Set};
 
 /// Takes members, by their numbers, out of the store `name`; `paths` are those that stay, in any
 /// order; those that are not there are passed over. Returns the store open without them. A drive
@@ -44,28 +45,68 @@ pub fn retire(
     if pairs.is_empty() {
         return Err(refuse(Reason::MemberCount { count: 0 }));
     }
-    let mut set = Set::of(pairs, Some(name))?;
+    let set = without_some(Set::of(pairs, Some(name))?, (numbers, Members::NONE))?;
+    let pairs = set.fitting()?;
+    pairs.iter().try_for_each(|(claim, label)| relabel(claim, label))?;
+    Ok(Volume::assemble(pairs))
+}
+
+/// The same while this process serves the store: `stay` are all members that it has but for those
+/// to be taken out, and those in `waiting`, which were added while it is served. Returns the
+/// numbers of all members from now on. Those that stay are served on meanwhile: no byte of a label
+/// is a block's.
+///
+/// # Errors
+/// As for `retire`. After `Reason::Io` some labels may have the change, and it is in force at the
+/// next start; repeated, it goes on.
+pub fn retire_served(
+    name: &VolumeName,
+    stay: &[&Member],
+    numbers: &[u16],
+    waiting: Members,
+) -> Result<Members, VolumeError> {
+    let mut pairs = Vec::with_capacity(stay.len());
+    for member in stay {
+        match labelled(&member.claim) {
+            Ok(label) => pairs.push((&member.claim, label)),
+            // It is lost, and missed below.
+            Err(error) if is_absence(&error.reason) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if pairs.is_empty() {
+        return Err(VolumeError::new(format!("volume {name}"), Reason::NoneLeft));
+    }
+    let set = without_some(Set::of(pairs, Some(name))?, (numbers, waiting))?;
+    set.members.iter().try_for_each(|(claim, label)| relabel(claim, label))?;
+    Ok(set.label().members())
+}
+
+/// The members that stay, with the labels that they are to have.
+fn without_some<C: Located>(
+    mut set: Set<C>,
+    (numbers, elsewhere): (&[u16], Members),
+) -> Result<Set<C>, VolumeError> {
     let label = set.label().clone();
+    let refuse = |reason| Err(VolumeError::new(format!("volume {}", label.volume_name), reason));
     if label.purpose.store().is_none() {
-        return Err(refuse(Reason::Raw));
+        return refuse(Reason::Raw);
     }
     let slots = label.member_uuids.len();
     if let Some(&index) = numbers.iter().find(|index| usize::from(**index) >= slots) {
-        return Err(refuse(Reason::NoMember { index }));
+        return refuse(Reason::NoMember { index });
     }
     let gone = numbers.iter().fold(Members::NONE, |all, number| all.with(*number));
-    set.check_missing(gone)?;
+    set.check_missing(gone.and(elsewhere))?;
     set.members.retain(|(_, label)| !gone.has(label.member_index));
     if set.members.is_empty() {
-        return Err(refuse(Reason::NoneLeft));
+        return refuse(Reason::NoneLeft);
     }
     let after = without(&label, gone);
     for (_, label) in &mut set.members {
         *label = label.with_members_of(&after);
     }
-    let pairs = set.fitting()?;
-    pairs.iter().try_for_each(|(claim, label)| relabel(claim, label))?;
-    Ok(Volume::assemble(pairs))
+    Ok(set)
 }
 
 /// A label without some members; the same where it has none of them.

@@ -3,7 +3,7 @@
 //! Members of a store come and go, and their labels are written one after the other. So labels may
 //! differ in the list of members: the label with the most changes counts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvrail_store::Members;
 
@@ -15,40 +15,65 @@ use crate::name::VolumeName;
 
 /// Members of one volume, in the order of their numbers.
 #[derive(Debug)]
-pub(crate) struct Set {
+pub(crate) struct Set<C = Claim> {
     /// Their labels have the list of members that counts, whatever is on the medium.
-    pub(crate) members: Vec<(Claim, Label)>,
+    pub(crate) members: Vec<(C, Label)>,
     /// The retired members.
-    pub(crate) retired: Vec<(Claim, Label)>,
+    pub(crate) retired: Vec<(C, Label)>,
 }
 
-impl Set {
+/// What a set is made of: claims, or paths of members that somebody else has claimed.
+pub(crate) trait Located {
+    /// Where it is.
+    fn path(&self) -> &Path;
+}
+
+impl Located for Claim {
+    fn path(&self) -> &Path {
+        Self::path(self)
+    }
+}
+
+impl Located for &Claim {
+    fn path(&self) -> &Path {
+        Claim::path(self)
+    }
+}
+
+impl Located for PathBuf {
+    fn path(&self) -> &Path {
+        self
+    }
+}
+
+impl<C: Located> Set<C> {
     /// Puts labelled members, at least one, together.
     ///
     /// # Errors
     /// `VolumeError` names the member that is of another volume, another name, has another shape,
     /// or the number of another one.
     pub(crate) fn of(
-        pairs: Vec<(Claim, Label)>,
+        pairs: Vec<(C, Label)>,
         expected_name: Option<&VolumeName>,
     ) -> Result<Self, VolumeError> {
         let first = &pairs[0].1;
-        pairs
-            .iter()
-            .try_for_each(|(claim, label)| check_one(claim, label, (first, expected_name)))?;
+        pairs.iter().try_for_each(|(claim, label)| {
+            check_one(claim.path(), label, (first, expected_name))
+        })?;
         let newest = pairs.iter().map(|(_, label)| label).max_by_key(|label| label.changes);
         let newest = newest.expect("at least one").clone();
         let mut set = Self { members: Vec::new(), retired: Vec::new() };
         for (claim, label) in pairs {
+            let path = claim.path();
             let named = newest.member_uuids.get(usize::from(label.member_index));
             if named == Some(&label.member_uuid()) {
                 let number = label.member_index;
-                set.check_number(number, claim.path())?;
+                set.check_number(number, path)?;
                 let same =
                     label.changes != newest.changes || label == label.with_members_of(&newest);
                 if !same {
                     let what = "list of members";
-                    return Err(VolumeError::at(claim.path(), Reason::Disagree { what }));
+                    return Err(VolumeError::at(path, Reason::Disagree { what }));
                 }
                 let label = label.with_members_of(&newest);
                 set.members.push((claim, label));
@@ -56,7 +81,7 @@ impl Set {
                 set.retired.push((claim, label));
             } else {
                 let what = "list of members";
-                return Err(VolumeError::at(claim.path(), Reason::Disagree { what }));
+                return Err(VolumeError::at(path, Reason::Disagree { what }));
             }
         }
         set.members.sort_by_key(|(_, label)| label.member_index);
@@ -106,7 +131,9 @@ impl Set {
         let subject = format!("volume {}", label.volume_name);
         Err(VolumeError::new(subject, Reason::Incomplete { missing, count }))
     }
+}
 
+impl Set {
     /// The members, after a look at whether they are still what they were labelled as.
     pub(crate) fn fitting(mut self) -> Result<Vec<(Claim, Label)>, VolumeError> {
         self.members.iter_mut().try_for_each(|(claim, label)| check_fit(claim, label))?;
@@ -120,11 +147,11 @@ pub(crate) fn retired(label: &Label) -> Reason {
 }
 
 fn check_one(
-    claim: &Claim,
+    path: &Path,
     label: &Label,
     (first, expected_name): (&Label, Option<&VolumeName>),
 ) -> Result<(), VolumeError> {
-    let refuse = |reason| Err(VolumeError::at(claim.path(), reason));
+    let refuse = |reason| Err(VolumeError::at(path, reason));
     if let Some(expected) = expected_name.filter(|&name| *name != label.volume_name) {
         let (expected, found) = (expected.to_string(), label.volume_name.to_string());
         return refuse(Reason::OtherName { expected, found });

@@ -1,7 +1,9 @@
 //! The stores on a volume's members, with plain system calls: made with the volume, and looked at
 //! before it is served.
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::Geometry;
@@ -182,6 +184,20 @@ fn read_super(file: impl AsFd, area_at: u64) -> Result<Super, SuperError> {
         }
     }
     Super::choose(&copies).map(|(chosen, _)| chosen)
+}
+
+/// The generation of the store on a member that another process may have.
+///
+/// # Errors
+/// `VolumeError` when it cannot be read, or has no store.
+pub(crate) fn generation_at(path: &Path, area_at: u64) -> Result<u64, VolumeError> {
+    let refuse = |reason| VolumeError::at(path, reason);
+    let file = File::open(path).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        refuse(Reason::Open { errno })
+    })?;
+    let found = read_super(&file, area_at).map_err(|why| refuse(Reason::NoStore { why }))?;
+    Ok(found.generation)
 }
 
 /// Whether a member that is labelled as a store's has one.

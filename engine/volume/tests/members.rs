@@ -9,7 +9,7 @@ use common::{MIB, assert_says, directory, go_on, make, new_volume, open_any, pok
 use kvrail_store::Members;
 use kvrail_volume::{
     DirectIo, Fill, NewMember, NewVolume, Overwrite, Present, Volume, VolumeError, VolumeLayout,
-    VolumeToOpen, add, open_present, retire,
+    VolumeToOpen, add, adopt, open_present, prepare, retire, retire_served,
 };
 
 const LABEL: usize = 1 << 20;
@@ -131,6 +131,88 @@ fn a_retirement_that_is_cut_after_any_write_starts_and_goes_on() {
         drop(left);
         assert_says(&refusal(open_any(&three)), &["/b", "member 1", "retired", "volume wipe"]);
     }
+}
+
+/// The same while a process serves the members: it has them claimed.
+#[test]
+fn a_retirement_while_the_store_is_served_is_the_same() {
+    let (_directory, three) = three();
+    let (name, stay) = ("kv0".parse().unwrap(), [three[0].clone(), three[2].clone()]);
+    let change = Change::of(&stay, || {
+        let served = present(&three).unwrap().0;
+        let of =
+            |numbers: &[usize]| numbers.iter().map(|at| &served.members[*at]).collect::<Vec<_>>();
+        let retire = |stay: &[usize], numbers: &[u16]| {
+            retire_served(&name, &of(stay), numbers, Members::NONE)
+        };
+        assert_says(&refusal(retire(&[0, 2], &[7])), &["no member 7"]);
+        assert_says(&refusal(retire(&[], &[0, 1, 2])), &["no member would be left"]);
+        assert_says(&refusal(retire(&[0], &[1])), &["missing: 2"]);
+        assert_eq!(retire(&[0, 2], &[1]).unwrap().bits(), 0b101);
+        assert_eq!(retire(&[0, 2], &[1]).unwrap().bits(), 0b101, "once more does nothing");
+    });
+    for writes in 0..=4 {
+        change.cut_after(writes);
+        let (all, remarks) = present(&three).unwrap();
+        assert_eq!(all.present.has(1), writes == 0, "after {writes}: {remarks:?}");
+        let of = [&all.members[0], all.members.last().unwrap()];
+        assert_eq!(retire_served(&name, &of, &[1], Members::NONE).unwrap().bits(), 0b101);
+        drop(all);
+        assert_eq!(open_any(&stay).unwrap().present.bits(), 0b101);
+    }
+}
+
+/// The new member is made by one process, the labels of the others are written by the one that
+/// serves them.
+#[test]
+fn an_add_to_a_served_store_that_is_cut_after_any_write_starts_and_goes_on() {
+    let (directory, three) = three();
+    let (name, new) = ("kv0".parse().unwrap(), directory.path().join("d"));
+    let four = [&three[..], std::slice::from_ref(&new)].concat();
+    let join = || {
+        let served = present(&three).unwrap().0;
+        let joining = prepare(&adding(&three, &new), &mut go_on).unwrap();
+        let all: Vec<_> = served.members.iter().collect();
+        let other = kvrail_volume::JoinedMember { changes: 9, ..joining.member() };
+        let is_old = !joining.is_listed();
+        let adopted = adopt(&name, &all, joining.member(), Members::NONE);
+        assert_eq!(adopted.unwrap(), Members::first(4));
+        assert!(joining.is_listed());
+        let again = adopt(&name, &all, joining.member(), Members::NONE);
+        assert_eq!(again.unwrap(), Members::first(4), "once more does nothing");
+        let stranger = kvrail_volume::JoinedMember { uuid: uuid::Uuid::new_v4(), ..other };
+        let refused = adopt(&name, &all, stranger, Members::NONE);
+        assert_says(&refusal(refused), &["changed since", "repeat the command"]);
+        joining.keep().unwrap();
+        is_old
+    };
+    fs::write(&new, vec![0; LABEL]).unwrap();
+    let order = [std::slice::from_ref(&new), &three[..]].concat();
+    let change = Change::of(&order, || assert!(join()));
+    for writes in [0].into_iter().chain(2..=8) {
+        change.cut_after(writes);
+        let (old, remarks) = present(&three).unwrap();
+        assert_eq!(old.present, Members::first(3), "after {writes}: {remarks:?}");
+        drop(old);
+        let (all, _) = present(&four).unwrap();
+        assert_eq!(all.present, Members::first(if writes == 0 { 3 } else { 4 }), "{writes}");
+        drop(all);
+        assert_eq!(join(), writes < 3, "after {writes}");
+        assert_eq!(open_any(&four).unwrap().present, Members::first(4));
+    }
+}
+
+/// Nothing of a new member that the others do not list is left.
+#[test]
+fn a_member_that_is_not_taken_is_put_back() {
+    let (directory, three) = three();
+    let new = directory.path().join("d");
+    let served = present(&three).unwrap().0;
+    drop(prepare(&adding(&three, &new), &mut go_on).unwrap());
+    assert!(!new.exists());
+    let busy = adding(&three[..2], &three[2]);
+    assert_says(&refusal(prepare(&busy, &mut go_on)), &["in use"]);
+    drop(served);
 }
 
 #[test]

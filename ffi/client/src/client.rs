@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvrail_memory::{LeasePool, Region, Sealing};
 use kvrail_protocol::{
-    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Pages, Reloaded,
-    StatusReport, TracePage, Welcome,
+    Channel, ConfigEntry, ControlReply, ControlRequest, GpuInfo, LimitsInfo, MemberChange,
+    MembersChanged, Pages, Reloaded, StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
 use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
@@ -197,6 +197,23 @@ impl Client {
         match self.session.control().call("reading the configuration again", ask, &[])?.message {
             ControlReply::Reloaded(reloaded) => Ok(reloaded),
             other => Err(ClientError::protocol(format!("answer to a reload: {other:?}"))),
+        }
+    }
+
+    /// Has the sidecar change the members of a store.
+    ///
+    /// # Errors
+    /// `Denied` has the reason why the members stay, or that only root and the sidecar's own user
+    /// may do this.
+    pub fn change_members(
+        &self,
+        store: &str,
+        change: MemberChange,
+    ) -> Result<MembersChanged, ClientError> {
+        let ask = ControlRequest::ChangeMembers { store: store.to_owned(), change };
+        match self.session.control().call("changing the members of a store", ask, &[])?.message {
+            ControlReply::MembersChanged(changed) => Ok(changed),
+            other => Err(ClientError::protocol(format!("answer to other members: {other:?}"))),
         }
     }
 

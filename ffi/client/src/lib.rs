@@ -90,8 +90,9 @@ pub use key::BlockKey;
 pub use kvrail_layout::{FRAGMENTS_MAX, Fragment, LayoutError, MEMORIES_MAX};
 pub use kvrail_protocol::{
     ConfigEntry, DocumentError, EventKind, GpuInfo, GpuMechanism, GpuRoute, KeyBlock, KeyFate,
-    KeyReport, KeyState, KeyWorth, NamespaceInfo, Pages, RefusalCode, Reloaded, Remembered,
-    ShardReport, StatusReport, TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork,
+    KeyReport, KeyState, KeyWorth, MemberChange, MembersChanged, NamespaceInfo, Pages, RefusalCode,
+    Reloaded, Remembered, ShardReport, StatusReport, StoreMemberInfo, TraceInfo, TraceKey,
+    TraceKind, TracePage, TraceSpent, TraceWork,
 };
 pub use kvrail_ring::{
     Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Presence, Status,

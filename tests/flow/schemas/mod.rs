@@ -144,6 +144,11 @@ fn outputs() -> Outputs {
     of_a_sidecar(&mut outputs, &place);
     of_the_endpoint(&mut outputs, &address);
     drop(user);
+    let new = place.data_path("new");
+    let mut add = command(&["volume", "add", "kv", "--direct", "optional"], &place);
+    outputs.take("volume-add", add.arg(&new));
+    let retire = ["volume", "retire", "kv", "--member", "2"];
+    outputs.take("volume-retire", &mut command(&retire, &place));
     sidecar.stop();
     let busy = serde_json::to_value(support::busy()).expect("JSON");
     outputs.0.entry("status").or_default().push(busy);

@@ -1,6 +1,7 @@
 //! Stores between real processes. Each scenario prints its seed; `KVRAIL_STORE_SEED` sets another
 //! one, `KVRAIL_STORE_ROUNDS` the rounds of scenarios with rounds.
 
+mod added;
 mod budget;
 mod colder;
 mod death;
@@ -12,6 +13,7 @@ mod kill;
 mod lost;
 mod odd;
 mod pools;
+mod retired;
 mod soak;
 mod tenants;
 mod twins;

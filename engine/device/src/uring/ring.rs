@@ -293,6 +293,12 @@ impl<W: SqeFormat> Ring<W> {
         Ok(())
     }
 
+    /// Lets go of the file: further requests fail.
+    pub(crate) fn close_file(&mut self) -> Result<(), Errno> {
+        let changed = self.io.submitter().register_files_update(0, &[-1]);
+        changed.map(drop).map_err(errno_of)
+    }
+
     /// The reason, once, after the first submission, if the ring's descriptor could not be
     /// registered.
     #[inline]

@@ -1,21 +1,24 @@
 //! Devices that were taken away and may come back: a thread looks for them and, when one is there
 //! again under the same identity and with the same label, hands it to its poller.
 //!
-//! It also owns the claims of all members, because a claim ends when its device is replaced.
+//! It also owns the claims of all members, because a claim ends when its device is replaced. So it
+//! is also where the members of a store that is served change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use kvrail_device::{Description, Replacement};
 use kvrail_memory::Root;
 use kvrail_nvme::{Namespace, NvmeHost, Selector, resolve};
 use kvrail_poller::{Mailbox, PollerCommand, PollerHandle, PollerStats};
+use kvrail_session::{MemberAsk, ServerHandle};
 use kvrail_volume::Member;
 
 use super::devices;
+use super::member_changes;
 use super::plan::{Plan, PlannedDevice};
 use super::report_extras::ReportExtras;
 use super::volumes::{MemberSource, Served};
@@ -28,11 +31,23 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Number of checks between two searches for the devices' paths: two seconds.
 const LOOKS_FOR_PATHS: u64 = 10;
 
+/// How long a retirement waits for pollers at most, and how often it looks. They let go of a device
+/// at their next turn; one that is stalled does so later.
+const LET_GO_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_LET_GO: Duration = Duration::from_millis(1);
+
 /// The thread that looks; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct DeviceRecovery {
-    stop: Option<Sender<()>>,
+    commands: Sender<RecoveryCommand>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Commands to the thread.
+#[derive(Debug)]
+enum RecoveryCommand {
+    ChangeMembers(MemberAsk),
+    Stop,
 }
 
 impl DeviceRecovery {
@@ -44,14 +59,26 @@ impl DeviceRecovery {
         plan: &Plan,
         pollers: &[PollerHandle],
         mut served: Vec<Served>,
-        extras: ReportExtras,
+        (extras, server): (ReportExtras, ServerHandle),
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
         watched.iter().for_each(|device| device.show_drive(&served, &extras));
-        let (stop, stopped) = channel();
+        let (commands, inbox) = channel();
         let look = move || {
             let mut looks = 0;
-            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                match inbox.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(RecoveryCommand::ChangeMembers(ask)) => {
+                        let let_go = |volume, places: &[usize]| {
+                            retire(&mut watched, volume, places);
+                        };
+                        let known = (&server, &extras);
+                        member_changes::answer(&ask, &mut served, let_go, known);
+                        continue;
+                    }
+                    Ok(RecoveryCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                }
                 for device in &mut watched {
                     device.look(&mut served, &extras);
                 }
@@ -61,15 +88,22 @@ impl DeviceRecovery {
                 looks += 1;
             }
         };
-        let thread = std::thread::Builder::new().name("recovery".into()).spawn(look);
+        let thread = thread::Builder::new().name("recovery".into()).spawn(look);
         let thread = thread.map_err(|error| no_thread("the recovery", &error))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { commands, thread: Some(thread) })
+    }
+
+    /// Passes requests to change members on to the thread, which takes one after the other.
+    pub(super) fn member_changer(&self) -> impl Fn(MemberAsk) + Send + 'static {
+        let commands = self.commands.clone();
+        // The thread lives as long as the server does.
+        move |ask| drop(commands.send(RecoveryCommand::ChangeMembers(ask)))
     }
 }
 
 impl Drop for DeviceRecovery {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        let _sent = self.commands.send(RecoveryCommand::Stop); // it may have ended
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join(); // a panic there was reported by the thread itself
         }
@@ -109,6 +143,12 @@ enum RecoveryState {
     Gone(String),
     /// Sent to its poller, which has not answered yet.
     Sent,
+    /// Taken out of its store for good; the command to its poller is still to be sent.
+    Retiring,
+    /// The same, and it was. It was to let go of its file so many times.
+    Retired(u64),
+    /// It is not open any more.
+    Closed,
 }
 
 fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watched> {
@@ -138,6 +178,20 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
     watched
 }
 
+/// Takes the members of a volume at these places out of service, and waits a while until their
+/// pollers have let go of them.
+fn retire(watched: &mut [Watched], volume: usize, places: &[usize]) {
+    let own = |device: &Watched| {
+        device.planned.volume == volume && places.contains(&device.planned.member)
+    };
+    watched.iter_mut().filter(|device| own(device)).for_each(Watched::retire);
+    let is_served = |device: &Watched| own(device) && !device.is_retired();
+    let begun = Instant::now();
+    while watched.iter().any(is_served) && begun.elapsed() < LET_GO_WITHIN {
+        thread::sleep(LOOK_LET_GO);
+    }
+}
+
 /// The block devices of those that are NVMe, by number.
 fn nodes(watched: &[Watched]) -> Vec<(u16, String)> {
     let node = |it: &Watched| it.identity.as_ref()?.block_node.as_deref().map(Path::to_owned);
@@ -154,12 +208,35 @@ impl Watched {
         }
     }
 
+    /// Takes it out of service for good.
+    fn retire(&mut self) {
+        if matches!(self.state, RecoveryState::Retired(_) | RecoveryState::Closed) {
+            return;
+        }
+        let sent = self.mailbox.send(PollerCommand::Retire(self.local));
+        // A mailbox that is full is tried again.
+        let is_sent = sent.is_ok();
+        self.state = if is_sent { RecoveryState::Retired(0) } else { RecoveryState::Retiring };
+    }
+
+    /// Whether its poller has let go of it.
+    fn is_retired(&self) -> bool {
+        self.stats.devices[self.local].retired.get() != 0
+    }
+
     fn look(&mut self, served: &mut [Served], extras: &ReportExtras) {
+        match self.state {
+            RecoveryState::Retiring => return self.retire(),
+            RecoveryState::Retired(asked) => return self.release(asked, served),
+            RecoveryState::Closed => return,
+            _ => {}
+        }
         self.look_for_name(served);
         let name = &self.description.name;
         let gone = self.stats.devices[self.local].gone.get() != 0;
         match (&self.state, gone) {
             (RecoveryState::Here, false) => {}
+            (RecoveryState::Retiring | RecoveryState::Retired(_) | RecoveryState::Closed, _) => {}
             (_, false) => {
                 self.state = RecoveryState::Here;
                 self.show_drive(served, extras);
@@ -181,6 +258,25 @@ impl Watched {
                 Err(_) => {}
             },
         }
+    }
+
+    /// Has a retired device let go of its file, again until it does: it may have operations in
+    /// flight. Then the claim ends, so that the device can have another use.
+    fn release(&mut self, asked: u64, served: &mut [Served]) {
+        let [answered, done] = &self.stats.devices[self.local].releases;
+        if done.get() != 0 {
+            let member = &mut served[self.planned.volume].members[self.planned.member];
+            *member = MemberSource::Retired { name: member.name() };
+            self.state = RecoveryState::Closed;
+            return;
+        }
+        if !self.is_retired() || answered.get() < asked {
+            return;
+        }
+        // Without a descriptor, or room in the mailbox, it is tried again.
+        let Ok(nothing) = Replacement::nothing() else { return };
+        let sent = self.mailbox.send(PollerCommand::Release(self.local, Box::new(nothing)));
+        self.state = RecoveryState::Retired(asked + u64::from(sent.is_ok()));
     }
 
     /// A removed file is served on, but no later start finds it.

@@ -41,6 +41,7 @@ fn source(
 ) -> Result<DeviceSource, Failure> {
     let settings = &device.settings;
     Ok(match &volume.members[device.member] {
+        MemberSource::Retired { .. } => unreachable!("only what is served is retired"),
         MemberSource::Null { bytes } => DeviceSource::Null(NullOptions {
             capacity_bytes: *bytes,
             logical_block: 512,

@@ -119,7 +119,7 @@ impl OpenedGpus {
         let refused = |error: GpuError| Failure::new(Exit::Refused, error.to_string());
         let member = match &volumes[device.volume].members[device.member] {
             MemberSource::Claimed(member) => member,
-            source @ MemberSource::Null { .. } => {
+            source @ (MemberSource::Null { .. } | MemberSource::Retired { .. }) => {
                 let reason = "a null member has no file".to_owned();
                 return match wanted {
                     MechanismChoice::RequireDirect => {

@@ -15,6 +15,7 @@ mod host;
 mod late_drives;
 mod log;
 mod log_queue;
+mod member_changes;
 mod membership;
 mod memory;
 mod metrics;

@@ -135,7 +135,7 @@ impl Reload {
                 }
                 Ok(ReloadCommand::Client(ask)) => {
                     let verdict = self.run(&format!("reload by {ask}"), takers);
-                    takers.server.reloaded(ask, verdict);
+                    takers.server.reloaded(&ask, verdict);
                 }
                 Err(RecvTimeoutError::Timeout) => self.look(&takers.extras),
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -28,6 +28,8 @@ struct ExtraFacts {
     entries: Vec<ConfigEntry>,
     /// Where the metrics endpoint listens, or why it does not.
     endpoint: Option<Result<String, String>>,
+    /// Members that changed since the start, a sentence each.
+    members: Vec<String>,
 }
 
 impl ReportExtras {
@@ -80,6 +82,11 @@ impl ReportExtras {
         self.lock().target = target;
     }
 
+    /// Members that changed since the start, a sentence each.
+    pub(super) fn set_members(&self, members: Vec<String>) {
+        self.lock().members = members;
+    }
+
     /// The configuration in force, and that on the disk.
     pub(super) fn set_config(&self, config: ConfigReport) {
         self.lock().config = config;
@@ -116,6 +123,7 @@ impl ReportExtras {
         report.paths.clone_from(&known.paths);
         report.target.clone_from(&known.target);
         report.config.clone_from(&known.config);
+        report.notes.extend(known.members.iter().cloned());
         report.endpoint_problem = known.endpoint.clone().and_then(Result::err);
         report.sidecar.counters.log_lines_lost = Some(lost.count());
     }

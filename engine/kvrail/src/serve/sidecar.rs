@@ -95,7 +95,8 @@ impl Sidecar {
         report += &metrics.line();
         report.extend(target.report.iter().map(|line| format!("  target: {line}\n")));
         let (membership, mapped) = (Membership::of(&plan, &served), MappedDevice::all(&pollers));
-        let recovery = DeviceRecovery::watch(&plan, &pollers, served, extras.clone())?;
+        let known = (extras.clone(), asker.clone());
+        let recovery = DeviceRecovery::watch(&plan, &pollers, served, known)?;
         let health = HealthWatch::start(extras.clone())?;
         let server_config = server_config(config, &plan, &gpus, &stores);
         let mut server = Server::new(server_config, pollers, bell, infos)
@@ -104,6 +105,7 @@ impl Sidecar {
         report += &sandbox::line(&sandboxed);
         let known = extras.clone();
         server.configure_by(move |ask| reload.ask(ask), move || known.entries());
+        server.change_members_by(recovery.member_changer());
         server.annotate(move |report| {
             membership.add_to(report);
             extras.add_to(report, &lost_lines);

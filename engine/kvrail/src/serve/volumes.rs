@@ -20,6 +20,11 @@ use kvrail_cli::failure::{Exit, Failure};
 pub(crate) enum MemberSource {
     /// Claimed and labelled.
     Claimed(Member),
+    /// It was taken out of its store, and is not claimed any more.
+    Retired {
+        /// Where it was.
+        name: String,
+    },
     /// Moves no bytes.
     Null {
         /// Bytes it claims to have.
@@ -44,6 +49,8 @@ pub(crate) struct Served {
     /// The numbers of its members, and of all that the volume has.
     pub(crate) present: Members,
     pub(crate) expected: Members,
+    /// Members that were added while it is served, and where: the next start serves them.
+    pub(crate) waiting: Vec<(u16, String)>,
     /// Which device each member that is not named by its node is today.
     pub(crate) notes: Vec<String>,
 }
@@ -126,6 +133,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         members: opened.volume.members.into_iter().map(MemberSource::Claimed).collect(),
         present,
         expected,
+        waiting: Vec::new(),
         notes: notes.into_iter().chain(opened.remarks).chain(small).collect(),
     })
 }
@@ -180,6 +188,7 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         members,
         present: Members::first(1),
         expected: Members::first(1),
+        waiting: Vec::new(),
         notes: Vec::new(),
     })
 }
@@ -189,7 +198,7 @@ impl MemberSource {
     pub(crate) fn claimed(&self) -> Option<&Member> {
         match self {
             Self::Claimed(member) => Some(member),
-            Self::Null { .. } => None,
+            Self::Retired { .. } | Self::Null { .. } => None,
         }
     }
 
@@ -197,6 +206,7 @@ impl MemberSource {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Claimed(member) => member.path().display().to_string(),
+            Self::Retired { name } => name.clone(),
             Self::Null { bytes } => format!("null:{}", Size::new(*bytes)),
         }
     }

@@ -56,9 +56,13 @@ pub(super) const FAMILIES: [Family; 9] = [
         kind: FamilyKind::Gauge,
         unit: Unit::None,
         labels: &["device"],
-        help: "0 while the device is gone, and of a member that was missing at the start.",
+        help: "0 while the device is gone, and of a member that was missing at the start; none of \
+               a retired member.",
         samples: |report, to| {
-            each(report, to, |device| u64::from(device.state == DeviceState::Serving));
+            for device in report.devices.iter().filter(|device| !device.retired) {
+                let up = u64::from(device.state == DeviceState::Serving);
+                to.add(&[&report.device_label(device.index)], up);
+            }
             report.missing_members().for_each(|(_, member)| to.add(&[member], 0));
         },
     },

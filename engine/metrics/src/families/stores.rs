@@ -7,8 +7,16 @@ use super::counters::families;
 use crate::exposition::{Family, FamilyKind, Samples, Unit};
 
 /// States of a member; other words are those of one that does not start.
-const STATES: [&str; 7] =
-    ["starting", "warming", "serving", "refuses writes", "does not start", "gone", MISSING];
+const STATES: [&str; 8] = [
+    "starting",
+    "warming",
+    "serving",
+    "refuses writes",
+    "does not start",
+    "gone",
+    "retired",
+    MISSING,
+];
 
 /// The state of one that was not there when the sidecar started.
 const MISSING: &str = "missing";

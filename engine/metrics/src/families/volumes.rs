@@ -1,6 +1,6 @@
 //! The volumes.
 
-use kvrail_protocol::{DeviceState, StatusReport, VolumeReport};
+use kvrail_protocol::{DeviceReport, DeviceState, StatusReport, VolumeReport};
 
 use crate::exposition::{Family, FamilyKind, Unit};
 
@@ -25,13 +25,22 @@ pub(super) const FAMILIES: [Family; 2] = [
         help: "Members that the volume has, with those that are missing.",
         samples: |report, to| {
             for volume in &report.volumes {
-                to.add(&[&volume.name], volume.members.len() + volume.missing.len());
+                let retired = own(report, volume).filter(|device| device.retired).count();
+                let all = volume.members.len() + volume.missing.len();
+                to.add(&[&volume.name], all.saturating_sub(retired));
             }
         },
     },
 ];
 
 fn gone(report: &StatusReport, volume: &VolumeReport) -> usize {
-    let own = report.devices.iter().filter(|device| device.volume == volume.name);
-    own.filter(|device| device.state == DeviceState::Gone).count()
+    own(report, volume).filter(|device| device.state == DeviceState::Gone).count()
+}
+
+/// The devices of a volume's members.
+fn own<'a>(
+    report: &'a StatusReport,
+    volume: &'a VolumeReport,
+) -> impl Iterator<Item = &'a DeviceReport> {
+    report.devices.iter().filter(|device| device.volume == volume.name)
 }

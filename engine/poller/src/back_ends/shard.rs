@@ -260,9 +260,9 @@ impl Shard {
     }
 
     /// Its device is gone from now on.
-    #[cfg(test)]
     pub(crate) fn lose_device(&mut self) {
         self.life.lose_device();
+        self.pulse.mark();
     }
 
     /// The namespace that a handle means; nothing where that is not known at once.

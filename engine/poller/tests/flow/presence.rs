@@ -44,3 +44,25 @@ fn nothing_is_given_to_a_device_that_is_gone_until_it_is_back() {
     rig.settle();
     assert_eq!(client.collect()[0].status(), Status::Ok);
 }
+
+/// One that is retired has let go of its file, and is not given anything from then on.
+#[test]
+fn nothing_is_given_to_a_device_that_was_retired_and_released() {
+    let mut rig = Rig::new(2);
+    let mut client = rig.client(0, 8);
+    client.post(&[client.read(1, 4096)]);
+    rig.settle();
+    rig.carry_out(PollerCommand::Retire(0));
+    client.post(&[client.read(2, 4096)]);
+    rig.settle();
+    assert_eq!(client.collect()[0].status(), Status::DeviceGone);
+    rig.own.shelf.borrow_mut().finish(0, Status::Ok);
+    rig.settle();
+    assert_eq!(client.collect()[0].status(), Status::Ok, "it was with the device");
+    rig.carry_out(PollerCommand::Release(0, Box::new(Replacement::nothing().unwrap())));
+    assert!(matches!(rig.notices()[..], [Notice::Released(0, _, Ok(()))]));
+    client.post(&[client.read(3, 4096)]);
+    rig.settle();
+    assert_eq!(client.collect()[0].status(), Status::DeviceGone);
+    assert!(rig.own.shelf.borrow().held.is_empty(), "the device was asked");
+}

@@ -1,6 +1,6 @@
 //! Devices that fail, go, and come back; blocks that readers report.
 
-use kvrail_device::{Fault, Rule, SimOptions};
+use kvrail_device::{Device, Fault, Rule, SimOptions};
 use kvrail_poller::{Counter, Notice, PollerCommand, StoreAsk, StoreCall};
 use kvrail_ring::slot::FLAG_TOUCH;
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
@@ -220,4 +220,41 @@ fn a_record_waits_for_no_other_request() {
     assert_eq!(rig.stats.devices[0].writes.get(), written + 1, "the page is not written");
     rig.own.sim.borrow().control().release();
     rig.until(|rig| rig.poller.in_flight() == 0);
+}
+
+/// A drive that is there and works, but that the operator takes out.
+#[test]
+fn a_device_that_is_retired_ends_what_it_was_given_and_takes_nothing_more() {
+    let options = SimOptions { latency_ns: 2_000_000, ..SimOptions::default() };
+    let mut rig = Rig::with(config(512, 120 << 20, 8 << 20), options);
+    let mut client = rig.client(0);
+    let (key, bytes) = (Key::of(1, 1), block(1, 8192));
+    assert_eq!(rig.put(&mut client, key, &bytes).status(), Status::Ok);
+    rig.pass(100_000_000);
+    let request = keyed(&client, key, (8192, 0), (0, 0)).slot(Opcode::Get);
+    client.post(&Asked { request, side: None });
+    rig.tick();
+    assert_eq!(rig.own.sim.borrow().in_flight(), 1);
+    rig.mailbox.send(PollerCommand::Retire(0)).unwrap();
+    let mut ended = Vec::new();
+    rig.until(|_| {
+        ended.extend(client.collect());
+        !ended.is_empty()
+    });
+    assert_eq!(ended[0].status(), Status::Ok, "it was with the device");
+    assert_eq!(rig.bytes(&client, (0, 0), 8192), bytes);
+    let stats = std::sync::Arc::clone(&rig.stats);
+    assert_eq!((stats.devices[0].gone.get(), stats.devices[0].retired.get()), (1, 1));
+    rig.until(|rig| rig.phase() == 5);
+    let operations = || [stats.devices[0].reads.get(), stats.devices[0].writes.get()];
+    let before = operations();
+    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
+    assert_eq!(rig.put(&mut client, key, &bytes).status(), Status::DeviceGone);
+    let drop = drop_slot(Opcode::Drop, key, 0);
+    assert_eq!(rig.ask_one(&mut client, drop).status(), Status::DeviceGone);
+    rig.pass(100_000_000);
+    assert_eq!(operations(), before);
+    // Its poller ends in order, and gives back what it has.
+    rig.mailbox.send(PollerCommand::Detach(client.session, client.region)).unwrap();
+    rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::Detached(..))));
 }

@@ -109,6 +109,7 @@ impl World {
                     continue;
                 }
                 Notice::Replaced(..)
+                | Notice::Released(..)
                 | Notice::Store(..)
                 | Notice::DearBell(_)
                 | Notice::Traced(_) => {
@@ -169,6 +170,7 @@ impl World {
             }
             Notice::Drained
             | Notice::Replaced(..)
+            | Notice::Released(..)
             | Notice::Store(..)
             | Notice::DearBell(_)
             | Notice::Traced(_) => unreachable!("heard elsewhere"),

@@ -1,6 +1,6 @@
 //! Stores in the report of `kvrail store status`, and in the log.
 
-use kvrail_poller::{PollerHandle, PoolStats, StoreStats};
+use kvrail_poller::{DeviceStats, PollerHandle, PoolStats};
 use kvrail_protocol::{PoolReport, ShardReport};
 use kvrail_store::{Sizing, UNIT_BYTES};
 
@@ -12,7 +12,7 @@ impl Stores {
         let mut reports = Vec::new();
         for store in &self.stores {
             for shard in &store.shards {
-                let stats = &handles[shard.poller].stats.devices[shard.device].store;
+                let stats = &handles[shard.poller].stats.devices[shard.device];
                 let name = (store.name.as_str(), shard.served.device.0);
                 let presence =
                     shard.served.presence.as_ref().map_or(0, |table| table.bytes() as u64);
@@ -72,13 +72,15 @@ impl Stores {
 }
 
 /// The word for a member's phase.
-fn state(stats: &StoreStats) -> &'static str {
+fn state(device: &DeviceStats) -> &'static str {
+    let stats = &device.store;
     match stats.phase.get() {
         1 => "starting",
         2 | 3 if stats.refused.get() != 0 => "refuses writes",
         2 => "warming",
         3 => "serving",
         4 => "does not start",
+        5 if device.retired.get() != 0 => "retired",
         5 => "gone",
         _ => "absent",
     }
@@ -88,8 +90,9 @@ fn state(stats: &StoreStats) -> &'static str {
 fn shard_report(
     (store, device): (&str, u16),
     (sizing, presence_bytes): (&Sizing, u64),
-    stats: &StoreStats,
+    device_stats: &DeviceStats,
 ) -> ShardReport {
+    let stats = &device_stats.store;
     let mut counters = stats.counters.map(|counter| Some(counter.get()));
     let serving = &stats.counters.serving;
     let gone = [serving.misses_drive_gone.get(), serving.lookup_misses_drive_gone.get()];
@@ -100,7 +103,7 @@ fn shard_report(
     ShardReport {
         store: store.to_owned(),
         device,
-        state: state(stats).into(),
+        state: state(device_stats).into(),
         capacity_bytes: sizing.capacity_bytes,
         memory_bytes: sizing.index_bytes + sizing.table_bytes + sizing.pool_bytes + presence_bytes,
         blocks_max: sizing.blocks,

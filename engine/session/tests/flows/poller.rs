@@ -166,7 +166,9 @@ impl FakePoller {
                     self.mailbox.post(Notice::Drained);
                 }
             }
-            PollerCommand::Replace(..) => unreachable!("no device comes back here"),
+            PollerCommand::Replace(..) | PollerCommand::Retire(_) | PollerCommand::Release(..) => {
+                unreachable!("no device comes back or is retired here")
+            }
             PollerCommand::Trace(with) => {
                 if let Some(before) = self.tracer.replace(with) {
                     self.mailbox.post(Notice::Traced(before));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::sidecar::{STRIPE, Sidecar, eventually};
-use kvrail_client::{Client, ClientError, Pages, Request, Status, SubmitErrorKind};
+use kvrail_client::{Client, ClientError, MemberChange, Pages, Request, Status, SubmitErrorKind};
 use kvrail_session::StoppedHow;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -162,13 +162,17 @@ fn a_stop_drains_what_was_accepted_and_tells_the_rest() {
         queue.submit(Request::write(&volume, 0, lease)).unwrap();
     }
     eventually("accepted", || sidecar.switches.taken.get() == 4);
+    let change = || client.change_members("kv", MemberChange::Retire { members: vec![0] });
+    let error = change().unwrap_err().to_string();
+    assert!(error.contains("has no members to change"), "{error}");
     sidecar.handle.stop();
     eventually("draining", || {
         client.status().unwrap().sidecar.state == kvrail_protocol::SidecarState::Draining
     });
-    let error = client.open_queue(8).unwrap_err();
-    let draining = matches!(error, ClientError::Denied { status: Status::Draining, .. });
-    assert!(draining, "{error}");
+    for error in [client.open_queue(8).unwrap_err(), change().unwrap_err()] {
+        let draining = matches!(error, ClientError::Denied { status: Status::Draining, .. });
+        assert!(draining, "{error}");
+    }
     sidecar.switches.hold_requests.off();
     let stopped = sidecar.join().unwrap();
     assert_eq!((stopped.how, stopped.pollers_left), (StoppedHow::Drained, 0));

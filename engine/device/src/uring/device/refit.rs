@@ -5,7 +5,7 @@ use std::mem::swap;
 use rustix::io::Errno;
 
 use crate::error::DeviceError;
-use crate::replacement::Replacement;
+use crate::replacement::{Nothing, Replacement};
 use crate::uring::device::Uring;
 use crate::uring::ring_mode::Mode;
 use crate::uring::sqe::Block;
@@ -23,6 +23,16 @@ impl<M: Mode> Uring<M> {
         if open > 0 {
             let what = format!("{open} operations of the device that is gone have not ended");
             return Err(DeviceError::unfit(path, &what, "it is tried again when they have"));
+        }
+        if let Some(Nothing(file)) = with.get_mut() {
+            let refused = |errno: Errno| {
+                let what = format!("its ring does not let go of its file ({errno})");
+                DeviceError::unfit(path, &what, "restart the sidecar")
+            };
+            self.ring.close_file().map_err(refused)?;
+            self.side.as_mut().map_or(Ok(()), |side| side.close_file()).map_err(refused)?;
+            swap(&mut self.target.fd, file);
+            return Ok(());
         }
         let Some(with) = with.get_mut::<Successor>() else {
             return Err(DeviceError::unfit(

@@ -285,7 +285,7 @@ fn share(part: u64, whole: u64) -> String {
 
 fn stores(report: &StatusReport) -> Vec<StoreRow> {
     let mut stores: Vec<StoreRow> = Vec::new();
-    for shard in &report.shards {
+    for shard in report.shards.iter().filter(|shard| !shard.is_retired()) {
         if stores.last().is_none_or(|last| last.name != shard.store) {
             stores.push(StoreRow {
                 name: shard.store.clone(),
@@ -326,10 +326,7 @@ pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
 const DEVICES: [Column<DeviceReport>; 19] = [
     ("DEVICE", Screen, |device| device.index.to_string()),
     ("NAME", Screen, |device| device.name.clone()),
-    ("MODE", Screen, |device| match device.state {
-        DeviceState::Serving => device.mode.clone(),
-        DeviceState::Gone => "gone".into(),
-    }),
+    ("MODE", Screen, |device| device.absence().map_or_else(|| device.mode.clone(), Into::into)),
     ("I/O", Verbose, |device| device.io.clone()),
     ("DEPTH", Verbose, |device| device.depth.to_string()),
     ("BYTES", Verbose, |device| bytes(device.counters.in_flight_bytes)),

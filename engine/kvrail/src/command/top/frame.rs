@@ -1,6 +1,6 @@
 //! One frame: the sections below each other, as many lines of them as there is room for.
 
-use kvrail_protocol::{DeviceState, PollerReport, SessionReport, StatusReport};
+use kvrail_protocol::{PollerReport, SessionReport, StatusReport};
 
 use StatusDetail::{Screen, Verbose};
 
@@ -119,10 +119,7 @@ fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> Strin
 const DEVICES: [Column<DeviceRate>; 14] = [
     ("DEVICE", Screen, |row| row.it.index.to_string()),
     ("NAME", Screen, |row| short(row.it.name.clone())),
-    ("MODE", Verbose, |row| match row.it.state {
-        DeviceState::Serving => row.it.mode.clone(),
-        DeviceState::Gone => "gone".into(),
-    }),
+    ("MODE", Verbose, |row| row.it.absence().map_or_else(|| row.it.mode.clone(), Into::into)),
     ("READ/S", Screen, |row| human_bytes(row.read_bytes)),
     ("WRITE/S", Screen, |row| human_bytes(row.written_bytes)),
     ("OPS/S", Screen, |row| (row.reads + row.writes).to_string()),
@@ -131,9 +128,8 @@ const DEVICES: [Column<DeviceRate>; 14] = [
     ("P50", Verbose, |row| duration(row.it.device_latency.p50_ns)),
     ("P99", Screen, |row| duration(row.it.device_latency.p99_ns)),
     ("QUEUED P99", Verbose, |row| duration(row.it.queue_latency.p99_ns)),
-    ("NOW", Screen, |row| match row.it.state {
-        DeviceState::Serving => count(row.it.counters.in_flight),
-        DeviceState::Gone => "gone".into(),
+    ("NOW", Screen, |row| {
+        row.it.absence().map_or_else(|| count(row.it.counters.in_flight), Into::into)
     }),
     ("WAIT", Screen, |row| count(row.it.counters.waiting)),
     ("ERRORS", Screen, |row| count(row.it.counters.errors)),

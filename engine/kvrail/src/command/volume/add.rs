@@ -1,14 +1,16 @@
 //! `kvrail volume add`.
 
 use clap::Args;
+use kvrail_client::MemberChange;
 use kvrail_nvme::Selector;
-use kvrail_volume::{NewMember, Overwrite, VolumeName, add};
+use kvrail_volume::{JoinedMember, NewMember, Overwrite, VolumeName, add, prepare};
 
 use super::create::{DirectArg, FillArg};
 use super::retire::Changed;
+use super::serving::{Serving, ServingArgs};
 use crate::members::{locate, members};
 use kvrail_cli::context::Context;
-use kvrail_cli::failure::Failure;
+use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::progress::writing;
 
 const EXAMPLES: &str = "\
@@ -16,10 +18,14 @@ Examples:
   kvrail volume add cache /dev/nvme5n1                  the others as configured
   kvrail volume add cache serial:S6CKNE0T /dev/nvme1n1 /dev/nvme2n1
 
-For a store that no sidecar serves, with all its members there. The new member takes an equal share
-of the keys: they are looked up and put there from then on; all other keys stay where they are. Name
-the member in the configuration, too. After a crash or a kill the same command continues, and the
-store starts in any case.";
+All members must be there. The new member takes an equal share of the keys from the next start on:
+they are looked up and put there, all other keys stay where they are. Name the member in the
+configuration, too. After a crash or a kill the same command continues, and the store starts in any
+case.
+
+Where a sidecar serves the store, the new member is made and written meanwhile, and the sidecar
+lists it in the labels of the others; only root and the sidecar's own user may have it do so. The
+sidecar serves the new member once it is restarted.";
 
 /// Arguments of `kvrail volume add`.
 #[derive(Debug, Args)]
@@ -33,6 +39,8 @@ pub(crate) struct AddArgs {
     /// All members that it has [default: the members configured for NAME]
     #[arg(value_name = "MEMBER")]
     members: Vec<Selector>,
+    #[command(flatten)]
+    serving: ServingArgs,
     /// File that is written once from end to end, so that later writes allocate nothing
     #[arg(long, value_enum, default_value_t)]
     fill: FillArg,
@@ -54,7 +62,40 @@ pub(super) fn run(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         overwrite: if args.force { Overwrite::Foreign } else { Overwrite::Nothing },
         direct: args.direct.into(),
     };
-    let added = writing(context, |progress| add(&new, progress))?;
     let what = format!("added {}", new.path.display());
-    Changed::of(&added?).print(&what, context)
+    if let Some(serving) = args.serving.find(&args.name, context)? {
+        return add_served(&new, serving, &what, context);
+    }
+    let added = writing(context, |progress| add(&new, progress))?;
+    Changed::of(&added?).print(&format!("{what}, which no sidecar serves"), context)
+}
+
+/// Makes it here, and has the sidecar list it in the labels of the others.
+fn add_served(
+    new: &NewMember,
+    mut serving: Serving,
+    what: &str,
+    context: &Context,
+) -> Result<(), Failure> {
+    let joining = writing(context, |progress| prepare(new, progress))??;
+    let JoinedMember { number, uuid, changes } = joining.member();
+    let path = std::path::absolute(&new.path).unwrap_or_else(|_| new.path.clone());
+    let path = path.display().to_string();
+    let change = MemberChange::Add { path, number, uuid, changes };
+    let name = new.name.to_string();
+    match serving.looker.ask(|client| client.change_members(&name, change)) {
+        Ok(changed) => {
+            joining.keep()?;
+            let at = serving.socket.display();
+            let what = format!("{what} while it is served at {at}, from its next start on");
+            Changed::while_served(changed).print(&what, context)
+        }
+        Err(failure) => {
+            // Some of the others list it, or will without our knowing: the same command goes on.
+            if failure.exit() == Exit::Unreachable || joining.is_listed() {
+                joining.keep()?;
+            }
+            Err(failure)
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod inspect;
 mod list;
 mod repair;
 mod retire;
+mod serving;
 mod wipe;
 
 use clap::Subcommand;
@@ -31,9 +32,9 @@ Serve it: kvrail serve --set 'volume=[{name=\"kv0\", members=[\"/data/kv0.img\"]
 pub(crate) enum VolumeCommand {
     /// Make a volume on files or block devices
     Create(create::CreateArgs),
-    /// Add a device or file to a store that is not served
+    /// Add a device or file to a store, served or not, from the next start on
     Add(add::AddArgs),
-    /// Take a member out of a store for good: a drive that is dead, most often
+    /// Take a member out of a store for good, served or not: a drive that is dead, most often
     Retire(retire::RetireArgs),
     /// List the volumes of this host: configured ones and all block devices
     List(list::VolumeListArgs),
