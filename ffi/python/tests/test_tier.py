@@ -370,10 +370,29 @@ def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, monkey
     host.start()
     host.freeze()
     until("a thread attaches", lambda: not any(tie.lookup(keys)) and tie._attaching)
+    monkeypatch.setattr(_tier, "CLOSE_S", 0.1)
     tie.close()
     host.thaw()
-    until("it has ended", lambda: not tie._attaching)
-    assert tie.session is None and not tie._attaching
+    until("it has ended", lambda: tie._attaching is None)
+    assert tie.session is None and tie._attaching is None
+
+
+def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, monkeypatch, caplog):
+    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
+    tie, keys = link(host), blocks(rows, range(4)).keys
+    host.kill()
+    host.start()
+
+    def none(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_tier.threading.Thread, "start", none)
+        for _ in range(10):
+            assert list(tie.lookup(keys)) == [False] * 4
+        assert "can't start new thread" in caplog.text
+    until("it is attached again", lambda: tie.status()["is_healthy"])
+    tie.close()
 
 
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):

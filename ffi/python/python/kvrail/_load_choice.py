@@ -142,12 +142,14 @@ class LoadChoice:
         count = len(front.ends)
         if self._prefer == "throughput" or count == 0:
             return count
-        times = {some: self._seconds(front, some) for some in _lengths(count)}
-        if (computed := times[0]) is None or any(it is None for it in times.values()):
-            return count
+        times: dict[int, float] = {}
+        for some in _lengths(count):
+            if (seconds := self._seconds(front, some)) is None:
+                return count
+            times[some] = seconds
         best = min(times, key=lambda some: (times[some], -some))
         if best < count:
-            best = self._declined(front, best, (computed, times[count] - times[best]))
+            best = self._declined(front, best, (times[0], times[count] - times[best]))
         else:
             self._in_a_row = 0
         return best

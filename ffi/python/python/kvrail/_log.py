@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Hashable
 
 EACH_S = 10.0
 """Time between two warnings of a kind; those in between are counted."""
@@ -16,9 +15,9 @@ class Warnings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kinds: dict[Hashable, tuple[float, int]] = {}
+        self._kinds: dict[str, tuple[float, int]] = {}
 
-    def warn(self, kind: Hashable, text: str, *arguments: object) -> None:
+    def warn(self, kind: str, text: str, *arguments: object) -> None:
         now = time.monotonic()
         with self._lock:
             at, left_out = self._kinds.get(kind, (now - EACH_S, 0))

@@ -72,6 +72,7 @@ class Memory:
         self._client, self._alignment = client, alignment
         self._lock = threading.Lock()
         self._firsts: list[int] = []
+        self._addresses: tuple[int, ...] = ()
         self._known: list[tuple[Mapping, kvrail.Arena | None]] = []
         self._arenas: dict[tuple[int, int], kvrail.Arena] = {}
         self.why_copied: str | None = None
@@ -86,10 +87,10 @@ class Memory:
         return [self._bytes(address, length) for address, length in blocks]
 
     @property
-    def addresses(self) -> list[int]:
-        """An address in each mapping that was looked up."""
-        with self._lock:
-            return list(self._firsts)
+    def addresses(self) -> Sequence[int]:
+        """An address in each mapping that was looked up. Waits for no lock: one may be held while
+        the sidecar takes some GiB."""
+        return self._addresses
 
     def bring(self, addresses: Sequence[int]) -> None:
         """Looks mappings up before their first block: drives' access to some GiB takes a sidecar
@@ -137,6 +138,7 @@ class Memory:
         at = bisect_right(self._firsts, mapping.first)
         self._firsts.insert(at, mapping.first)
         self._known.insert(at, found)
+        self._addresses = tuple(self._firsts)
         return found
 
     def _bring(self, mapping: Mapping) -> kvrail.Arena | None:

@@ -22,6 +22,9 @@ from kvrail._types import ChainWord
 ATTACH_S = 10.0
 """Longest wait for each of the sidecar's answers while a link is made, or made again."""
 
+CLOSE_S = 2.0
+"""Longest wait for a thread that attaches, when a link is closed."""
+
 RETRY_S = 1.0
 """Time between two tries to attach to a sidecar that is gone."""
 
@@ -76,8 +79,9 @@ class Link:
         self._warnings = Warnings()
         self._lock = threading.Lock()
         self._retry_at = self._look_at = 0.0
-        self._asked = self._attaching = self._closed = False
-        self._addresses: list[int] = []
+        self._asked = self._closed = False
+        self._attaching: threading.Thread | None = None
+        self._addresses: Sequence[int] = ()
         self._session: Session | None = self._attach()
 
     def watch(self, age: Callable[[], float]) -> None:
@@ -90,11 +94,17 @@ class Link:
         of the engine waits for that."""
         with self._lock:
             is_due = self._session is None and time.monotonic() >= self._retry_at
-            if is_due and not self._attaching and not self._closed:
-                self._attaching = True
-                name = f"kvrail for {self._engine}"
-                threading.Thread(target=self._attach_again, name=name, daemon=True).start()
-            return self._session
+            if not is_due or self._attaching is not None or self._closed:
+                return self._session
+            name = f"kvrail for {self._engine}"
+            self._attaching = thread = threading.Thread(
+                target=self._attach_again, name=name, daemon=True
+            )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._settle(None, error)
+        return None
 
     @property
     def hangs(self) -> bool:
@@ -161,7 +171,7 @@ class Link:
     def failed(self, session: Session, error: kvrail.KvrailError) -> None:
         """Logs the error. A session that has ended is dropped: its lanes learn it from their
         queues. A sidecar that does not answer gets one request without a wait."""
-        self._warnings.warn(type(error), "kvrail for %s: %s", self._engine, error)
+        self._warnings.warn(type(error).__name__, "kvrail for %s: %s", self._engine, error)
         with self._lock:
             if self._session is not session:
                 return
@@ -207,9 +217,13 @@ class Link:
         }
 
     def close(self) -> None:
-        """Ends the session; waits some seconds for requests in flight."""
+        """Ends the session; waits some seconds for requests in flight, and for a thread that
+        attaches."""
         with self._lock:
             session, self._session, self._closed = self._session, None, True
+            attaching = self._attaching
+        if attaching is not None and attaching.is_alive():
+            attaching.join(CLOSE_S)
         if session is not None:
             session.client.close()
 
@@ -227,18 +241,21 @@ class Link:
             raise
 
     def _attach_again(self) -> None:
-        session = None
         try:
-            session = self._attach()
-        except kvrail.KvrailError as error:
-            log.debug("kvrail for %s: %s", self._engine, error)
-        finally:
-            with self._lock:
-                self._attaching, self._retry_at = False, time.monotonic() + RETRY_S
-                if not self._closed:
-                    self._session, session = session, None
-                    self._asked = False
-        if session is not None:
-            session.client.close()
-        elif self._session is not None:
+            self._settle(self._attach(), None)
+        except (kvrail.KvrailError, OSError) as error:
+            self._settle(None, error)
+
+    def _settle(self, session: Session | None, error: Exception | None) -> None:
+        """Takes what a try to attach has brought."""
+        with self._lock:
+            self._attaching, self._retry_at = None, time.monotonic() + RETRY_S
+            is_wanted = session is not None and not self._closed
+            if is_wanted:
+                self._session, self._asked = session, False
+        if is_wanted:
             log.warning("kvrail for %s is attached again", self._engine)
+        elif session is not None:
+            session.client.close()
+        elif not isinstance(error, kvrail.NoSidecarError):
+            self._warnings.warn("attach", "kvrail for %s: %s", self._engine, error)

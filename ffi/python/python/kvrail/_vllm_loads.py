@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import kvrail
@@ -72,7 +72,8 @@ class Failed:
 
     @classmethod
     def of(cls, request: Any) -> "Failed":
-        if (state := request.get_state(cls)) is None:
+        state: Failed | None = request.get_state(cls)
+        if state is None:
             request.set_state(state := cls())
         return state
 
@@ -105,8 +106,11 @@ class Loads:
         front = self._front(request, asked, there, found)
         if front is None:
             return there
-        request.set_state(_Chosen(front.load_seconds))
-        count, chosen = len(front.ends), self._choice.blocks(front)
+        # What this step loads for other requests is ahead, and in no drive's queue yet.
+        ahead_s = self._chosen_s
+        behind = replace(front, load_seconds=lambda some: _sum(ahead_s, front.load_seconds(some)))
+        request.set_state(_Chosen(behind.load_seconds))
+        count, chosen = len(front.ends), self._choice.blocks(behind)
         self._chosen_s += _own_seconds(front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
@@ -157,19 +161,21 @@ class Loads:
                 break
             ends.append(end)
 
-        # What this step loads for other requests is ahead, and in no queue yet.
-        ahead = self._chosen_s
-
         def load_seconds(count: int) -> float | None:
             # Stores of several ranks share their drives.
             times = [_seconds(its, count) for its in found]
-            return None if None in times else ahead + sum(filter(None, times))
+            return None if None in times else sum(filter(None, times))
 
         return Front(ends[0] - chunk, ends, max(positions.values()), load_seconds)
 
 
+def _sum(one: float, other: float | None) -> float | None:
+    return None if other is None else one + other
+
+
 def _own_seconds(front: Front, count: int) -> float:
-    """Seconds of loads of this number of blocks, without what is ahead of the first."""
+    """Seconds of loads of this number of blocks, without what is ahead of the first; of one block
+    alone that is not known, and counts."""
     first, all_of_them = front.load_seconds(1), front.load_seconds(count)
     if not count or first is None or all_of_them is None:
         return 0.0

@@ -15,8 +15,10 @@ class ReportsPages(ABC):
         """Pages of loads that were not filled since the last call."""
 
 
-class CountsFailures:
+class GivesUpLoads:
     """A manager that gives up blocks whose load has failed, for the request that asked for them."""
 
-    loads_fail = False
-    """Whether pages of loads that end now were not filled."""
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+        """Requests with pages that a worker could not fill: their loads end with the last worker's
+        part, which may be a step later."""

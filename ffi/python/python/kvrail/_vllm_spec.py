@@ -40,7 +40,7 @@ from kvrail._log import Warnings
 from kvrail._tier import Link
 from kvrail._types import ChainWord
 from kvrail._vllm_loads import Failed, Loads
-from kvrail._vllm_pages import CountsFailures, ReportsPages
+from kvrail._vllm_pages import GivesUpLoads, ReportsPages
 
 HOLD_S = 30.0
 """Time for which found blocks are not evicted: until their load has ended."""
@@ -127,12 +127,13 @@ class KvrailOffloadingSpec(OffloadingSpec):
         return bool(self.kv_events_config.enable_kv_cache_events)
 
 
-class _Manager(OffloadingManager, CountsFailures):
+class _Manager(GivesUpLoads, OffloadingManager):
     """The scheduler's half. There is a block if all workers' stores have it."""
 
     def __init__(
         self, links: list[Link], loads: Loads, locality: Locality | None, events: bool
     ) -> None:
+        super().__init__()
         self._links, self._loads, self._locality = links, loads, locality
         self._answers: dict[OffloadKey, bool] = {}
         self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
@@ -156,8 +157,10 @@ class _Manager(OffloadingManager, CountsFailures):
         return Keys(listed)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        self._loads.end(req_context, whole=not self.loads_fail)
-        if self.loads_fail:
+        is_whole = req_context.req_id not in self.failing
+        self.failing.discard(req_context.req_id)
+        self._loads.end(req_context, whole=is_whole)
+        if not is_whole:
             # Else a request finds and fails to load them again while its worker has no session.
             Failed.of(req_context).keys.update(keys)
 

@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 
 from kvrail import _identity
 from kvrail._vllm_loads import Steps
-from kvrail._vllm_pages import CountsFailures, ReportsPages
+from kvrail._vllm_pages import GivesUpLoads, ReportsPages
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -52,15 +52,13 @@ class KvrailOffloadingConnector(OffloadingConnector):
 
     def update_connector_output(self, connector_output: Any) -> None:
         # vLLM does not pass a manager that a load has failed, and the request looks up again.
-        manager = getattr(self.connector_scheduler, "manager", None)
-        if not isinstance(manager, CountsFailures):
-            super().update_connector_output(connector_output)
-            return
-        manager.loads_fail = bool(connector_output.invalid_block_ids)
-        try:
-            super().update_connector_output(connector_output)
-        finally:
-            manager.loads_fail = False
+        scheduler = self.connector_scheduler
+        manager = getattr(scheduler, "manager", None)
+        if connector_output.invalid_block_ids and isinstance(manager, GivesUpLoads):
+            meta = connector_output.kv_connector_worker_meta
+            ended = (scheduler._jobs.get(job) for job in getattr(meta, "completed_jobs", ()))
+            manager.failing.update(it.req_id for it in ended if it and not it.is_store)
+        super().update_connector_output(connector_output)
 
     def _pages_worker(self) -> ReportsPages | None:
         """The worker of `KvrailOffloadingSpec`; none in the scheduler's half."""
