@@ -345,35 +345,38 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     tie.close()
 
 
-def test_no_request_waits_while_a_session_is_made_again(host, rows, monkeypatch):
+@pytest.fixture
+def cut(host, monkeypatch) -> Link:
+    """A link whose sidecar was started again, and answers nothing until it is thawed."""
     monkeypatch.setattr(_tier, "RETRY_S", 0.0)
-    tie, keys = link(host), blocks(rows, range(4)).keys
+    tie = link(host)
     host.kill()
     host.start()
     host.freeze()
+    return tie
+
+
+def test_no_request_waits_while_a_session_is_made_again(host, rows, cut):
+    keys = blocks(rows, range(4)).keys
     try:
         begun = time.monotonic()
         for _ in range(100):
-            assert list(tie.lookup(keys)) == [False] * 4
+            assert list(cut.lookup(keys)) == [False] * 4
             time.sleep(0.002)
         assert time.monotonic() - begun < 2
     finally:
         host.thaw()
-    until("it is attached again", lambda: tie.status()["is_healthy"])
-    tie.close()
+    until("it is attached again", lambda: cut.status()["is_healthy"])
+    cut.close()
 
 
-def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, monkeypatch):
-    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
-    tie, keys = link(host), blocks(rows, range(4)).keys
-    host.kill()
-    host.start()
-    host.freeze()
-    until("a thread attaches", lambda: not any(tie.lookup(keys)) and tie._attaching)
-    tie.close()
+def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, cut):
+    keys = blocks(rows, range(4)).keys
+    until("a thread attaches", lambda: not any(cut.lookup(keys)) and cut._attaching)
+    cut.close()
     host.thaw()
-    until("it has ended", lambda: not tie._attaching)
-    assert tie.session is None and not tie._attaching
+    until("it has ended", lambda: not cut._attaching)
+    assert cut.session is None and not cut._attaching
 
 
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):
