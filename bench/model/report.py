@@ -6,7 +6,7 @@ Writes RESULTS/model.md and RESULTS/model.png, and prints the tables.
 import json
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,51 +93,49 @@ def exactness(rows: Rows) -> str:
     return table(["arm", "hits of the whole prompt", "of them equal to the last bit"], cells)
 
 
+def measured(
+    rows: Rows, part: str, head: list[str], cells: Callable[[Any], list[str]]
+) -> list[str]:
+    """A table of the arms that measured this part; none where no arm did."""
+    lines = [[LABELS[arm], *cells(seen[part])] for arm, seen in rows.items() if part in seen]
+    return [table(["arm", *head], lines)] if lines else []
+
+
 def others(rows: Rows) -> list[str]:
     """Interference, flipped bytes and a killed sidecar."""
-    parts = []
-    cells = [
-        [
-            LABELS[arm],
-            f"{seen['interfere']['small_before_s']:.3f} s",
-            f"{max(max(turn['small_s']) for turn in seen['interfere']['turns']):.3f} s",
-            f"{statistics.median(t['gpu_hit_s'] for t in seen['interfere']['turns']):.3f} s",
-        ]
-        for arm, seen in rows.items()
-        if "interfere" in seen
-    ]
-    if cells:
-        head = ["arm", "small request before", "slowest behind a stored prompt", "GPU hit at once"]
-        parts.append(table(head, cells))
-    cells = [
-        [
-            LABELS[arm],
-            f"{seen['flip']['flipped']:,}",
-            f"{seen['flip']['damaged']['tokens_equal']} of {seen['flip']['damaged']['of']}",
-            f"{seen['flip']['damaged']['ttft_s']:.3f} s",
-            f"{seen['flip']['anew']['cached_tokens']:,}",
-        ]
-        for arm, seen in rows.items()
-        if "flip" in seen
-    ]
-    if cells:
-        head = ["arm", "flipped", "tokens equal", "TTFT over the damage", "hits the next time"]
-        parts.append(table(head, cells))
-    cells = [
-        [
-            LABELS[arm],
-            f"{seen['kill']['wall_s']['killed']:.2f} s for {seen['kill']['wall_s']['hits']:.2f} s",
-            f"{sum(row['tokens_equal'] for row in seen['kill']['killed'])} of "
-            f"{sum(row['of'] for row in seen['kill']['killed'])}",
-            f"{seen['kill']['back_s']:.1f} s" if seen["kill"]["back_s"] else "never",
-        ]
-        for arm, seen in rows.items()
-        if "kill" in seen
-    ]
-    if cells:
-        head = ["arm", "six requests, sidecar killed", "tokens equal", "hits again after"]
-        parts.append(table(head, cells))
-    return parts
+    behind = measured(
+        rows,
+        "interfere",
+        ["small request before", "slowest behind a stored prompt", "GPU hit at once"],
+        lambda seen: [
+            f"{seen['small_before_s']:.3f} s",
+            f"{max(max(turn['small_s']) for turn in seen['turns']):.3f} s",
+            f"{statistics.median(turn['gpu_hit_s'] for turn in seen['turns']):.3f} s",
+        ],
+    )
+    flipped = measured(
+        rows,
+        "flip",
+        ["flipped", "tokens equal", "TTFT over the damage", "hits the next time"],
+        lambda seen: [
+            f"{seen['flipped']:,}",
+            f"{seen['damaged']['tokens_equal']} of {seen['damaged']['of']}",
+            f"{seen['damaged']['ttft_s']:.3f} s",
+            f"{seen['anew']['cached_tokens']:,}",
+        ],
+    )
+    killed = measured(
+        rows,
+        "kill",
+        ["six requests, sidecar killed", "tokens equal", "hits again after"],
+        lambda seen: [
+            f"{seen['wall_s']['killed']:.2f} s for {seen['wall_s']['hits']:.2f} s",
+            f"{sum(row['tokens_equal'] for row in seen['killed'])} of "
+            f"{sum(row['of'] for row in seen['killed'])}",
+            f"{seen['back_s']:.1f} s" if seen["back_s"] else "never",
+        ],
+    )
+    return [*behind, *flipped, *killed]
 
 
 def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:

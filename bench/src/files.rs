@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use crc_fast::{CrcAlgorithm, checksum};
 use rustix::fs::{Mode, OFlags, open, rename};
 use rustix::io::{pread, pwrite, retry_on_intr};
@@ -177,8 +177,7 @@ impl Target for Arc<FilesTarget> {
 
     fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         let area = self.area();
-        let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
-        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
+        shape.check_blocks(area.block_bytes)?;
         let memory = PortBuffers::new(shape)?;
         work(&mut FilesPort { area, memory, ended: Vec::with_capacity(shape.slots as usize) })
     }

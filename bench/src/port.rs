@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use kvrail_ring::Status;
 use rustix::io::Errno;
 
@@ -96,6 +96,19 @@ pub struct PortShape {
     pub slots: u32,
     /// Bytes of each buffer.
     pub buffer_bytes: u32,
+}
+
+impl PortShape {
+    /// # Errors
+    /// When the buffers are not for blocks of the length that was put.
+    pub fn check_blocks(self, put_bytes: u32) -> Result<()> {
+        let wanted = self.buffer_bytes;
+        ensure!(
+            wanted == put_bytes,
+            "blocks of {put_bytes} bytes were put, {wanted} are requested"
+        );
+        Ok(())
+    }
 }
 
 /// One client thread's way to the volume.

@@ -2,12 +2,12 @@
 //! that is exported, gathered and scattered as a GPU's is.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvrail_tests::{Device, Export, GPU_BLOCK_BYTES, GpuPlan, Tally};
 use serde_json::Value;
 
-use crate::rig::{Actor, Place, Sidecar, eventually, hostile, kvrail, run, soak_seconds};
+use crate::rig::{Actor, Place, Sidecar, hostile, kill_at_random, kvrail, run, soak_seconds};
 
 /// Blocks of the volume that one process has.
 const BLOCKS: u32 = 24;
@@ -137,21 +137,9 @@ fn clients_killed_at_random_leave_whole_blocks_and_nothing_else() {
     let (start, mut killed) = (Instant::now(), 0);
     let mut dice = fastrand::Rng::with_seed(41);
     while start.elapsed().as_secs_f64() < seconds {
-        let mut victims = [1, 2].map(|process| Actor::gpu(&plan(&sidecar, process, 60.0)));
-        if dice.bool() {
-            assert!(victims[0].wait_until_running(), "a victim ended by itself");
-        }
-        std::thread::sleep(Duration::from_millis(dice.u64(..300)));
-        let pids = victims.each_ref().map(Actor::pid);
-        for victim in victims {
-            victim.kill();
-            killed += 1;
-        }
-        // The requests of the dead are finished before others write their blocks.
-        eventually("the dead are reclaimed", || {
-            let report = watcher.status().expect("the sidecar answers");
-            !report.sessions.iter().any(|session| pids.contains(&session.pid))
-        });
+        let victims = [1, 2].map(|process| Actor::gpu(&plan(&sidecar, process, 60.0)));
+        killed += victims.len();
+        kill_at_random(victims, &mut dice, &watcher);
     }
     assert_all_right(&steady.tally());
     host.tally().assert_right();

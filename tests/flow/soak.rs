@@ -1,10 +1,10 @@
 //! All kinds of traffic together: two processes, 64 threads, mixed sizes, both operations.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvrail_tests::span_bytes;
 
-use crate::rig::{Actor, Place, Sidecar, eventually, soak_seconds};
+use crate::rig::{Actor, Place, Sidecar, kill_at_random, soak_seconds};
 
 /// Threads of each of the two processes.
 const THREADS: u32 = 32;
@@ -56,21 +56,9 @@ fn clients_killed_at_random_harm_no_other_client_and_leave_nothing() {
     let mut dice = fastrand::Rng::with_seed(40);
     while start.elapsed().as_secs_f64() < seconds {
         // Two victims with blocks of their own; the first dies at any moment from its start on.
-        let mut victims = [0, 16].map(|more| Actor::traffic(&sidecar, THREADS + more, 16, 60.0));
-        if dice.bool() {
-            assert!(victims[0].wait_until_running(), "a victim ended by itself");
-        }
-        std::thread::sleep(Duration::from_millis(dice.u64(..300)));
-        let pids = victims.each_ref().map(Actor::pid);
-        for victim in victims {
-            victim.kill();
-            killed += 1;
-        }
-        // Requests of the dead are finished before others write their blocks.
-        eventually("the dead are reclaimed", || {
-            let report = watcher.status().expect("the sidecar answers");
-            !report.sessions.iter().any(|session| pids.contains(&session.pid))
-        });
+        let victims = [0, 16].map(|more| Actor::traffic(&sidecar, THREADS + more, 16, 60.0));
+        killed += victims.len();
+        kill_at_random(victims, &mut dice, &watcher);
     }
     let tally = steady.tally();
     tally.assert_right();

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use kvrail_client::{
     BlockKey, BlockNote, BlockRequest, Class, Client, Completed as Ended, Identity, Lookup,
     LookupExtent, Namespace, Status, Store,
@@ -157,8 +157,7 @@ impl Target for Arc<StoreTarget> {
 
     fn with_port(&self, shape: PortShape, work: Work<'_>) -> Result<()> {
         let area = self.area();
-        let (wanted, there) = (shape.buffer_bytes, area.block_bytes);
-        ensure!(wanted == there, "blocks of {there} bytes were put, {wanted} are requested");
+        shape.check_blocks(area.block_bytes)?;
         let slots = SlotQueue::open(&self.client, shape, (ALIGNMENT, 1), self.wait)?;
         let running = vec![StoreOperation::default(); shape.slots as usize];
         let keys = Vec::with_capacity(LOOKUP_KEYS as usize);

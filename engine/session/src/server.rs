@@ -4,26 +4,22 @@
 //! with access to more than one of them: a part changes its own table, sends commands, and returns
 //! the answer that is due.
 
+mod notices;
+mod reports;
+mod requests;
+
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use kvrail_counters::SidecarCounters;
-use kvrail_device::DeviceError;
 use kvrail_gpu::STAGING_ENTRIES;
-use kvrail_memory::PageSize;
-use kvrail_poller::{
-    DeviceFailure, LaneSeat, Notice, PollerCommand, PollerHandle, SessionSlot, WokenBy,
-};
+use kvrail_poller::{PollerCommand, PollerHandle};
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ClientWaker, ConfigEntry, ConfigReport, ControlReply,
-    ControlRequest, Hardware, Hello, Incoming, LimitsInfo, MemberChange, Packet, PacketBuffer,
-    Pages, PollerInfo, RefusalCode, SandboxReport, SessionReport, SidecarReport, StatusReport,
-    Version, VolumeContent, VolumeInfo, Welcome, troubles, unspill_ask,
+    Channel, ChannelError, ClientMessage, ConfigEntry, Hardware, Incoming, Packet, PacketBuffer,
+    RefusalCode, StatusReport, Version, VolumeInfo, unspill_ask,
 };
-use kvrail_ring::limits::{LANE_VERSION, POLLERS_MAX};
-use kvrail_ring::{Doorbell, RegionId, Status, drain_doorbell};
+use kvrail_ring::Doorbell;
+use kvrail_ring::limits::POLLERS_MAX;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
@@ -31,30 +27,27 @@ use crate::acceptor::{Acceptor, TakenConnection};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::events::{EventLoop, EventSource};
-use crate::failure::Failure;
-use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
 use crate::latencies::ClientLatencies;
 use crate::member_change::{MemberAsk, MemberHook};
-use crate::memory_worker::{FetchError, FetchedMessage, WorkerEvent};
+use crate::memory_worker::{FetchError, FetchedMessage};
 use crate::memory_workers::MemoryWorkers;
-use crate::policy::{PagePolicy, Policy};
+use crate::policy::Policy;
 use crate::pollers::Pollers;
-use crate::queues::{Queues, segment_bytes};
+use crate::queues::Queues;
 use crate::recent::Recent;
-use crate::regions::{AttachedRegions, Granted};
+use crate::regions::AttachedRegions;
 use crate::reload::{ConfigReader, ReloadAsk};
 use crate::reply::Reply;
-use crate::report::{self, BusyShares, narrow};
+use crate::report::{self, BusyShares};
 use crate::server_handle::HandleReceiver;
-use crate::session::{EndReason, Holdings, Session, own_words};
+use crate::session::{EndReason, Holdings, Session};
 use crate::sessions::Sessions;
 use crate::shutdown::{Shutdown, StopStep, Stopped};
 use crate::socket::Listener;
 use crate::stores::Stores;
-use crate::tenants::Rights;
 use crate::trace::RequestTraces;
-use crate::wakers::{REMEMBERED, Wakers};
+use crate::wakers::Wakers;
 use crate::watch::Watch;
 
 /// How often the loop looks after itself when nothing happens.
@@ -410,281 +403,6 @@ impl Server {
         self.end(id, EndReason::Violation(error.to_owned()));
     }
 
-    fn handle_message(&mut self, id: u64, message: ClientMessage, fds: Kept<Vec<OwnedFd>>) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        session.touch();
-        let (seq, greeting) = (message.seq, session.is_greeting());
-        let (present, needed) = (fds.len(), message.ask.fds());
-        // For GPU memory, the answer names the missing ones.
-        if present != needed && !matches!(message.ask, ControlRequest::AttachGpu(_)) {
-            let reason = format!("a message came with {present} descriptors instead of {needed}");
-            return self.end(id, EndReason::Violation(reason));
-        }
-        match message.ask {
-            ControlRequest::Hello(hello) if greeting => self.hello(id, seq, &hello),
-            _ if greeting => {
-                let message = "the first message must be a hello".into();
-                self.sessions.turn_away(id, RefusalCode::Malformed, message);
-            }
-            ControlRequest::Hello(_) => self.end(id, EndReason::Violation("a second hello".into())),
-            ControlRequest::Bye => self.end(id, EndReason::Detached),
-            ask => match self.handle(id, seq, ask, fds) {
-                Ok(reply) => self.reply_if(reply),
-                Err(failure) => self.reply(Reply::failure(id, seq, failure)),
-            },
-        }
-    }
-
-    fn hello(&mut self, id: u64, seq: u64, hello: &Hello) {
-        let (ours, theirs) = (Version::CURRENT, hello.protocol);
-        if theirs.major != ours.major || hello.lane_version != LANE_VERSION {
-            let message = format!(
-                "the sidecar ({}) speaks protocol {ours} and lanes of version {LANE_VERSION}, the \
-                 client ({}) speaks protocol {theirs} and lanes of version {}; install both from \
-                 the same release",
-                self.config.identity.version,
-                own_words(&hello.library),
-                hello.lane_version
-            );
-            return self.sessions.turn_away(id, RefusalCode::Version, message);
-        }
-        let too_new = |volume: &&VolumeInfo| match volume.content {
-            VolumeContent::Store(store) => store.minor() > theirs.minor,
-            VolumeContent::Raw => false,
-        };
-        if let Some(store) = self.volumes.iter().find(too_new) {
-            let message = format!(
-                "the client ({}) speaks protocol {theirs} and cannot name the drive of store {} \
-                 has a key since one was retired; install the client of the sidecar's release ({})",
-                own_words(&hello.library),
-                store.name,
-                self.config.identity.version,
-            );
-            return self.sessions.turn_away(id, RefusalCode::Version, message);
-        }
-        self.sessions.attach(id, hello);
-        let welcome = Box::new(self.welcome(id, theirs));
-        self.reply(Reply::new(id, seq, ControlReply::Welcome(welcome)));
-    }
-
-    fn welcome(&self, id: u64, theirs: Version) -> Welcome {
-        let pollers = self.pollers.handles().iter();
-        let limits = &self.config.policy.limits;
-        Welcome {
-            protocol: Version::CURRENT.lower_minor(theirs),
-            sidecar: self.config.identity.version.clone(),
-            epoch: self.config.identity.epoch.0,
-            session: id,
-            pollers: pollers.map(|poller| PollerInfo { cpu: poller.cpu }).collect(),
-            spin: self.config.spin,
-            volumes: self.volumes.clone(),
-            gpus: self.config.gpus.iter().map(ServedGpu::info).collect(),
-            limits: LimitsInfo {
-                arenas: narrow(limits.arenas_per_session),
-                arena_bytes: limits.arena_bytes_per_session,
-                queues: narrow(limits.queues_per_session),
-                queue_depth: limits.queue_depth,
-                gpu_regions: narrow(limits.gpu_regions_per_session),
-                gpu_bytes: limits.gpu_bytes_per_session,
-            },
-        }
-    }
-
-    /// Handles a client's request; returns the answer, or none while other threads have to do their
-    /// part.
-    fn handle(
-        &mut self,
-        id: u64,
-        seq: u64,
-        ask: ControlRequest,
-        fds: Kept<Vec<OwnedFd>>,
-    ) -> Result<Option<Reply>, Failure> {
-        let policy = &self.config.policy;
-        self.regions.note_queues(self.queues.bytes());
-        let granted = match ask {
-            ControlRequest::CreateArena { bytes, pages } => {
-                let pages = match pages {
-                    Pages::Auto => policy.pages,
-                    Pages::Base => PagePolicy::Exactly(PageSize::Base),
-                    Pages::Huge2MiB => PagePolicy::Exactly(PageSize::Huge2MiB),
-                    Pages::Huge1GiB => PagePolicy::Exactly(PageSize::Huge1GiB),
-                };
-                self.regions.grant_new(id, bytes, pages, &policy.limits)?
-            }
-            ControlRequest::ImportArena { bytes } => {
-                self.regions.grant_import(id, (fds, bytes), policy.sealing, &policy.limits)?
-            }
-            ControlRequest::AttachGpu(info) => {
-                let at = gpus::find(&self.config.gpus, &info.gpu)?;
-                self.regions.grant_gpu(id, at, (info, fds), &policy.limits)?
-            }
-            ask => return self.handle_small(id, seq, ask),
-        };
-        self.build(id, seq, granted).map(|()| None)
-    }
-
-    /// As `handle`, for what brings no memory.
-    fn handle_small(
-        &mut self,
-        id: u64,
-        seq: u64,
-        ask: ControlRequest,
-    ) -> Result<Option<Reply>, Failure> {
-        match ask {
-            ControlRequest::DetachArena { region } => {
-                let key = (id, RegionId(region));
-                self.queues.check_tails(key)?;
-                self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
-            }
-            ControlRequest::OpenQueue { depth, tails } => {
-                self.queues.check(id, depth, &self.config.policy.limits)?;
-                let tails = tails.map(RegionId);
-                tails.map_or(Ok(()), |tails| self.regions.check_tails((id, tails), depth))?;
-                let bytes = segment_bytes(self.pollers.count(), depth);
-                self.regions.check_queue(id, bytes, &self.config.policy.limits)?;
-                let slot = self.seat(id)?;
-                let session = self.sessions.get(id).expect("an asking session lives");
-                let waking = self.wakers.waking(id, session.peer().uid);
-                let (lanes, tenant) = (self.pollers.count(), session.tenant().expect("seated"));
-                let (shape, worker) = (((lanes, depth), tails, tenant), session.worker());
-                self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
-            }
-            ControlRequest::QueueMapped { queue } => {
-                self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
-            }
-            ControlRequest::CloseQueue { queue } => {
-                self.queues.close((id, queue), seq, &mut self.pollers)
-            }
-            ControlRequest::ShareLatencies => {
-                let memory = self.latencies.share(id)?;
-                let bytes = memory.bytes() as u64;
-                let reply = Reply::new(id, seq, ControlReply::Latencies { bytes });
-                Ok(Some(reply.with(memory, Vec::new())))
-            }
-            ControlRequest::ShowPresence { volume } => {
-                self.stores.show_presence((id, seq), volume).map(Some)
-            }
-            ControlRequest::OpenNamespace { .. } => {
-                let slot = self.seat(id)?;
-                self.ask_store((id, Some(slot)), seq, ask)
-            }
-            ControlRequest::ClearNamespace { .. }
-            | ControlRequest::RemoveNamespace { .. }
-            | ControlRequest::ListNamespaces { .. }
-            | ControlRequest::ListBlocks { .. }
-            | ControlRequest::Events { .. }
-            | ControlRequest::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
-            ControlRequest::Trace { slow_ns } => {
-                let why = "trace: it shows what all sessions ask, and costs pollers time";
-                self.check_operator(id, why)?;
-                let page = self.trace.ask(id, slow_ns, (&mut self.pollers, &self.sessions))?;
-                Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
-            }
-            ControlRequest::SlowLog => {
-                self.check_operator(id, "read the slow log: it shows what all sessions ask")?;
-                let page = self.trace.past(self.pollers.handles(), &self.sessions);
-                Ok(Some(Reply::new(id, seq, ControlReply::Trace(page))))
-            }
-            ControlRequest::ShowConfig => {
-                self.check_operator(id, "see the configuration: it names users and files")?;
-                let entries = (self.reader()?.show)();
-                Ok(Some(Reply::new(id, seq, ControlReply::Config(entries))))
-            }
-            ControlRequest::Reload => self.read_again(id, seq).map(|()| None),
-            ControlRequest::ChangeMembers { store, change } => {
-                self.change_members((id, seq), store, change).map(|()| None)
-            }
-            ControlRequest::Status => {
-                Ok(Some(Reply::new(id, seq, ControlReply::Status(Box::new(self.report())))))
-            }
-            _ => Err((Status::Internal, "handled before".into())),
-        }
-    }
-
-    /// Root and the sidecar's own user may do what others may not.
-    fn check_operator(&self, id: u64, what: &str) -> Result<(), Failure> {
-        let uid = self.sessions.get(id).map(|session| session.peer().uid);
-        if uid.is_some_and(|uid| self.config.policy.access.operates(uid)) {
-            return Ok(());
-        }
-        let message = format!("only root and the sidecar's own user may {what}");
-        Err((Status::Unsupported, message))
-    }
-
-    /// Passes the request on; the answer comes through the handle.
-    fn read_again(&self, id: u64, seq: u64) -> Result<(), Failure> {
-        self.check_operator(id, "have the configuration read again: it holds for all sessions")?;
-        let peer = self.sessions.get(id).expect("an asking session lives").peer();
-        (self.reader()?.read)(ReloadAsk::new((id, seq), (peer.pid, peer.uid)));
-        Ok(())
-    }
-
-    /// Passes the request on; the answer comes through the handle.
-    fn change_members(
-        &self,
-        asker: (u64, u64),
-        store: String,
-        change: MemberChange,
-    ) -> Result<(), Failure> {
-        self.check_operator(asker.0, "change the members of a store: all sessions use it")?;
-        if !self.shutdown.is_serving() {
-            return Err(stopping());
-        }
-        let none = || (Status::Unsupported, "this sidecar has no members to change".into());
-        let hook = self.member_hook.as_ref().ok_or_else(none)?;
-        let peer = self.sessions.get(asker.0).expect("an asking session lives").peer();
-        (hook.0)(MemberAsk::new(asker, (peer.pid, peer.uid), (store, change)));
-        Ok(())
-    }
-
-    fn reader(&self) -> Result<&ConfigReader, Failure> {
-        let none = || (Status::Unsupported, "this sidecar has no configuration to read".into());
-        self.reader.as_ref().ok_or_else(none)
-    }
-
-    fn ask_store(
-        &mut self,
-        asker: (u64, Option<SessionSlot>),
-        seq: u64,
-        ask: ControlRequest,
-    ) -> Result<Option<Reply>, Failure> {
-        if !self.shutdown.is_serving() {
-            return Err(stopping());
-        }
-        let session = self.sessions.get(asker.0).expect("an asking session lives");
-        let (peer, policy) = (session.peer(), &self.config.policy);
-        let rights = |volume| Rights::new(peer, &policy.access, policy.tenants_of(volume));
-        let asker = (session, asker.1);
-        let replies = self.stores.ask(asker, seq, ask, rights, &mut self.pollers)?;
-        replies.into_iter().for_each(|reply| self.reply(reply));
-        Ok(None)
-    }
-
-    /// The session's place in the pollers' tables; takes one on first use.
-    fn seat(&mut self, id: u64) -> Result<SessionSlot, Failure> {
-        if !self.shutdown.is_serving() {
-            return Err(stopping());
-        }
-        let counted = |slot| self.pollers.counted(slot);
-        self.sessions.seat(id, &self.config.policy, &self.watch, counted)
-    }
-
-    /// Starts the creation of granted memory. Takes the seat last, so that a refused request takes
-    /// none.
-    fn build(&mut self, id: u64, seq: u64, granted: Granted) -> Result<(), Failure> {
-        let slot = match self.seat(id) {
-            Ok(slot) => slot,
-            Err(failure) => {
-                self.regions.revoke(granted);
-                return Err(failure);
-            }
-        };
-        let session = self.sessions.get(id).expect("an asking session lives");
-        let gpu = granted.gpu().map(|at| self.workers.of_gpu(at));
-        self.regions.build((id, slot), seq, granted, gpu.unwrap_or(session.worker()));
-        Ok(())
-    }
-
     fn reply(&mut self, reply: Reply) {
         let id = reply.session();
         let sent = self.sessions.get(id).map_or(Ok(()), |session| session.send(&reply));
@@ -695,140 +413,6 @@ impl Server {
 
     fn reply_if(&mut self, reply: Option<Reply>) {
         reply.into_iter().for_each(|reply| self.reply(reply));
-    }
-
-    /// Reads what pollers and workers report. The bell is silenced first, so that what comes
-    /// meanwhile rings again.
-    fn read_notices(&mut self) {
-        drain_doorbell(self.to_control.as_fd());
-        while let Some(event) = self.workers.receive() {
-            match event {
-                WorkerEvent::Built(key, built) => {
-                    let has_ended = !self.sessions.lives(key.0);
-                    let reply = self.regions.built(key, built, has_ended, &mut self.pollers);
-                    self.reply_if(reply);
-                    self.reclaim(key.0);
-                }
-                WorkerEvent::Closed(key) => {
-                    let reply = self.regions.closed(key);
-                    self.reply_if(reply);
-                    self.reclaim(key.0);
-                }
-                WorkerEvent::Fetched(id, fetched) => self.fetched(id, fetched),
-            }
-        }
-        while let Some((poller, notice)) = self.pollers.receive() {
-            self.notice(poller, notice);
-        }
-        self.pollers.handles().iter().for_each(log_failures);
-        self.say_unregistered();
-        self.stores.hear_all_gone(self.pollers.handles());
-        self.stores.log_corrupt(self.pollers.handles());
-    }
-
-    /// Logs once that memory is not registered with the rings.
-    fn say_unregistered(&mut self) {
-        if self.unregistered.is_none() {
-            self.unregistered = report::unregistered(self.pollers.handles());
-            self.unregistered.iter().for_each(|why| tracing::warn!("{why}"));
-        }
-    }
-
-    /// The session in a slot, if it has not ended.
-    fn living(&self, slot: SessionSlot) -> Option<u64> {
-        self.sessions.at(slot).filter(|session| !session.is_reclaiming()).map(Session::id)
-    }
-
-    fn notice(&mut self, poller: usize, notice: Notice) {
-        match notice {
-            Notice::Store(_, call) => {
-                let replies = self.stores.called(poller, call, &mut self.pollers);
-                replies.into_iter().for_each(|reply| self.reply(reply));
-            }
-            Notice::LaneAdded(slot, queue) => {
-                let Some(id) = self.living(slot) else { return };
-                let reply = self.queues.lane_added(poller, (id, queue));
-                self.reply_if(reply);
-            }
-            Notice::LaneClosed(slot, seat) => self.lane_closed(poller, slot, seat),
-            Notice::Attached(slot, region, outcome) => {
-                let Some(id) = self.living(slot) else { return };
-                let outcome = outcome.map_err(|error| attach_failure(&error));
-                let pollers = &mut self.pollers;
-                match self.regions.attached(poller, (id, region), outcome, pollers) {
-                    Ok(reply) => self.reply_if(reply),
-                    Err(what) => {
-                        let reason =
-                            format!("poller {poller} turns again after it was stalled, and {what}");
-                        self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive));
-                    }
-                }
-            }
-            Notice::Detached(slot, region) => {
-                let Some(id) = self.living(slot) else { return };
-                let reply = self.regions.detached(poller, (id, region));
-                self.reply_if(reply);
-            }
-            Notice::SessionClosed(slot) => {
-                let Some(id) = self.sessions.at(slot).map(Session::id) else { return };
-                self.sessions.closed_in(id, poller);
-                self.reclaim(id);
-            }
-            Notice::LaneFault(slot, queue, fault) => {
-                let Some(id) = self.sessions.at(slot).map(Session::id) else { return };
-                let reason = format!("the indices of queue {queue} are impossible: {fault}");
-                self.end(id, EndReason::Violation(reason));
-            }
-            Notice::Replaced(device, _closed_here, outcome) => {
-                let name = &self.pollers.handles()[poller].devices[device].1.name;
-                match outcome {
-                    Ok(()) => {
-                        tracing::warn!("{name} is back and served again");
-                        self.stores.replaced(poller, device, &mut self.pollers);
-                    }
-                    Err(error) => tracing::warn!("{name} is not served again yet: {error}"),
-                }
-            }
-            Notice::Released(device, _closed_here, outcome) => {
-                let name = &self.pollers.handles()[poller].devices[device].1.name;
-                match outcome {
-                    Ok(()) => tracing::info!("{name} is retired, and closed"),
-                    Err(error) => tracing::debug!("{name} is not closed yet: {error}"),
-                }
-            }
-            Notice::Traced(tracer) => self.trace.returned(poller, &tracer),
-            Notice::DearBell(slot) => self.expensive_bell(slot),
-            Notice::Drained => self.shutdown.drained(poller),
-        }
-    }
-
-    /// A poller gave a lane back.
-    fn lane_closed(&mut self, poller: usize, slot: SessionSlot, seat: Box<LaneSeat>) {
-        let queue = seat.queue;
-        let session = self.sessions.at(slot);
-        let worker = session.map_or(self.workers.unattached(), Session::worker);
-        drop(Kept::new(seat, worker));
-        let Some(id) = self.living(slot) else { return };
-        match self.queues.lane_closed(poller, (id, queue)) {
-            Ok(reply) => self.reply_if(reply),
-            Err(reason) => self.end(id, EndReason::Dismissed(reason, Hardware::MayBeActive)),
-        }
-    }
-
-    /// A poller gave a session's bells to the ringer.
-    fn expensive_bell(&mut self, slot: SessionSlot) {
-        let Some(session) = self.sessions.at(slot) else { return };
-        let (pid, uid) = (session.peer().pid, session.peer().uid);
-        tracing::warn!(
-            session = session.id(),
-            pid,
-            uid,
-            name = session.name(),
-            "too much watches this client's bells, and to wake it takes a poller too long: another \
-             thread does that for the next {} minutes, later than a poller would",
-            REMEMBERED.as_secs() / 60
-        );
-        self.wakers.remember(uid);
     }
 
     /// Answers whatever only stalled pollers keep from being answered.
@@ -881,78 +465,6 @@ impl Server {
         self.wakers.forget(id);
         self.sessions.remove(id);
     }
-
-    /// How everything is now.
-    #[must_use]
-    pub fn report(&self) -> StatusReport {
-        let handles = self.pollers.handles();
-        let lanes = self.queues.total();
-        let poller = |(at, handle)| report::poller(handle, (at, lanes), &self.busy, &self.watch);
-        let sessions = self.sessions.iter().filter(|session| !session.is_greeting());
-        let gpus = self.config.gpus.iter().enumerate();
-        let limit_bytes = self.config.policy.limits.arena_bytes_total;
-        let mut report = StatusReport {
-            sidecar: self.report_sidecar(),
-            paths: Vec::new(),
-            target: None,
-            sandbox: SandboxReport::default(),
-            config: ConfigReport::default(),
-            endpoint_problem: None,
-            pollers: handles.iter().enumerate().map(poller).collect(),
-            devices: report::devices(handles),
-            volumes: self.volumes.iter().map(report::volume).collect(),
-            shards: self.stores.report(handles),
-            gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
-            calls: self.latencies.report(),
-            sessions: sessions.map(|session| self.report_session(session)).collect(),
-            regions: report::regions(&self.sessions, &self.regions, limit_bytes),
-            notes: self.notes().collect(),
-            troubles: Vec::new(),
-        };
-        self.recent.add_to(&mut report.devices);
-        (self.report_hook.0)(&mut report);
-        report.troubles = troubles(&report);
-        report
-    }
-
-    fn notes(&self) -> impl Iterator<Item = String> {
-        let configured = self.config.notes.iter().cloned();
-        let unregistered = report::unregistered(self.pollers.handles());
-        configured.chain(self.regions.notes()).chain(unregistered)
-    }
-
-    fn report_sidecar(&self) -> SidecarReport {
-        let limits = &self.config.policy.limits;
-        SidecarReport {
-            pid: std::process::id(),
-            epoch: self.config.identity.epoch.0,
-            version: self.config.identity.version.clone(),
-            uptime_s: self.started.elapsed().as_secs(),
-            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            started_unix_s: self.started_unix_s,
-            socket: self.config.socket.display().to_string(),
-            state: self.shutdown.shown(),
-            counters: SidecarCounters {
-                refused: Some(self.sessions.refused()),
-                closing: Some(self.workers.waiting() as u64),
-                // The log belongs to the process: the count is added where the report is shown.
-                log_lines_lost: None,
-            },
-            sessions_max: narrow(limits.sessions),
-            sessions_per_uid: narrow(limits.sessions_per_uid),
-        }
-    }
-
-    fn report_session(&self, session: &Session) -> SessionReport {
-        let counted = session.slot().map(|slot| self.pollers.counted(slot)).unwrap_or_default();
-        let waits = self.watch.words(session.waits_for());
-        let woken_by = match self.wakers.woken_by(session.id()) {
-            WokenBy::Ringer => ClientWaker::Ringer,
-            WokenBy::Poller => ClientWaker::Poller,
-        };
-        let report = session.report(self.holdings(session.id()), counted, &waits, woken_by);
-        SessionReport { latencies: self.latencies.of(session.id()), ..report }
-    }
 }
 
 impl Drop for Server {
@@ -963,11 +475,6 @@ impl Drop for Server {
             drop(Kept::new(Channel::from_fd(fd), self.workers.unattached()));
         }
     }
-}
-
-/// Why nothing new is begun.
-fn stopping() -> Failure {
-    (Status::Draining, "the sidecar is stopping; attach again when it is back".into())
 }
 
 fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerError> {
@@ -983,22 +490,4 @@ fn check(pollers: &[PollerHandle], volumes: &[VolumeInfo]) -> Result<(), ServerE
         }
     }
     Ok(())
-}
-
-/// The failure of a request whose memory a device does not take. The limit of pinned memory is the
-/// user's, and no fault of the device.
-fn attach_failure(error: &DeviceError) -> Failure {
-    let status = match error {
-        DeviceError::Register { errno: Errno::NOMEM, .. } => Status::Quota,
-        _ => Status::IoError,
-    };
-    (status, error.to_string())
-}
-
-/// Logs what a poller's devices failed.
-fn log_failures(poller: &PollerHandle) {
-    while let Some(DeviceFailure { device, failure, errors }) = poller.mailbox.next_failure() {
-        let name = poller.devices.get(device).map_or("unknown", |(_, device)| device.name.as_str());
-        tracing::error!(device = name, errors, "{failure}");
-    }
 }

@@ -6,6 +6,8 @@
 //! its time and the store's are added. With a file (which is made, sparse, and removed), they are
 //! read from it past the page cache, one read after another. Blocks themselves are never written.
 
+mod filled;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,10 +15,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Key, MemberTask, Members,
-    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
-    TaskMemory, Times, Verb,
+    Begun, Discard, Extent, Get, Got, MemberTask, Now, Outcome, Phase, Pool, SpaceId, Start,
+    Status, Store, StoreConfig, TaskMemory, Times, Verb,
 };
+
+use crate::filled::key;
 
 const PAGE: usize = 4096;
 const LATENCY: Duration = Duration::from_micros(100);
@@ -120,9 +123,7 @@ struct Life {
 
 impl Life {
     fn new(config: &StoreConfig, medium: Medium, start: Start) -> Self {
-        let mut store = Store::new(config).expect("sizes that fit");
-        let now = Now { ns: 1, unix: 1 };
-        store.start(start, now);
+        let (store, now) = filled::started(config, start);
         Self { store, medium, now, stepped: Duration::ZERO, drive: Duration::ZERO }
     }
 
@@ -155,21 +156,7 @@ impl Life {
     }
 
     fn put(&mut self, space: SpaceId, number: u64, length: u32) {
-        let put = Put {
-            user: number,
-            owner: 0,
-            space,
-            key: key(number),
-            length,
-            at: 0,
-            bytes: length,
-            check: number,
-            chain: Chain::Extends,
-            depth: 0,
-            hint: Hint::default(),
-            durability: Durability::Soon,
-            metadata: &[],
-        };
+        let put = filled::put(space, number, length);
         while let Begun::Done(answer) = self.store.put(&put, self.now) {
             assert!(matches!(answer.status, Status::Declined(_)), "{answer:?}");
             self.turn();
@@ -185,11 +172,6 @@ impl Life {
             self.store.read_ended(reading.id, Outcome::Done);
         }
     }
-}
-
-fn key(number: u64) -> Key {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Key::of(mixed ^ 5, mixed.rotate_left(31) ^ number)
 }
 
 /// The configuration that `kvrail serve` gives a member of this size.
@@ -247,31 +229,16 @@ fn main() {
     let length: u32 = words.next().map_or(1 << 20, |word| word.parse().expect("bytes of a block"));
     let file = words.next().map(PathBuf::from);
     let config = config(gigabytes * 1_000_000_000 / 4096 * 4096, length);
-    let identity = StoreIdentity {
-        volume: 1,
-        instance: 2,
-        seed: 3 << 70 | 9,
-        member: 0,
-        members: Members::first(1),
-        generation: 1,
-    };
     let medium = Medium::new(&config, file.as_ref());
-    let mut life = Life::new(&config, medium, Start::Create(identity));
+    let mut life = Life::new(&config, medium, filled::create());
     println!("{}", life.store.sizing());
     let blocks = life.store.sizing().blocks;
     fill(&mut life, blocks, length);
     let there = life.store.entries();
-    let expect = Expect {
-        volume: 1,
-        member: 0,
-        generation: 1,
-        next_generation: 1,
-        members: Members::first(1),
-    };
     let mut medium = Some(life.medium);
     for round in 1..=5 {
         let pages = medium.take().expect("the medium");
-        let mut life = Life::new(&config, pages, Start::Open(expect));
+        let mut life = Life::new(&config, pages, filled::open());
         let serving = life.run_to(|store| store.phase() != Phase::Starting);
         let complete = life.run_to(|store| store.phase() == Phase::Serving);
         let (stepped, found) = (life.stepped, life.store.entries());

@@ -2,13 +2,16 @@
 //!
 //! `cargo run --release -p kvrail-store --example speed [MILLIONS OF BLOCKS]`
 
+mod filled;
+
 use std::time::{Duration, Instant};
 
 use kvrail_store::{
-    Begun, Budget, Chain, Discard, Durability, Expect, Extent, Get, Got, Hint, Hold, Key, Members,
-    Now, Outcome, Phase, Pool, Put, SpaceId, Start, Status, Store, StoreConfig, StoreIdentity,
-    TaskMemory, Times, Verb,
+    Begun, Budget, Discard, Extent, Get, Got, Hold, Now, Outcome, Phase, Pool, SpaceId, Start,
+    Status, Store, StoreConfig, TaskMemory, Times, Verb,
 };
+
+use crate::filled::key;
 
 /// Operations given before tasks are drained.
 const BATCH: u64 = 32;
@@ -62,9 +65,7 @@ struct Bench {
 
 impl Bench {
     fn new(config: &StoreConfig, medium: SummaryMedium, start: Start) -> Self {
-        let mut store = Store::new(config).expect("sizes that fit");
-        let now = Now { ns: 1, unix: 1 };
-        store.start(start, now);
+        let (store, now) = filled::started(config, start);
         Self { store, medium, now, stepped: Duration::ZERO }
     }
 
@@ -96,31 +97,12 @@ impl Bench {
     }
 
     fn put(&mut self, space: SpaceId, number: u64) {
-        let put = Put {
-            user: number,
-            owner: 0,
-            space,
-            key: key(number),
-            length: BLOCK,
-            at: 0,
-            bytes: BLOCK,
-            check: number,
-            chain: Chain::Extends,
-            depth: 0,
-            hint: Hint::default(),
-            durability: Durability::Soon,
-            metadata: &[],
-        };
+        let put = filled::put(space, number, BLOCK);
         while let Begun::Done(answer) = self.store.put(&put, self.now) {
             assert!(matches!(answer.status, Status::Declined(_)), "{answer:?}");
             self.turn(256);
         }
     }
-}
-
-fn key(number: u64) -> Key {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Key::of(mixed ^ 5, mixed.rotate_left(31) ^ number)
 }
 
 fn report(what: &str, count: u64, time: Duration) {
@@ -131,19 +113,11 @@ fn main() {
     let millions: u64 = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(4);
     let blocks = millions * 1_000_000;
     let config = config(blocks);
-    let identity = StoreIdentity {
-        volume: 1,
-        instance: 2,
-        seed: 3 << 70 | 9,
-        member: 0,
-        members: Members::first(1),
-        generation: 1,
-    };
     let buffers = (0..config.buffers).map(|_| vec![0; config.buffer_bytes as usize]);
     let images = (0..config.images).map(|_| vec![0; 8192]);
     let buffers = buffers.chain(images).collect();
     let medium = SummaryMedium { pages: std::collections::HashMap::new(), buffers };
-    let mut bench = Bench::new(&config, medium, Start::Create(identity));
+    let mut bench = Bench::new(&config, medium, filled::create());
     println!("{}", bench.store.sizing());
     while bench.store.phase() != Phase::Serving {
         bench.turn(4096);
@@ -165,17 +139,10 @@ fn main() {
 
 /// Starts the store that is there several times; the median counts.
 fn recoveries(medium: SummaryMedium, config: &StoreConfig, puts: u64) {
-    let expect = Expect {
-        volume: 1,
-        member: 0,
-        generation: 1,
-        next_generation: 1,
-        members: Members::first(1),
-    };
     let mut times = Vec::new();
     let mut medium = Some(medium);
     for _ in 0..5 {
-        let mut bench = Bench::new(config, medium.take().expect("the medium"), Start::Open(expect));
+        let mut bench = Bench::new(config, medium.take().expect("the medium"), filled::open());
         while bench.store.phase() == Phase::Starting {
             bench.turn(4096);
         }

@@ -256,6 +256,24 @@ impl Submitted {
     }
 }
 
+/// The queue and the array of a call that fetches completions; `count` becomes 0.
+///
+/// # Safety
+/// As for `hold`, `Array::new` and `store`.
+unsafe fn fetch<'a>(
+    queue: *const Queue,
+    completions: *mut Completion,
+    capacity: usize,
+    count: *mut usize,
+) -> Result<(MutexGuard<'a, Held>, Array<Completion>), Failure> {
+    // SAFETY: the caller's promise, here and below.
+    unsafe { store(count, 0, "count") }?;
+    // SAFETY: as above.
+    let (_, held) = unsafe { hold(queue) }?;
+    // SAFETY: as above.
+    Ok((held, unsafe { Array::new(completions, capacity) }?))
+}
+
 /// Fetches completions, without waiting: up to `capacity`; `count` becomes their number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_poll(
@@ -265,12 +283,8 @@ pub unsafe extern "C" fn kvrail_poll(
     count: *mut usize,
 ) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable.
-        unsafe { store(count, 0, "count") }?;
-        // SAFETY: the caller's handle.
-        let (_, mut held) = unsafe { hold(queue) }?;
-        // SAFETY: the caller's array.
-        let completions = unsafe { Array::new(completions, capacity) }?;
+        // SAFETY: the caller's handle, array and variable.
+        let (mut held, completions) = unsafe { fetch(queue, completions, capacity, count) }?;
         let Held { queue, done, next, .. } = &mut *held;
         // No more blocks are verified than there are places for.
         while queue.poll_some(done) > 0 && done.len() - *next < completions.count() {}
@@ -293,12 +307,8 @@ pub unsafe extern "C" fn kvrail_wait(
     count: *mut usize,
 ) -> i32 {
     call(|| {
-        // SAFETY: the caller's variable.
-        unsafe { store(count, 0, "count") }?;
-        // SAFETY: the caller's handle.
-        let (_, mut held) = unsafe { hold(queue) }?;
-        // SAFETY: the caller's array.
-        let completions = unsafe { Array::new(completions, capacity) }?;
+        // SAFETY: the caller's handle, array and variable.
+        let (mut held, completions) = unsafe { fetch(queue, completions, capacity, count) }?;
         let least = least.min(capacity);
         let wanted = least.saturating_sub(held.waiting());
         if wanted > 0 {

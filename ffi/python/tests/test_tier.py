@@ -345,43 +345,44 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     tie.close()
 
 
-def test_no_request_waits_while_a_session_is_made_again(host, rows, monkeypatch):
+@pytest.fixture
+def cut(host, monkeypatch) -> Link:
+    """A link whose sidecar was started again, and answers nothing until it is thawed."""
     monkeypatch.setattr(_tier, "RETRY_S", 0.0)
-    tie, keys = link(host), blocks(rows, range(4)).keys
+    tie = link(host)
     host.kill()
     host.start()
     host.freeze()
+    return tie
+
+
+def test_no_request_waits_while_a_session_is_made_again(host, rows, cut):
+    keys = blocks(rows, range(4)).keys
     try:
         begun = time.monotonic()
         for _ in range(100):
-            assert list(tie.lookup(keys)) == [False] * 4
+            assert list(cut.lookup(keys)) == [False] * 4
             time.sleep(0.002)
         assert time.monotonic() - begun < 2
     finally:
         host.thaw()
-    until("it is attached again", lambda: tie.status()["is_healthy"])
-    tie.close()
+    until("it is attached again", lambda: cut.status()["is_healthy"])
+    cut.close()
 
 
-def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, monkeypatch):
-    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
-    tie, keys = link(host), blocks(rows, range(4)).keys
-    host.kill()
-    host.start()
-    host.freeze()
-    until("a thread attaches", lambda: not any(tie.lookup(keys)) and tie._attaching)
+def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, cut, monkeypatch):
+    keys = blocks(rows, range(4)).keys
+    until("a thread attaches", lambda: not any(cut.lookup(keys)) and cut._attaching)
     monkeypatch.setattr(_tier, "CLOSE_S", 0.1)
-    tie.close()
+    cut.close()
     host.thaw()
-    until("it has ended", lambda: tie._attaching is None)
-    assert tie.session is None and tie._attaching is None
+    until("it has ended", lambda: cut._attaching is None)
+    assert cut.session is None and cut._attaching is None
 
 
-def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, monkeypatch, caplog):
-    monkeypatch.setattr(_tier, "RETRY_S", 0.0)
-    tie, keys = link(host), blocks(rows, range(4)).keys
-    host.kill()
-    host.start()
+def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, cut, monkeypatch, caplog):
+    keys = blocks(rows, range(4)).keys
+    host.thaw()
 
     def none(thread):
         raise RuntimeError("can't start new thread")
@@ -389,10 +390,10 @@ def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(_tier.threading.Thread, "start", none)
         for _ in range(10):
-            assert list(tie.lookup(keys)) == [False] * 4
+            assert list(cut.lookup(keys)) == [False] * 4
         assert "can't start new thread" in caplog.text
-    until("it is attached again", lambda: tie.status()["is_healthy"])
-    tie.close()
+    until("it is attached again", lambda: cut.status()["is_healthy"])
+    cut.close()
 
 
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):

@@ -3,11 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
+use kvrail_client::Client;
 use kvrail_tests::{GpuPlan, Plan, Tally};
 
 use super::binary::{actor_program, without_configuration};
-use super::{Place, Sidecar};
+use super::{Place, Sidecar, eventually};
 use crate::rig::place::VOLUME;
 
 /// A process of the helper program; killed when it is dropped.
@@ -132,6 +134,21 @@ impl Worker {
     pub(crate) fn kill(self) {
         self.actor.kill();
     }
+}
+
+/// Kills them at any moment from their start on, and waits until their requests are finished:
+/// nobody else may write their blocks before.
+pub(crate) fn kill_at_random(mut victims: [Actor; 2], dice: &mut fastrand::Rng, watcher: &Client) {
+    if dice.bool() {
+        assert!(victims[0].wait_until_running(), "a victim ended by itself");
+    }
+    std::thread::sleep(Duration::from_millis(dice.u64(..300)));
+    let pids = victims.each_ref().map(Actor::pid);
+    victims.into_iter().for_each(Actor::kill);
+    eventually("the dead are reclaimed", || {
+        let report = watcher.status().expect("the sidecar answers");
+        !report.sessions.iter().any(|session| pids.contains(&session.pid))
+    });
 }
 
 /// An attack of this duration.

@@ -8,7 +8,7 @@ mod open;
 mod place;
 mod sidecar;
 
-pub(crate) use actor::{Actor, Worker, hostile, hostile_with, under};
+pub(crate) use actor::{Actor, Worker, hostile, hostile_with, kill_at_random, under};
 pub(crate) use binary::{
     Outcome, actor_program, kvrail, kvrail_program, run, without_configuration,
 };

@@ -6,6 +6,8 @@ mod hints;
 mod moves_on;
 mod odd;
 mod prefix;
+#[path = "../../../../engine/store/tests/sim/seeds.rs"]
+mod seeds;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,20 +15,7 @@ use kvrail_replay::{
     CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, Run, Trace, replay,
 };
 
-/// Runs a scenario for one seed after another.
-fn each_seed(name: &str, cases: u64, scenario: impl Fn(u64)) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let first: u64 = number("KVRAIL_STORE_SEED").unwrap_or(1);
-    let cases: u64 = number("KVRAIL_STORE_CASES").unwrap_or(cases);
-    println!("{name}: seeds {first} to {}", first + cases - 1);
-    for seed in first..first + cases {
-        let run = std::panic::AssertUnwindSafe(|| scenario(seed));
-        if let Err(why) = std::panic::catch_unwind(run) {
-            eprintln!("{name}: failed with KVRAIL_STORE_SEED={seed} KVRAIL_STORE_CASES=1");
-            std::panic::resume_unwind(why);
-        }
-    }
-}
+use crate::seeds::each_seed;
 
 fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes(), "generated".as_ref(), &mut |_| {}).unwrap()

@@ -33,6 +33,12 @@ pub enum HostPurpose {
     Bench,
 }
 
+impl HostPurpose {
+    /// Every purpose.
+    pub const ALL: [Self; 6] =
+        [Self::Serve, Self::Store, Self::Target, Self::Host, Self::Gpu, Self::Bench];
+}
+
 /// Results of tries; none where it was not tried (a root that is not this host).
 #[derive(Clone, Debug, Default)]
 pub struct Live {

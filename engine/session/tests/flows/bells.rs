@@ -76,18 +76,6 @@ fn volume_of(client: &Client) -> Volume {
     client.volume("kv").unwrap()
 }
 
-/// A queue as it is offered: its number, its memory, and how much that is.
-fn offered(rude: &mut Rude) -> (u32, OwnedFd, u64) {
-    rude.send(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
-    let (message, fds) = rude.hear().unwrap();
-    let SidecarMessage::Reply { answer: ControlReply::Queue { queue, segment_bytes }, .. } =
-        message
-    else {
-        panic!("{message:?}");
-    };
-    (queue, fds.into_iter().next().unwrap(), segment_bytes)
-}
-
 fn punch(memory: &OwnedFd, bytes: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(memory.as_fd(), flags, 0, bytes)
@@ -105,7 +93,7 @@ fn answer(message: SidecarMessage) -> ControlReply {
 fn nobody_can_punch_holes_into_lanes_that_are_served() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    let (queue, memory, bytes) = offered(&mut rude);
+    let (queue, memory, bytes) = rude.offered_queue();
     let copy = || memory.try_clone().unwrap();
     let mapping = Region::import_with(copy(), bytes, Sealing::Size).unwrap();
     punch(&memory, bytes).expect("no poller serves it yet");
@@ -128,14 +116,14 @@ fn nobody_can_punch_holes_into_lanes_that_are_served() {
 fn a_queue_that_is_never_mapped_is_closed_and_given_back() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    let (queue, _memory, _) = offered(&mut rude);
+    let (queue, _memory, _) = rude.offered_queue();
     assert_eq!(
         answer(rude.ask(ControlRequest::CloseQueue { queue }, &[])),
         ControlReply::QueueClosed { queue }
     );
     let late = answer(rude.ask(ControlRequest::QueueMapped { queue }, &[]));
     assert!(matches!(late, ControlReply::Error { status: Status::Invalid, .. }), "{late:?}");
-    let (_queue, memory, _) = offered(&mut rude);
+    let (_queue, memory, _) = rude.offered_queue();
     drop((rude, memory));
     still_serves(&sidecar);
 }

@@ -75,6 +75,19 @@ impl Rude {
         }
     }
 
+    /// A queue as it is offered: its number, its memory, and the bytes of that.
+    pub(crate) fn offered_queue(&mut self) -> (u32, OwnedFd, u64) {
+        self.send(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
+        let (message, fds) = self.hear().unwrap();
+        let SidecarMessage::Reply { answer: ControlReply::Queue { queue, segment_bytes }, .. } =
+            message
+        else {
+            panic!("{message:?}");
+        };
+        assert_eq!(fds.len(), 4, "segment, bell, two doorbells");
+        (queue, fds.into_iter().next().unwrap(), segment_bytes)
+    }
+
     /// The sidecar sends a closing message with this reason, and closes.
     pub(crate) fn hear_closing(&self) -> String {
         loop {
@@ -412,15 +425,7 @@ fn asks_that_make_no_sense_get_an_error_and_the_session_goes_on() {
 fn an_impossible_lap_ends_that_session_with_the_reason() {
     let sidecar = Sidecar::start();
     let mut rude = Rude::attach(&sidecar);
-    rude.send(ControlRequest::OpenQueue { depth: 8, tails: None }, &[]).unwrap();
-    let (message, fds) = rude.hear().unwrap();
-    let SidecarMessage::Reply { answer: ControlReply::Queue { queue, segment_bytes }, .. } =
-        message
-    else {
-        panic!("{message:?}");
-    };
-    assert_eq!(fds.len(), 4, "segment, bell, two doorbells");
-    let segment = fds.into_iter().next().unwrap();
+    let (queue, segment, segment_bytes) = rude.offered_queue();
     let segment = Arc::new(Region::import_with(segment, segment_bytes, Sealing::Size).unwrap());
     rude.ask(ControlRequest::QueueMapped { queue }, &[]);
     store(segment.as_ref(), 4096 + 384 + 11, &[77]); // the lap of the first request of lane 0

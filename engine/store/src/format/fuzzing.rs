@@ -4,13 +4,13 @@
 //! that they name, so that fuzzing reaches the code behind those checks.
 
 use super::seal::seal;
+use super::superblock::sample;
 use super::{
-    Head, PAGE_BYTES, Page, PageHeader, PoolNames, Record, RecordKind, SPACE_BYTES, SpaceImage,
-    SpaceState, Super,
+    Head, PAGE_BYTES, Page, PageHeader, Record, RecordKind, SPACE_BYTES, SpaceImage, SpaceState,
+    Super,
 };
 use crate::key::Key;
 use crate::ledger::Ledger;
-use crate::members::Members;
 
 /// Both copies of a superblock: what decodes encodes to the same bytes.
 ///
@@ -83,7 +83,7 @@ pub fn space(bytes: &[u8]) {
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut made = [[0; PAGE_BYTES]; 3];
-    let mut told = member();
+    let mut told = sample();
     told.encode(0, &mut made[0]);
     told.pools[1][..4].copy_from_slice(b"team");
     told.encode(1, &mut made[1]);
@@ -115,33 +115,6 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("store_page", page.encode(&header, 5).to_vec()),
         ("store_space", space.to_vec()),
     ]
-}
-
-fn member() -> Super {
-    Super {
-        volume: 1,
-        instance: 2,
-        member: 3,
-        members: 4,
-        logical_block: 512,
-        area_bytes: 1 << 30,
-        segment_bytes: 1 << 24,
-        data_at: 1 << 20,
-        segments: 63,
-        spaces: 16,
-        seed: 5,
-        serial: 6,
-        generation: 7,
-        epoch: 8,
-        uid_mark: 9,
-        created: 10,
-        served: Members::first(4),
-        left: [0; 64],
-        outdated: [0; 64],
-        begun: 0,
-        all_begun: 0,
-        pools: PoolNames::default(),
-    }
 }
 
 fn records(page: &Page) -> Vec<(Record, Vec<u8>)> {

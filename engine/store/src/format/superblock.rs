@@ -285,36 +285,38 @@ impl SuperLayout {
     }
 }
 
+/// A superblock for tests and for the corpus of the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub(super) fn sample() -> Super {
+    Super {
+        volume: 1,
+        instance: 2,
+        member: 3,
+        members: 4,
+        logical_block: 512,
+        area_bytes: 1 << 30,
+        segment_bytes: 1 << 24,
+        data_at: 1 << 20,
+        segments: 63,
+        spaces: 16,
+        seed: 5,
+        serial: 6,
+        generation: 7,
+        epoch: 8,
+        uid_mark: 9,
+        created: 10,
+        served: Members::first(4),
+        left: [0; 64],
+        outdated: [0; 64],
+        pools: PoolNames::default(),
+        begun: 0,
+        all_begun: 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Members, PAGE_BYTES, PoolNames, Super, SuperError, seal};
-
-    fn sample() -> Super {
-        Super {
-            volume: 1,
-            instance: 2,
-            member: 3,
-            members: 4,
-            logical_block: 512,
-            area_bytes: 1 << 30,
-            segment_bytes: 1 << 24,
-            data_at: 1 << 20,
-            segments: 63,
-            spaces: 16,
-            seed: 5,
-            serial: 6,
-            generation: 7,
-            epoch: 8,
-            uid_mark: 9,
-            created: 10,
-            served: Members::first(4),
-            left: [0; 64],
-            outdated: [0; 64],
-            pools: PoolNames::default(),
-            begun: 0,
-            all_begun: 0,
-        }
-    }
+    use super::{PAGE_BYTES, Super, SuperError, sample, seal};
 
     fn copies() -> [[u8; PAGE_BYTES]; 2] {
         let mut copies = [[0; PAGE_BYTES]; 2];

@@ -32,3 +32,18 @@ def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
     host.start()
     yield host
     host.kill()
+
+
+@pytest.fixture(scope="module")
+def lasting_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A store that all tests of a module share, with room for what they put."""
+    host = Host(tmp_path_factory.mktemp("host"), "1GiB")
+    host.start()
+    yield host
+    host.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model, which tests of one module write again."""
+    return tmp_path_factory.mktemp("model")

@@ -18,6 +18,7 @@ nixl = pytest.importorskip(f"{WHEEL}._api", reason="NIXL is not installed")
 bindings = importlib.import_module(f"{WHEEL}._bindings")
 
 import numpy as np  # noqa: E402
+from host import Host  # noqa: E402
 
 SIZE = 64 << 10
 PLUGINS = Path(os.environ.get("NIXL_PLUGIN_DIR", ""))
@@ -93,6 +94,18 @@ class Agent:
         self.bytes[self.half :] = 0
         at = [self.half + i * size for i in range(len(keys))]
         return self.move("READ", at, objects(keys, size))
+
+    def begin_both(self, host: Host, keys: list[str], other: list[str]) -> list[Any]:
+        """Puts `keys`, stops the sidecar, and posts a write of `other` and a read of `keys`."""
+        assert self.write(keys) == "DONE"
+        host.write_records()
+        host.freeze()
+        at = [i * SIZE for i in range(len(keys))]
+        behind = [self.half + it for it in at]
+        return [
+            self.begin("WRITE", at, objects(other, SIZE), "OBJ"),
+            self.begin("READ", behind, objects(keys, SIZE), "OBJ"),
+        ]
 
     def same(self, total: int) -> bool:
         return bool((self.bytes[:total] == self.bytes[self.half : self.half + total]).all())

@@ -1,7 +1,6 @@
 """A change of the bytes of objects is another name, as far as LMCache passes it: its own layouts
 and metadata, over a store."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,14 +41,6 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Changes of bytes, certain or possible. All objects have the same length."""
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory) -> Iterator[Host]:
-    host = Host(tmp_path_factory.mktemp("identity"), "1GiB")
-    host.start()
-    yield host
-    host.kill()
-
-
 class Server:
     """An adapter, and one object of it."""
 
@@ -73,9 +64,9 @@ class Server:
 
 
 @pytest.fixture(scope="module", params=[None, "team"])
-def stored(request, host) -> dict[str, Any]:
+def stored(request, lasting_host) -> dict[str, Any]:
     """A namespace with or without a name of the user's, with an object of one server."""
-    server = Server(host, parameters={"namespace": request.param})
+    server = Server(lasting_host, parameters={"namespace": request.param})
     server.store()
     assert server.found() == [True, True]
     server.close()
@@ -83,17 +74,17 @@ def stored(request, host) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", OTHERS.values(), ids=OTHERS)
-def test_another_object_is_not_there(host, stored, row):
-    server = Server(host, **row | {"parameters": row.get("parameters", {}) | stored})
+def test_another_object_is_not_there(lasting_host, stored, row):
+    server = Server(lasting_host, **row | {"parameters": row.get("parameters", {}) | stored})
     assert server.found() == [False, False]
     server.close()
 
 
-def test_a_lookup_agrees_with_a_load(host):
+def test_a_lookup_agrees_with_a_load(lasting_host):
     """Also when the server has had objects of another form under the same key."""
-    server = Server(host, key={"chunk_hash": b"j" * 32})
+    server = Server(lasting_host, key={"chunk_hash": b"j" * 32})
     server.store()
-    other = Server(host, key={"chunk_hash": b"j" * 32}, **OTHERS["layers"])
+    other = Server(lasting_host, key={"chunk_hash": b"j" * 32}, **OTHERS["layers"])
     other._adapter.close()
     other._adapter = server._adapter
     assert other.found() == [False, False] and server.found() == [True, True]
@@ -101,7 +92,7 @@ def test_a_lookup_agrees_with_a_load(host):
 
 
 @pytest.mark.parametrize("parameters", [{}, {"depth": 8}])
-def test_what_changes_no_byte_finds_it(host, stored, parameters):
-    server = Server(host, parameters=parameters | stored)
+def test_what_changes_no_byte_finds_it(lasting_host, stored, parameters):
+    server = Server(lasting_host, parameters=parameters | stored)
     assert server.found() == [True, True]
     server.close()

@@ -204,13 +204,7 @@ def test_a_release_waits_for_what_is_in_flight(host, agent):
 def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     agent = Agent("KVRAIL", {"socket": str(host.socket)}, shared)
     keys, other = keys_of(16), keys_of(16, "other")
-    assert agent.write(keys) == "DONE"
-    host.write_records()
-    host.freeze()
-    flying = [
-        agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),
-        agent.begin("READ", [agent.half + i * SIZE for i in range(16)], objects(keys, SIZE), "OBJ"),
-    ]
+    flying = agent.begin_both(host, keys, other)
     assert [state for *_, state in flying] == ["PROC", "PROC"]
     host.kill()
     for begun in flying:

@@ -208,13 +208,7 @@ def test_a_release_waits_for_copies(host, gpu):
 def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, gpu):
     agent = Agent(gpu, "KVRAIL", {"socket": str(host.socket)})
     keys, other = keys_of(16), keys_of(16, "other")
-    assert agent.write(keys) == "DONE"
-    host.write_records()
-    host.freeze()
-    flying = [
-        agent.begin("WRITE", [i * SIZE for i in range(16)], objects(other, SIZE), "OBJ"),
-        agent.begin("READ", [HALF + i * SIZE for i in range(16)], objects(keys, SIZE), "OBJ"),
-    ]
+    flying = agent.begin_both(host, keys, other)
     host.kill()
     for begun in flying:
         assert agent.end(begun, 10) == "NIXL_ERR_BACKEND"

@@ -3,7 +3,6 @@ SGLang's own arguments, pools of the GPU (here on the CPU) and of the host, over
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,19 +135,6 @@ SAME: dict[str, dict[str, Any]] = {
 """Changes without another byte."""
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory) -> Iterator[Host]:
-    host = Host(tmp_path_factory.mktemp("identity"), "1GiB")
-    host.start()
-    yield host
-    host.kill()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("model")
-
-
 def put(engine: Engine) -> None:
     storage, pool = engine.storage()
     where = places(0, len(KEYS), pool.page_size)
@@ -166,48 +152,51 @@ def found(engine: Engine) -> int:
 
 
 @pytest.fixture(scope="module", params=[None, "team"])
-def stored(request, host, folder) -> dict[str, Any]:
+def stored(request, lasting_host, folder) -> dict[str, Any]:
     """A namespace with or without a name of the user's, with pages of one engine."""
     extra = {} if request.param is None else {"namespace": request.param}
-    put(Engine(folder, host, extra=extra))
+    put(Engine(folder, lasting_host, extra=extra))
     return extra
 
 
 @pytest.mark.parametrize("row", OTHERS.values(), ids=OTHERS)
-def test_another_configuration_finds_nothing(host, folder, stored, row):
-    assert found(Engine(folder, host, **row | {"extra": row.get("extra", {}) | stored})) == 0
+def test_another_configuration_finds_nothing(lasting_host, folder, stored, row):
+    engine = Engine(folder, lasting_host, **row | {"extra": row.get("extra", {}) | stored})
+    assert found(engine) == 0
 
 
 @pytest.mark.parametrize("row", SAME.values(), ids=SAME)
-def test_what_changes_no_byte_finds_all(host, folder, stored, row):
-    engine = Engine(folder, host, **row | {"extra": row.get("extra", {}) | stored})
+def test_what_changes_no_byte_finds_all(lasting_host, folder, stored, row):
+    engine = Engine(folder, lasting_host, **row | {"extra": row.get("extra", {}) | stored})
     assert found(engine) == len(KEYS)
 
 
-def test_no_two_of_them_share(host, folder):
+def test_no_two_of_them_share(lasting_host, folder):
     names = []
     for row in OTHERS.values():
-        storage, _ = Engine(folder, host, **row).storage()
+        storage, _ = Engine(folder, lasting_host, **row).storage()
         names.append((storage.status()["namespace"], *storage._pools["kv"].names(KEYS[:1])))
         storage.close()
     assert len(set(names)) == len(OTHERS)
 
 
-def test_eight_bit_floats_of_two_kinds_are_bytes_in_the_same_pool(host, folder):
-    one, other = Engine(folder, host, **E4M3), Engine(folder, host, **E5M2)
+def test_eight_bit_floats_of_two_kinds_are_bytes_in_the_same_pool(lasting_host, folder):
+    one, other = Engine(folder, lasting_host, **E4M3), Engine(folder, lasting_host, **E5M2)
     assert one.pages().dtype == other.pages().dtype == torch.uint8
     put(one)
     assert (found(one), found(other)) == (len(KEYS), 0)
 
 
-def test_eight_bit_floats_of_an_unnamed_kind_are_found_by_no_other_engine(host, folder, caplog):
+def test_eight_bit_floats_of_an_unnamed_kind_are_found_by_no_other_engine(
+    lasting_host, folder, caplog
+):
     named_dtype = {"extra": {"identity": {"kv_cache_dtype": "fp8_e4m3"}}}
-    engine = Engine(folder, host, arguments=None, pool=E4M3["pool"])
+    engine = Engine(folder, lasting_host, arguments=None, pool=E4M3["pool"])
     with caplog.at_level(logging.WARNING, "kvrail"):
         put(engine)
     assert 'add "identity": {"kv_cache_dtype": "..."}' in caplog.text
     assert found(engine) == 0
-    named = Engine(folder, host, arguments=None, pool=E4M3["pool"], **named_dtype)
+    named = Engine(folder, lasting_host, arguments=None, pool=E4M3["pool"], **named_dtype)
     put(named)
     assert found(named) == len(KEYS)
 

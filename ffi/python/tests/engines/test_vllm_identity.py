@@ -3,7 +3,7 @@ configuration objects, its connector and its managers, over a store."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -219,24 +219,11 @@ SAME: dict[str, dict[str, Any]] = {
 """Changes without another byte."""
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory) -> Iterator[Host]:
-    host = Host(tmp_path_factory.mktemp("identity"), "1GiB")
-    host.start()
-    yield host
-    host.kill()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("model")
-
-
 @pytest.fixture(scope="module", params=[None, "team"])
-def stored(request, host, folder) -> dict[str, Any]:
+def stored(request, lasting_host, folder) -> dict[str, Any]:
     """A namespace with or without a name of the user's, with chunks of one engine."""
     tier = {} if request.param is None else {"namespace": request.param}
-    link, end = Engine(folder, host, tier=tier).link()
+    link, end = Engine(folder, lasting_host, tier=tier).link()
     assert link.session.space.put_many(KEYS, [b"bytes"] * len(KEYS)).all_ok
     end()
     return tier
@@ -251,19 +238,19 @@ def found(host: Host, folder: Path, stored: dict[str, Any], row: dict[str, Any])
 
 
 @pytest.mark.parametrize("row", OTHERS.values(), ids=OTHERS)
-def test_another_configuration_finds_nothing(host, folder, stored, row):
-    assert found(host, folder, stored, row) == [False] * len(KEYS)
+def test_another_configuration_finds_nothing(lasting_host, folder, stored, row):
+    assert found(lasting_host, folder, stored, row) == [False] * len(KEYS)
 
 
 @pytest.mark.parametrize("row", SAME.values(), ids=SAME)
-def test_what_changes_no_byte_finds_all(host, folder, stored, row):
-    assert found(host, folder, stored, row) == [True] * len(KEYS)
+def test_what_changes_no_byte_finds_all(lasting_host, folder, stored, row):
+    assert found(lasting_host, folder, stored, row) == [True] * len(KEYS)
 
 
-def test_no_two_of_them_share(host, folder):
+def test_no_two_of_them_share(lasting_host, folder):
     names = []
     for row in OTHERS.values():
-        link, end = Engine(folder, host, **row).link()
+        link, end = Engine(folder, lasting_host, **row).link()
         names.append(link.status()["namespace"])
         end()
     assert len(set(names)) == len(OTHERS)
@@ -305,13 +292,13 @@ def pages_of(made: VllmConfig, kv_cache: KVCacheConfig, rank: int) -> str:
 
 
 @pytest.mark.parametrize("pp", [1, 2])
-def test_scheduler_and_worker_of_the_spec_have_one_namespace(host, folder, pp):
+def test_scheduler_and_worker_of_the_spec_have_one_namespace(lasting_host, folder, pp):
     """The worker has loaded the model, which changes its configuration; it has each layer of a
     group where the scheduler has one, and of a pipeline its own stage."""
     extra = {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
-    extra |= {"socket": str(host.socket)}
+    extra |= {"socket": str(lasting_host.socket)}
     stages = sets("parallel_config", pipeline_parallel_size=pp, world_size=pp)
-    engine = Engine(folder, host, extra=extra, **stages)
+    engine = Engine(folder, lasting_host, extra=extra, **stages)
     scheduler, worker = engine.vllm(), engine.vllm()
     worker.model_config.hf_text_config.rope_parameters.update(partial_rotary_factor=0.5)
     names = ["layer.2", "layer.3"] if pp == 2 else ["layer.0", "layer.1"]
@@ -325,9 +312,9 @@ def test_scheduler_and_worker_of_the_spec_have_one_namespace(host, folder, pp):
     assert pages_of(other, kv_cache, rank) != pages_of(scheduler, kv_cache, rank)
 
 
-def test_without_kvrails_connector_the_missing_part_is_named(host, folder, caplog):
-    made = Engine(folder, host).vllm()
-    config = build_offloading_config(made, Engine(folder, host).kv_cache())
+def test_without_kvrails_connector_the_missing_part_is_named(lasting_host, folder, caplog):
+    made = Engine(folder, lasting_host).vllm()
+    config = build_offloading_config(made, Engine(folder, lasting_host).kv_cache())
     _identity.vllm_engine(config, {})
     assert "KvrailOffloadingConnector" in caplog.text
     caplog.clear()

@@ -2,14 +2,7 @@
 
 use crate::machine::HostPurpose;
 
-pub(super) const ALL: &[HostPurpose] = &[
-    HostPurpose::Serve,
-    HostPurpose::Store,
-    HostPurpose::Target,
-    HostPurpose::Host,
-    HostPurpose::Gpu,
-    HostPurpose::Bench,
-];
+pub(super) const ALL: &[HostPurpose] = &HostPurpose::ALL;
 pub(super) const RINGS: &[HostPurpose] =
     &[HostPurpose::Serve, HostPurpose::Store, HostPurpose::Gpu, HostPurpose::Bench];
 pub(super) const LOCAL: &[HostPurpose] = &[

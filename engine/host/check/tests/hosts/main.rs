@@ -20,15 +20,6 @@ fn works() -> Live {
     Live { io_uring: Some(Tried::Works("tried".into())), ..Live::default() }
 }
 
-const PURPOSES: [HostPurpose; 6] = [
-    HostPurpose::Serve,
-    HostPurpose::Store,
-    HostPurpose::Target,
-    HostPurpose::Host,
-    HostPurpose::Gpu,
-    HostPurpose::Bench,
-];
-
 fn find<'a>(report: &'a CheckReport, check: &str) -> Vec<&'a Finding> {
     report.findings.iter().filter(|finding| finding.check == check).collect()
 }
@@ -36,7 +27,7 @@ fn find<'a>(report: &'a CheckReport, check: &str) -> Vec<&'a Finding> {
 #[test]
 fn on_a_good_host_nothing_is_wrong_but_what_excludes_each_other() {
     let host = Host::good();
-    for purpose in PURPOSES {
+    for purpose in HostPurpose::ALL {
         let report = host.report(Some(purpose), works());
         let bad: Vec<&Finding> =
             report.findings.iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
@@ -106,7 +97,7 @@ fn without_a_use_only_what_the_sidecar_needs_fails() {
 #[test]
 fn an_empty_root_is_all_unseen_or_absent_and_never_a_panic() {
     let empty = tempfile::tempdir().unwrap();
-    for purpose in PURPOSES {
+    for purpose in HostPurpose::ALL {
         let root = Root::new(empty.path());
         let report = examine(&Machine::read(root, Some(purpose), Vec::new(), Live::default()));
         assert!(report.count(Unseen) > 1, "{purpose:?}");

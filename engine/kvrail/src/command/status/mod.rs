@@ -1,5 +1,7 @@
 //! `kvrail status`.
 
+mod cells;
+mod columns;
 mod text;
 
 use std::io::{IsTerminal, stdout};
@@ -11,12 +13,11 @@ use clap::Args;
 use kvrail_client::{AttachOptions, Client, ClientError};
 use kvrail_protocol::StatusReport;
 
+pub(crate) use cells::{bytes, client_pid, count, cpu, duration, short};
+pub(crate) use columns::{CALLS, Column, SHARDS, StatusDetail};
 #[cfg(test)]
 pub(crate) use text::tests::report;
-pub(crate) use text::{
-    CALLS, Column, SHARDS, StatusDetail, bytes, client_pid, count, cpu, doubts, duration, gpus,
-    missing, notes, reasons, rows, short, stalls, troubles,
-};
+pub(crate) use text::{doubts, gpus, missing, notes, reasons, rows, stalls, troubles};
 
 use super::silent::explain;
 use kvrail_cli::context::Context;

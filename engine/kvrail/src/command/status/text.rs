@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 
 use kvrail_counters::StoreCounters;
-use kvrail_protocol::{
-    CallLatencyReport, ClientWaker, DeviceReport, DeviceState, DriveHealth, GpuReport, GpuState,
-    PollerReport, SessionReport, ShardReport, StatusReport, VolumeReport,
+use kvrail_protocol::{DeviceReport, DeviceState, StatusReport};
+
+use super::cells::{count, share, short};
+use super::columns::{
+    CALLS, Column, DEVICES, DRIVES, DriveRow, GPUS, POLLERS, SESSIONS, SHARDS, StatusDetail,
+    VOLUMES,
 };
-
 use StatusDetail::{Screen, Verbose};
-
 use kvrail_cli::output::{human_bytes, table};
 
 /// Rows of a table on a screen, at most.
@@ -17,21 +18,6 @@ const ROWS_MAX: usize = 8;
 /// As few of them before the blank lines between tables go.
 const ROWS_SPACED: usize = 4;
 const ROWS_MIN: usize = 2;
-
-/// Characters of a cell on a screen.
-const CELL: usize = 14;
-
-/// How much is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StatusDetail {
-    /// The columns that fit a screen.
-    Screen,
-    /// Everything.
-    Verbose,
-}
-
-/// A column of a table: its head, from which detail on it is shown, and what stands in it.
-pub(crate) type Column<T> = (&'static str, StatusDetail, fn(&T) -> String);
 
 /// Columns and lines that there are.
 pub(crate) type Area = (usize, usize);
@@ -218,19 +204,6 @@ fn configuration(report: &StatusReport, detail: StatusDetail) -> String {
     text
 }
 
-const VOLUMES: [Column<VolumeReport>; 7] = [
-    ("VOLUME", Screen, |volume| volume.name.clone()),
-    ("UUID", Verbose, |volume| volume.uuid.to_string()),
-    ("CAPACITY", Screen, |volume| human_bytes(volume.capacity_bytes)),
-    ("STRIPE", Screen, |volume| human_bytes(volume.stripe_bytes)),
-    ("BLOCK", Screen, |volume| format!("{} B", volume.logical_block)),
-    ("MEMBERS", Screen, |volume| match volume.missing.len() {
-        0 => volume.members.len().to_string(),
-        missing => format!("{} of {}", volume.members.len(), volume.members.len() + missing),
-    }),
-    ("THEY ARE", Verbose, |volume| volume.members.join(" ")),
-];
-
 /// The sidecar's troubles, with their remedies.
 pub(crate) fn troubles(report: &StatusReport) -> String {
     let lines = report.troubles.iter().map(|trouble| {
@@ -279,10 +252,6 @@ const STORES: [Column<StoreRow>; 8] = [
     ("RAM", Screen, |store| human_bytes(store.memory_bytes)),
 ];
 
-fn share(part: u64, whole: u64) -> String {
-    format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
-}
-
 fn stores(report: &StatusReport) -> Vec<StoreRow> {
     let mut stores: Vec<StoreRow> = Vec::new();
     for shard in report.shards.iter().filter(|shard| !shard.is_retired()) {
@@ -310,70 +279,6 @@ fn stores(report: &StatusReport) -> Vec<StoreRow> {
         store.memory_bytes += shard.memory_bytes;
     }
     stores
-}
-
-/// Members of stores.
-pub(crate) const SHARDS: [Column<ShardReport>; 7] = [
-    ("STORE", Screen, |shard| shard.store.clone()),
-    ("DEVICE", Screen, |shard| shard.device.to_string()),
-    ("STATE", Screen, |shard| shard.state.clone()),
-    ("BLOCKS", Screen, |shard| format!("{} of {}", shard.blocks, shard.blocks_max)),
-    ("HITS", Screen, |shard| count(shard.counters.store.hits)),
-    ("MISSES", Screen, |shard| count(shard.counters.store.misses)),
-    ("RAM", Screen, |shard| human_bytes(shard.memory_bytes)),
-];
-
-const DEVICES: [Column<DeviceReport>; 19] = [
-    ("DEVICE", Screen, |device| device.index.to_string()),
-    ("NAME", Screen, |device| device.name.clone()),
-    ("MODE", Screen, |device| device.absence().map_or_else(|| device.mode.clone(), Into::into)),
-    ("I/O", Verbose, |device| device.io.clone()),
-    ("DEPTH", Verbose, |device| device.depth.to_string()),
-    ("BYTES", Verbose, |device| bytes(device.counters.in_flight_bytes)),
-    ("WRITES UP TO", Verbose, |device| bytes(device.counters.write_bytes)),
-    ("NOW", Screen, |device| count(device.counters.in_flight)),
-    ("WAIT", Screen, |device| count(device.counters.waiting)),
-    ("READS", Verbose, |device| device.reads.operations.to_string()),
-    ("READ", Screen, |device| human_bytes(device.reads.bytes)),
-    ("WRITES", Verbose, |device| device.writes.operations.to_string()),
-    ("WRITTEN", Screen, |device| human_bytes(device.writes.bytes)),
-    ("P50", Verbose, |device| duration(device.device_latency.p50_ns)),
-    ("P99", Screen, |device| duration(device.device_latency.p99_ns)),
-    ("P99.9", Verbose, |device| duration(device.device_latency.p999_ns)),
-    ("QUEUED P99", Verbose, |device| duration(device.queue_latency.p99_ns)),
-    ("ERRORS", Screen, |device| count(device.counters.errors)),
-    ("LATE", Verbose, |device| count(device.counters.late)),
-];
-
-/// A device's number, and its drive's health.
-type DriveRow = (u16, DriveHealth);
-
-const DRIVES: [Column<DriveRow>; 6] = [
-    ("DRIVE OF", Verbose, |(device, _)| device.to_string()),
-    ("TEMPERATURE", Verbose, |(_, health)| {
-        let limit =
-            health.warning_celsius.map_or_else(String::new, |at| format!(" (warns at {at})"));
-        health.celsius.map_or_else(dash, |celsius| format!("{celsius} C{limit}"))
-    }),
-    ("LIFE USED", Verbose, |(_, health)| percent(health.used_percent)),
-    ("SPARE", Verbose, |(_, health)| {
-        let least = health.spare_threshold_percent.map(|least| format!(" (warns below {least} %)"));
-        percent(health.spare_percent) + &least.unwrap_or_default()
-    }),
-    ("MEDIA ERRORS", Verbose, |(_, health)| count(health.media_errors)),
-    ("WARNINGS", Verbose, |(_, health)| match &health.warnings {
-        None => dash(),
-        Some(none) if none.is_empty() => "none".into(),
-        Some(some) => some.join(", "),
-    }),
-];
-
-fn dash() -> String {
-    "-".to_owned()
-}
-
-fn percent(value: Option<u8>) -> String {
-    value.map_or_else(dash, |value| format!("{value} %"))
 }
 
 /// The drives' word about themselves, and why some is missing.
@@ -413,24 +318,6 @@ pub(crate) fn reasons(report: &StatusReport, detail: StatusDetail) -> String {
     why.collect::<Vec<_>>().join("\n")
 }
 
-const GPUS: [Column<GpuReport>; 12] = [
-    ("GPU", Screen, |gpu| gpu.gpu.index.to_string()),
-    ("UUID", Verbose, |gpu| gpu.gpu.uuid.clone()),
-    ("STATE", Screen, |gpu| match gpu.state {
-        GpuState::Serving => "serving".into(),
-        GpuState::Failed => "failed".into(),
-    }),
-    ("CPU", Screen, |gpu| cpu(gpu.cpu)),
-    ("REGIONS", Screen, |gpu| format!("{} ({})", gpu.regions, human_bytes(gpu.region_bytes))),
-    ("SLOTS", Screen, |gpu| format!("{} of {}", gpu.staging.taken, gpu.staging.slots)),
-    ("LAUNCHES", Verbose, |gpu| count(gpu.counters.launches)),
-    ("MOVES", Verbose, |gpu| count(gpu.counters.moves)),
-    ("TO GPU", Screen, |gpu| bytes(gpu.counters.scattered_bytes)),
-    ("FROM GPU", Screen, |gpu| bytes(gpu.counters.gathered_bytes)),
-    ("DIRECT", Screen, |gpu| bytes(gpu.counters.direct_bytes)),
-    ("FAILED", Screen, |gpu| count(gpu.counters.failed)),
-];
-
 /// The GPUs, why one failed, and how each volume's bytes get there.
 pub(crate) fn gpus(report: &StatusReport, detail: StatusDetail) -> String {
     let mut lines = Vec::new();
@@ -446,59 +333,6 @@ pub(crate) fn gpus(report: &StatusReport, detail: StatusDetail) -> String {
     rows(&GPUS, &report.gpus, detail) + &lines.concat()
 }
 
-const POLLERS: [Column<PollerReport>; 8] = [
-    ("POLLER", Screen, |poller| poller.index.to_string()),
-    ("CPU", Screen, |poller| cpu(poller.cpu)),
-    ("BUSY", Screen, |poller| format!("{:.1} %", poller.busy_share * 100.0)),
-    ("SLEEPS", Verbose, |poller| count(poller.counters.sleeps)),
-    ("DOORBELLS", Verbose, |poller| count(poller.counters.doorbells)),
-    ("LANES", Screen, |poller| poller.lanes.to_string()),
-    ("BEAT", Screen, |poller| match &poller.stalled {
-        None => format!("{} ms ago", poller.heartbeat_age_ns / 1_000_000),
-        Some(stall) => format!("STALLED {} s", stall.for_s),
-    }),
-    ("DEVICES", Screen, |poller| ranges(&poller.devices)),
-];
-
-/// A counter; a dash where the sidecar sends none.
-pub(crate) fn count(counter: Option<u64>) -> String {
-    counter.map_or_else(|| "-".to_owned(), |count| count.to_string())
-}
-
-/// A counter of bytes; a dash where the sidecar sends none.
-pub(crate) fn bytes(counter: Option<u64>) -> String {
-    counter.map_or_else(|| "-".to_owned(), human_bytes)
-}
-
-/// Rising numbers in few words.
-fn ranges(numbers: &[u16]) -> String {
-    let mut runs: Vec<(u16, u16)> = Vec::new();
-    for &number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let words = runs.into_iter().map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first} {last}"),
-        _ => format!("{first}-{last}"),
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// A long cell, cut: of a path its end is kept, where names and serial numbers differ.
-pub(crate) fn short(cell: String) -> String {
-    let count = cell.chars().count();
-    if count <= CELL {
-        return cell;
-    }
-    if cell.starts_with('/') {
-        return std::iter::once('…').chain(cell.chars().skip(count + 1 - CELL)).collect();
-    }
-    cell.chars().take(CELL - 1).chain(std::iter::once('…')).collect()
-}
-
 /// The causes of stalled pollers.
 pub(crate) fn stalls(report: &StatusReport) -> String {
     let stalled = report.pollers.iter().filter_map(|poller| {
@@ -508,67 +342,9 @@ pub(crate) fn stalls(report: &StatusReport) -> String {
     stalled.collect()
 }
 
-const SESSIONS: [Column<SessionReport>; 15] = [
-    ("SESSION", Screen, |session| session.id.to_string()),
-    ("PID", Screen, client_pid),
-    ("POD", Verbose, |session| session.pod.clone().unwrap_or_else(|| "-".into())),
-    ("UID", Verbose, |session| session.uid.to_string()),
-    ("NAME", Screen, |session| session.name.clone()),
-    ("STATE", Screen, |session| session.state.clone()),
-    ("FOR", Verbose, |session| format!("{} s", session.since_s)),
-    ("QUEUES", Verbose, |session| session.queues.to_string()),
-    ("WOKEN BY", Verbose, |session| waker(session.woken_by).to_owned()),
-    ("ARENAS", Screen, |session| human_bytes(session.arena_bytes)),
-    ("GPU REGIONS", Verbose, |session| {
-        format!("{} ({})", session.gpu_regions, human_bytes(session.gpu_bytes))
-    }),
-    ("ACCEPTED", Verbose, |session| count(session.counters.accepted)),
-    ("COMPLETED", Verbose, |session| count(session.counters.completed)),
-    ("FAILED", Screen, |session| count(session.counters.failed)),
-    ("MOVED", Screen, |session| bytes(session.counters.bytes)),
-];
-
-/// Calls of clients, from call to answer.
-pub(crate) const CALLS: [Column<CallLatencyReport>; 6] = [
-    ("CALL", Screen, |call| call.operation.clone()),
-    ("SIZE", Screen, |call| call.size.clone()),
-    ("CALLS", Screen, |call| call.latency.count().to_string()),
-    ("P50", Screen, |call| duration(call.latency.quantile_ns(0.5))),
-    ("P99", Screen, |call| duration(call.latency.quantile_ns(0.99))),
-    ("P99.9", Screen, |call| duration(call.latency.quantile_ns(0.999))),
-];
-
-/// A client in a PID namespace that the sidecar does not see has none.
-pub(crate) fn client_pid(session: &SessionReport) -> String {
-    if session.pid == 0 { "-".into() } else { session.pid.to_string() }
-}
-
-/// Where a thread runs.
-pub(crate) fn cpu(number: Option<u32>) -> String {
-    number.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
-}
-
-fn waker(by: ClientWaker) -> &'static str {
-    match by {
-        ClientWaker::Poller => "poller",
-        ClientWaker::Ringer => "ringer",
-    }
-}
-
 /// Notes for the operator.
 pub(crate) fn notes(report: &StatusReport) -> String {
     report.notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n")
-}
-
-/// A length of time in its usual unit.
-pub(crate) fn duration(ns: u64) -> String {
-    let (unit_ns, unit) = match ns {
-        0 => return "-".to_owned(),
-        1..1_000_000 => (1_000, "us"),
-        1_000_000..1_000_000_000 => (1_000_000, "ms"),
-        _ => (1_000_000_000, "s"),
-    };
-    format!("{:.1} {unit}", ns as f64 / unit_ns as f64)
 }
 
 #[cfg(test)]
@@ -577,7 +353,8 @@ pub(crate) mod tests {
     use kvrail_protocol::{DriveReport, ShardReport, StatusReport, troubles};
     use serde_json::{Value, json};
 
-    use super::{head, ranges, screen, short, verbose};
+    use super::super::cells::{ranges, short};
+    use super::{head, screen, verbose};
 
     /// A sidecar with eight drives and a session for each of sixty clients.
     pub(crate) fn report() -> StatusReport {
