@@ -33,6 +33,8 @@ member=$(namespace kvr-main 1)
 [[ $(stat -c %G "$member") == kvrail ]] || fail "$member is of group $(stat -c %G "$member")"
 as kvrail kvrail volume create kv --kind store --segment 8MiB --block-mean 2KiB --quiet "$member"
 cat >>"$file" <<'END'
+[sidecar]
+allow_uids = []
 [[volume]]
 name = "kv"
 members = ["serial:kvr-main/1"]
