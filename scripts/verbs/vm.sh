@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Virtual machines with NVMe controllers: scripts/dev vm build|test|package|shell|run|bench.
+# Virtual machines with NVMe controllers: scripts/dev vm build|test|package|reboots|shell|run|bench.
 set -euo pipefail
 
 hardware=tests/hardware/vm
 verb=${1:-}
 shift || true
 case $verb in
-    build | test | package | bench) exec "$hardware/$verb.sh" "$@" ;;
+    build | test | package | reboots | bench) exec "$hardware/$verb.sh" "$@" ;;
     shell | run)
         "$hardware/build.sh"
         kernel=stable
@@ -21,6 +21,7 @@ usage: scripts/dev vm build                     fetch and unpack what a machine 
        scripts/dev vm test brief [KERNEL]      what is about the kernel, on the newer one
        scripts/dev vm test store-power [KERNEL...]  stores and the end of power, each flush replayed
        scripts/dev vm package [KERNEL]          the Debian package's life under systemd
+       scripts/dev vm reboots [KERNEL]          three boots: a late drive, a broken file
        scripts/dev vm bench [KERNEL [MODE...]]  the table of ratios; ROUNDS=3, PLACES=nvme
        scripts/dev vm shell [--kernel KERNEL]   a shell in a machine
        scripts/dev vm run [--kernel KERNEL] [--limit S] [--out DIR] [--programs DIR] -- COMMAND

@@ -90,7 +90,7 @@ fn a_stopped_sidecar_is_named() {
 fn status_without_a_sidecar_is_status_4() {
     let place = Place::empty(0);
     let absent = run(kvrail().args(["status", "--socket"]).arg(place.socket()));
-    absent.expect(4, &["no sidecar at", "kvrail serve"]);
+    absent.expect(4, &["no sidecar at", "kvrail serve", "systemctl status kvrail"]);
 }
 
 /// A broken configuration file for the next start does not keep the running sidecar from answering.

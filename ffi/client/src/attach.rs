@@ -113,8 +113,15 @@ fn connect(
 
 fn no_sidecar(socket: &Path, errno: Errno) -> ClientError {
     let remedy = match errno {
-        Errno::NOENT => "start one (kvrail serve), or name its socket",
-        Errno::CONNREFUSED => "the one that made this socket is gone; start one (kvrail serve)",
+        // A unit that waits for a drive, or fails again and again, has no socket yet.
+        Errno::NOENT => {
+            "start one (kvrail serve), or name its socket; `systemctl status kvrail` shows why a \
+             service does not serve yet"
+        }
+        Errno::CONNREFUSED => {
+            "the one that made this socket is gone; start one (kvrail serve); `systemctl status \
+             kvrail` shows why a service does not serve yet"
+        }
         Errno::ACCESS | Errno::PERM => {
             "this user may not open the socket; join its group, or change sidecar.socket_mode in \
              the configuration"

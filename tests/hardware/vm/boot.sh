@@ -2,11 +2,13 @@
 # Boots a machine, runs one command in it as root, passes on its output and exit status.
 #
 #   boot.sh KERNEL [--limit SECONDS] [--out FOLDER] [--programs FOLDER] [--images FOLDER]
-#       [--systemd] (--shell | -- COMMAND...)
+#       [--systemd] [--late SERIAL] (--shell | -- COMMAND...)
 #
-# With --systemd the first process is systemd, and the command a service's. With --images the
-# drives' contents are kept there, and the command may end the machine: it writes a file /out/cut
-# before it does, and a file /out/kill makes this script kill the emulator. The command sees the
+# With --systemd the first process is systemd, and the command a service's; the files of a
+# root.tar beside the programs are in place before. With --images the drives' contents are kept
+# there, and the command may end the machine: it writes a file /out/cut before it does, and a file
+# /out/kill makes this script kill the emulator. With --late the slot of that controller is empty
+# until the command plugs it in, and the command does not wait for services. The command sees the
 # programs' folder as /job/programs and writes its results to /out. 124: the time limit; 125: the
 # machine could not be booted, or died.
 # shellcheck disable=SC2054,SC2317 # the emulator's arguments have commas; a trap calls `cleanup`
@@ -15,7 +17,7 @@ set -euo pipefail
 . "$vm/topology.sh"
 
 kernel=${1:?which kernel}
-limit=300 out='' programs='' images='' shell=no systemd=no
+limit=300 out='' programs='' images='' late='' shell=no systemd=no
 shift
 while [[ ${1:-} == --?* ]]; do
     case $1 in
@@ -23,6 +25,7 @@ while [[ ${1:-} == --?* ]]; do
         --out) out=$2 ;;
         --programs) programs=$2 ;;
         --images) images=$2 ;;
+        --late) late=$2 ;;
         --systemd) systemd=yes && shift && continue ;;
         --shell) shell=yes && limit=86400 && break ;;
         *) die "boot.sh: no option $1" ;;
@@ -61,7 +64,9 @@ echo "$controllers" >"$work/job/controllers"
 modules=capability
 # Services that systemd would start besides: catalogues and terminals without a reader.
 if [[ $systemd == yes ]]; then
-    : >"$work/job/systemd"
+    wanted=multi-user.target
+    [[ -z $late ]] || wanted=basic.target
+    echo "$wanted" >"$work/job/systemd"
     modules=landlock,capability
     for unit in systemd-hwdb-update systemd-journal-catalog-update ldconfig; do
         modules+=" systemd.mask=$unit.service"

@@ -35,9 +35,11 @@ be_first() {
 
 # With --systemd the first process becomes systemd, and this script its service.
 if [[ -e /job/systemd && $$ == 1 ]]; then
-    cat >/etc/systemd/system/job.service <<'END'
+    # What a boot before this one left in the root.
+    [[ ! -e /job/programs/root.tar ]] || tar -C / -xf /job/programs/root.tar
+    cat >/etc/systemd/system/job.service <<END
 [Unit]
-After=multi-user.target
+After=$(</job/systemd)
 [Service]
 ExecStart=/usr/bin/bash /job/guest.sh
 LimitMEMLOCK=infinity
@@ -45,7 +47,7 @@ LimitNOFILE=65536
 END
     systemd-sysusers
     mkdir -p /etc/systemd/system/multi-user.target.wants
-    ln -s ../job.service /etc/systemd/system/multi-user.target.wants/
+    ln -sf ../job.service /etc/systemd/system/multi-user.target.wants/
     exec /usr/lib/systemd/systemd --unit=multi-user.target
 fi
 

@@ -1,26 +1,11 @@
 #!/usr/bin/env bash
 # Runs in a machine with systemd: the life of a package. life.sh OLD-VERSION NEW-VERSION.
-# shellcheck source=inside.sh
+# shellcheck source=unit.sh
 set -euo pipefail
-. /job/inside.sh
+. /job/programs/unit.sh
 
 old=/job/programs/kvrail_$1_amd64.deb new=/job/programs/kvrail_$2_amd64.deb
-socket=/run/kvrail/kvrail.sock
-file=/etc/kvrail/kvrail.toml
 work=$(mktemp -d)
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-
-step() { echo "== $1, $((SECONDS)) s"; }
-fail() {
-    echo "FAILED: $*"
-    systemctl status --no-pager --full kvrail.service || true
-    journalctl --no-pager -u kvrail.service | tail -n 40
-    exit 1
-}
-trap 'fail "line $LINENO"' ERR
-apt_get() { apt-get -q -y -o APT::Sandbox::User=root "$@"; }
-as() { setpriv --reuid "$1" --regid "$(id -g "$1")" --init-groups "${@:2}"; }
-main_pid() { systemctl show --property MainPID --value kvrail.service; }
 # All files of this system except those of its package manager, its log and its live state.
 everything() {
     {
@@ -43,16 +28,13 @@ usermod -a -G kvrail engine
 usermod -a -G kvrail stranger
 
 step "set up"
-cat >>/etc/udev/rules.d/90-kvrail.rules <<'END'
-SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", ENV{ID_SERIAL_SHORT}=="kvr-main", \
-    GROUP="kvrail", MODE="0660"
-END
-udevadm control --reload
-udevadm trigger --settle --subsystem-match=block
+give_drives kvr-main
 member=$(namespace kvr-main 1)
 [[ $(stat -c %G "$member") == kvrail ]] || fail "$member is of group $(stat -c %G "$member")"
 as kvrail kvrail volume create kv --kind store --segment 8MiB --block-mean 2KiB --quiet "$member"
 cat >>"$file" <<'END'
+[sidecar]
+allow_uids = []
 [[volume]]
 name = "kv"
 members = ["serial:kvr-main/1"]

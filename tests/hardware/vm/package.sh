@@ -19,7 +19,7 @@ for build in "$version-1" "$version-2"; do
     DPKG_DEB_COMPRESSOR_TYPE=none config/debian/build.sh "$built/kvrail" "$programs" "$build"
 done
 strip -o "$programs/kvrail-actor" "$built/kvrail-actor"
-cp "$vm/life.sh" "$programs/"
+cp "$vm/life.sh" "$vm/unit.sh" "$programs/"
 status=0
 "$vm/boot.sh" "$kernel" --systemd --limit "${KVRAIL_VM_LIMIT:-600}" --out "$results" \
     --programs "$programs" -- bash /job/programs/life.sh "$version-1" "$version-2" || status=$?

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2034,SC2054,SC2154 # variables of boot.sh, arguments with commas
 
 nvme_args=()
-controllers=0
+controllers=0 slots=0
 
 # A namespace's storage: a sparse file, perhaps with rules by which it fails, under a name of its
 # own that later layers can stand on.
@@ -21,13 +21,16 @@ discard=unmap,cache.no-flush=on")
 
 # A controller in a slot of its own, so that it can be pulled. Its serial is its name.
 controller() {
+    slots=$((slots + 1))
+    nvme_args+=(-device "pcie-root-port,id=slot-$1,chassis=$slots,slot=$slots")
+    [[ $1 != "$late" ]] || return 0
     controllers=$((controllers + 1))
-    nvme_args+=(-device "pcie-root-port,id=slot-$1,chassis=$controllers,slot=$controllers")
     nvme_args+=(-device "nvme,id=$1,serial=$1,bus=slot-$1,max_ioqpairs=8,msix_qsize=9${2:+,$2}")
 }
 
 # A namespace of a controller, on a node.
 namespace() {
+    [[ $1 != "$late" ]] || return 0
     nvme_args+=(-device "nvme-ns,bus=$1,nsid=$2,drive=$3${4:+,$4}")
 }
 
