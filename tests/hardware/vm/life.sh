@@ -134,6 +134,8 @@ apt_get remove kvrail
 grep -q '^name = "kv"' "$file" || fail "the configuration went with the program"
 [[ -z $(systemctl list-units --all --no-legend 'kvrail*') ]] || fail "systemd knows it still"
 apt_get purge kvrail
+# The one file that the host made itself.
+rm /etc/udev/rules.d/90-kvrail.rules
 everything >"$work/after"
 left=$(comm -13 "$work/before" "$work/after")
 [[ -z $left ]] || fail "left behind: $left"
