@@ -58,8 +58,9 @@ fn a_member_is_added_while_clients_go_on() {
         let [hits, _, gone] = using.join().expect("it found nothing wrong");
         assert!(hits > 0 && gone == 0, "{hits} {gone}");
     });
+    // A busy host lets a poller wait, which is a trouble for a while.
+    eventually("nothing is wrong", || sidecar.status().troubles.is_empty());
     let report = sidecar.status();
-    assert!(report.troubles.is_empty(), "{:?}", report.troubles);
     let note = report.notes.iter().find(|note| note.contains("was added: name it in"));
     assert!(note.is_some_and(|note| note.contains("member-3")), "{:?}", report.notes);
     eventually("the audit has it", || {

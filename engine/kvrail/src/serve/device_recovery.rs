@@ -63,6 +63,7 @@ impl DeviceRecovery {
     ) -> Result<Self, Failure> {
         let mut watched = watched(plan, pollers, &served);
         watched.iter().for_each(|device| device.show_drive(&served, &extras));
+        member_changes::show(&served, &extras);
         let (commands, inbox) = channel();
         let look = move || {
             let mut looks = 0;

@@ -33,8 +33,14 @@ pub(super) fn answer(
         }
         Err(why) => tracing::error!(target: AUDIT, "{what}: refused: {why}"),
     }
-    extras.set_members(served.iter().flat_map(notes).collect());
+    show(served, extras);
     server.members_changed(ask, verdict);
+}
+
+/// Shows which members changed and which are missing.
+pub(super) fn show(served: &[Served], extras: &ReportExtras) {
+    let missing = served.iter().map(|volume| volume.missing.clone()).collect();
+    extras.set_members(served.iter().flat_map(notes).collect(), missing);
 }
 
 fn words(change: &MemberChange) -> String {
@@ -60,14 +66,23 @@ fn notes(volume: &Served) -> Vec<String> {
             volume.name
         )
     });
+    let written_off = volume.written_off.iter().map(|name| {
+        format!(
+            "store {}: {name}, which was missing, was retired: if `members` of its [[volume]] has \
+             it, take it from there",
+            volume.name
+        )
+    });
     let waiting = volume.waiting.iter().map(|(number, path)| {
+        let path = path.escape_debug();
         format!(
             "store {}: member {number} ({path}) was added: name it in `members` of its [[volume]]; \
              the next start serves it",
             volume.name
         )
     });
-    if may_change(volume) { retired.chain(waiting).collect() } else { Vec::new() }
+    let all = retired.chain(written_off).chain(waiting);
+    if may_change(volume) { all.collect() } else { Vec::new() }
 }
 
 /// Whether it is a store on files or devices.
@@ -92,17 +107,20 @@ fn change(
             .with_remedy("name a store; `kvrail volume create --kind store` makes one"));
     }
     match &ask.change {
-        MemberChange::Retire { members } => {
-            retire(volume, members)?;
-            let places = (0..).zip(volume.present.iter());
-            let going = places.filter(|(_, number)| members.contains(number));
-            let_go(at, &going.map(|(place, _)| place).collect::<Vec<_>>());
-        }
+        MemberChange::Retire { members } => retire(volume, members)?,
         MemberChange::Add { path, number, uuid, changes } => {
             let joined = JoinedMember { number: *number, uuid: *uuid, changes: *changes };
             add(volume, joined, path)?;
         }
     }
+    // All others that the labels list are there: a change is refused without them.
+    let missing = std::mem::take(&mut volume.missing);
+    volume.written_off.extend(missing);
+    // An earlier change that failed midway may have taken out more: the labels have the last word.
+    let kept = serving(volume).into_iter().fold(Members::NONE, |all, (number, _)| all.with(number));
+    let places = (0..).zip(volume.present.iter());
+    let going = places.filter(|(_, number)| !kept.has(*number));
+    let_go(at, &going.map(|(place, _)| place).collect::<Vec<_>>());
     Ok(changed(volume))
 }
 

@@ -1,5 +1,5 @@
-//! Which member of which volume each device is, as the configuration names it, and which members
-//! were not there at the start. The server knows devices by their paths of today.
+//! Which member of which volume each device is, as the configuration names it. The server knows
+//! devices by their paths of today.
 
 use kvrail_protocol::StatusReport;
 
@@ -11,8 +11,6 @@ use super::volumes::Served;
 pub(super) struct Membership {
     /// Volume and member of each device.
     devices: Vec<(String, String)>,
-    /// Of each volume.
-    missing: Vec<Vec<String>>,
 }
 
 impl Membership {
@@ -32,10 +30,7 @@ impl Membership {
             let volume = &served[device.volume];
             (volume.name.clone(), volume.named[device.member].clone())
         };
-        Self {
-            devices: plan.devices.iter().map(device).collect(),
-            missing: served.iter().map(|volume| volume.missing.clone()).collect(),
-        }
+        Self { devices: plan.devices.iter().map(device).collect() }
     }
 
     /// Adds it to a report.
@@ -45,9 +40,6 @@ impl Membership {
                 device.volume.clone_from(volume);
                 device.member.clone_from(member);
             }
-        }
-        for (volume, missing) in report.volumes.iter_mut().zip(&self.missing) {
-            volume.missing.clone_from(missing);
         }
     }
 }

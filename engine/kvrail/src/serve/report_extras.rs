@@ -30,6 +30,8 @@ struct ExtraFacts {
     endpoint: Option<Result<String, String>>,
     /// Members that changed since the start, a sentence each.
     members: Vec<String>,
+    /// Members that are not there, of each volume.
+    missing: Vec<Vec<String>>,
 }
 
 impl ReportExtras {
@@ -64,15 +66,19 @@ impl ReportExtras {
 
     /// The health of a device's drive, if that is still the one that was asked. Where a drive
     /// refuses the log that it gave before, the old log stays with its time: its age shows that.
+    /// The temperature is the kernel's then.
     pub(super) fn set_health(&self, device: u16, serial: &str, health: Option<DriveHealth>) {
         let mut known = self.lock();
         let drive = known.drives.get_mut(&device).filter(|drive| drive.serial == serial);
         let Some(drive) = drive else { return };
         let has_log = |health: &DriveHealth| health.used_percent.is_some();
         drive.health = match (drive.health.take(), health) {
-            (Some(was), Some(now)) if has_log(&was) && !has_log(&now) => {
-                Some(DriveHealth { unseen: now.unseen, ..was })
-            }
+            (Some(was), Some(now)) if has_log(&was) && !has_log(&now) => Some(DriveHealth {
+                unseen: now.unseen,
+                celsius: now.celsius.or(was.celsius),
+                warning_celsius: now.warning_celsius.or(was.warning_celsius),
+                ..was
+            }),
             (_, now) => now,
         };
     }
@@ -82,9 +88,11 @@ impl ReportExtras {
         self.lock().target = target;
     }
 
-    /// Members that changed since the start, a sentence each.
-    pub(super) fn set_members(&self, members: Vec<String>) {
-        self.lock().members = members;
+    /// Members that changed since the start, a sentence each, and those of each volume that are not
+    /// there.
+    pub(super) fn set_members(&self, members: Vec<String>, missing: Vec<Vec<String>>) {
+        let mut known = self.lock();
+        (known.members, known.missing) = (members, missing);
     }
 
     /// The configuration in force, and that on the disk.
@@ -124,6 +132,9 @@ impl ReportExtras {
         report.target.clone_from(&known.target);
         report.config.clone_from(&known.config);
         report.notes.extend(known.members.iter().cloned());
+        for (volume, missing) in report.volumes.iter_mut().zip(&known.missing) {
+            volume.missing.clone_from(missing);
+        }
         report.endpoint_problem = known.endpoint.clone().and_then(Result::err);
         report.sidecar.counters.log_lines_lost = Some(lost.count());
     }
@@ -164,8 +175,9 @@ mod tests {
             assert_eq!(known(), Some(log(second, None)));
         }
         extras.set_health(3, "S", Some(log(300, Some(7))));
-        extras.set_health(3, "S", Some(log(600, None)));
-        let old = DriveHealth { unseen: Some("refused".into()), ..log(300, Some(7)) };
+        let hot = Some(81);
+        extras.set_health(3, "S", Some(DriveHealth { celsius: hot, ..log(600, None) }));
+        let old = DriveHealth { unseen: Some("refused".into()), celsius: hot, ..log(300, Some(7)) };
         assert_eq!(known(), Some(old));
         extras.set_health(3, "other", Some(log(700, Some(1))));
         extras.set_health(3, "S", Some(log(900, Some(8))));

@@ -44,8 +44,11 @@ pub(crate) struct Served {
     pub(crate) members: Vec<MemberSource>,
     /// These, as the configuration names them.
     pub(crate) named: Vec<String>,
-    /// Members that it should have and that are not there, as the configuration names them.
+    /// Members that it should have and that were not there at the start, as the configuration names
+    /// them.
     pub(crate) missing: Vec<String>,
+    /// Those of them that were taken out since.
+    pub(crate) written_off: Vec<String>,
     /// The numbers of its members, and of all that the volume has.
     pub(crate) present: Members,
     pub(crate) expected: Members,
@@ -130,6 +133,7 @@ fn open(config: &Config, volume: &Configured) -> Result<Served, Failure> {
         pools: volume.pool.clone(),
         named: members.iter().map(|member| named(member.path())).collect(),
         missing: missing(absent, expected.without(present)),
+        written_off: Vec::new(),
         members: opened.volume.members.into_iter().map(MemberSource::Claimed).collect(),
         present,
         expected,
@@ -185,6 +189,7 @@ fn null(volume: &Configured, bytes: u64) -> Result<Served, Failure> {
         pools: volume.pool.clone(),
         named: volume.members.iter().map(ToString::to_string).collect(),
         missing: Vec::new(),
+        written_off: Vec::new(),
         members,
         present: Members::first(1),
         expected: Members::first(1),

@@ -48,7 +48,9 @@ pub(super) fn sample(now: &StatusReport, before: Option<&StatusReport>) -> Slot 
         hits += grown(hits_of(shard), was.map(hits_of));
         misses += grown(misses_of(shard), was.map(misses_of));
     }
-    let gone = now.devices.iter().filter(|device| device.state == DeviceState::Gone).count();
+    let gone = |device: &&DeviceReport| device.state == DeviceState::Gone && !device.retired;
+    let gone = now.devices.iter().filter(gone).count();
+    let held = || now.shards.iter().filter(|shard| !shard.is_retired());
     [
         now.sidecar.uptime_ms.saturating_sub(since_ms),
         hits,
@@ -59,8 +61,8 @@ pub(super) fn sample(now: &StatusReport, before: Option<&StatusReport>) -> Slot 
         drives_p99_ns,
         now.troubles.len() as u64,
         (gone + now.missing_members().count()) as u64,
-        now.shards.iter().map(|shard| shard.bytes).sum(),
-        now.shards.iter().map(|shard| shard.capacity_bytes).sum(),
+        held().map(|shard| shard.bytes).sum(),
+        held().map(|shard| shard.capacity_bytes).sum(),
     ]
 }
 

@@ -94,9 +94,10 @@ impl SidecarArgs {
 }
 
 impl Looker {
-    /// The longest wait for an answer.
+    /// The longest wait for an answer. A connection keeps the wait that it was made with, so the
+    /// next request makes another one.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+        Self { socket: self.socket, patience, client: None }
     }
 
     /// The sidecar's status now. Reading it opens no session.
