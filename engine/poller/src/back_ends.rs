@@ -108,10 +108,10 @@ impl BackEnds {
         if setups.is_empty() { 0 } else { own + 2 * TASKS_MAX }
     }
 
-    /// The device of this local number is gone from now on.
-    pub(crate) fn lose_device(&mut self, device: usize) {
+    /// The device of this local number is gone for good.
+    pub(crate) fn retire(&mut self, device: usize) {
         if let Some(shard) = self.of_device[device] {
-            self.shards[usize::from(shard)].lose_device();
+            self.shards[usize::from(shard)].retire();
         }
     }
 

@@ -260,7 +260,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
             }
             PollerCommand::Retire(device) => {
                 self.executor.queues()[device].mark_removed();
-                self.back_ends.lose_device(device);
+                self.back_ends.retire(device);
                 let stats = &self.stats.devices[device];
                 stats.gone.set(1);
                 stats.retired.set(1);

@@ -100,6 +100,8 @@ pub fn prepare(
             new.make((generation, &label, shape), &mut staged, progress)?
         }
     };
+    // Labels list it next: a power cut must not leave them with a name that is not there.
+    staged.sync()?;
     let (number, uuid, changes) = (made.member_index, made.member_uuid(), made.changes);
     Ok(Joining { staged, member: JoinedMember { number, uuid, changes }, others })
 }

@@ -70,13 +70,16 @@ impl StagedMembers {
         }
     }
 
+    /// Makes the names of new files durable.
+    pub(crate) fn sync(&self) -> Result<(), VolumeError> {
+        let all = self.claims.iter().zip(&self.undo);
+        let mut new = all.filter(|(_, undo)| matches!(undo, Undo::Remove));
+        new.try_for_each(|(claim, _)| sync_directory(claim))
+    }
+
     /// Makes the names of new files durable and gives the claims away.
     pub(crate) fn commit(mut self) -> Result<Vec<Claim>, VolumeError> {
-        for (claim, undo) in self.claims.iter().zip(&self.undo) {
-            if matches!(undo, Undo::Remove) {
-                sync_directory(claim)?;
-            }
-        }
+        self.sync()?;
         self.undo.clear();
         Ok(std::mem::take(&mut self.claims))
     }

@@ -24,12 +24,17 @@ pub(super) fn retire(place: &Place, numbers: &[&str]) -> Outcome {
     run(command.args(numbers.iter().flat_map(|number| ["--member", number])))
 }
 
-/// A client that gets and puts until it is to end; returns how many of its requests found, missed
-/// and met the member that is gone. Any other end, or a wrong byte, is a panic.
+/// Gets and puts of a client after it is to end: some of each member's keys are among them.
+const REST: u64 = 200;
+
+/// A client that gets and puts until some time after it is to end; returns how many of its requests
+/// found, missed and met the member that is gone. Any other end, or a wrong byte, is a panic.
 pub(super) fn use_it(options: &SeatOptions, is_over: &AtomicBool) -> [u64; 3] {
     let mut seat = Seat::attach(options).expect("a session with a namespace");
     let (mut ends, mut dice) = ([0; 3], fastrand::Rng::with_seed(7));
-    while !is_over.load(Ordering::Relaxed) {
+    let mut left = REST;
+    while left > 0 {
+        left -= u64::from(is_over.load(Ordering::Relaxed));
         let number = dice.u64(0..2 * KEYS);
         let (key, capacity) = (key_of(number), BYTES);
         let end = seat.one(Op::Get { key, capacity }).expect("the sidecar stays");
@@ -102,7 +107,6 @@ fn a_member_is_retired_while_clients_go_on() {
         }
         // Its keys are gone with the command's end, all others stay.
         assert_eq!(found_of_others(&mut before, 1, &all), others);
-        thread::sleep(std::time::Duration::from_millis(200));
         is_over.store(true, Ordering::Relaxed);
         let ends = using.join().expect("it found nothing wrong");
         assert!(ends[0] > 0 && ends[2] > 0, "{ends:?}");

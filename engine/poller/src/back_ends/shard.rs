@@ -76,6 +76,8 @@ pub(crate) struct Shard {
     load: ShardLoad,
     pulse: Pulse,
     map: MapWalk,
+    /// Whether its device was taken out of service for good.
+    is_retired: bool,
     /// Gets of this member while its device was gone, and keys of lookups.
     gone_gets: u64,
     gone_keys: u64,
@@ -108,6 +110,7 @@ impl Shard {
             load: ShardLoad::default(),
             pulse: Pulse::new(),
             map: MapWalk::default(),
+            is_retired: false,
             gone_gets: 0,
             gone_keys: 0,
         })
@@ -260,7 +263,14 @@ impl Shard {
     }
 
     /// Its device is gone from now on.
+    #[cfg(test)]
     pub(crate) fn lose_device(&mut self) {
+        self.life.lose_device();
+    }
+
+    /// Its device is gone for good.
+    pub(crate) fn retire(&mut self) {
+        self.is_retired = true;
         self.life.lose_device();
         self.pulse.mark();
     }

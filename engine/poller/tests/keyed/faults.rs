@@ -254,6 +254,12 @@ fn a_device_that_is_retired_ends_what_it_was_given_and_takes_nothing_more() {
     assert_eq!(rig.ask_one(&mut client, drop).status(), Status::DeviceGone);
     rig.pass(100_000_000);
     assert_eq!(operations(), before);
+    // A drive that came back just before may have its store begin anew: too late.
+    let mut call = StoreCall::new(0, StoreAsk::Restart(open()));
+    call.store = Some(Box::new(Store::new(&rig.own.config).unwrap()));
+    let ended = rig.call_with(call).status;
+    assert_eq!(ended, Ending::Failed(Status::DeviceGone.number()));
+    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::DeviceGone);
     // Its poller ends in order, and gives back what it has.
     rig.mailbox.send(PollerCommand::Detach(client.session, client.region)).unwrap();
     rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::Detached(..))));

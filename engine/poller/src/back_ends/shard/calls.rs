@@ -100,6 +100,10 @@ impl Shard {
 
     fn try_call(&mut self, call: &mut StoreCall, now: Now) -> CallStep {
         if let StoreAsk::Restart(start) = call.ask {
+            // A drive that came back may be retired before its store begins anew.
+            if self.is_retired {
+                return CallStep::Ended(GONE);
+            }
             return self.restart(call, start, now);
         }
         if let StoreAsk::Budget(budget) = call.ask {
