@@ -10,18 +10,7 @@ use predicates::prelude::PredicateBooleanExt;
 use predicates::str::contains;
 use serde_json::Value;
 
-const WISH: &str = r#"
-[[target.subsystem]]
-nqn = "nqn.2026-01.org.example:kv0"
-hosts = ["nqn.2026-01.org.example:a"]
-[[target.subsystem.namespace]]
-nsid = 1
-device = "serial:nobody/1"
-[[target.port]]
-id = 1
-transport = "loop"
-subsystems = ["nqn.2026-01.org.example:kv0"]
-"#;
+const WISH: &str = include_str!("target-wish.toml");
 
 struct Ground {
     folder: tempfile::TempDir,

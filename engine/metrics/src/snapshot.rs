@@ -140,10 +140,10 @@ impl Snapshots {
 
     async fn ask(&self) -> ReportOutcome {
         let LifeStage::Serving(ask) = self.life.stage() else { return Err(NoReport::Opening) };
-        let (told, answer) = oneshot::channel();
+        let (answered, answer) = oneshot::channel();
         ask(Box::new(move |report| {
             // A caller that gave up needs no answer.
-            let _told = told.send(report);
+            let _gone = answered.send(report);
         }));
         match tokio::time::timeout(PATIENCE, answer).await {
             Ok(Ok(report)) => Ok(Arc::new(RenderedReport::new(report))),

@@ -17,30 +17,30 @@ use kvrail_protocol::{SidecarState, StallReport, StatusReport};
 use support::{busy, with_troubles};
 
 /// Results of an endpoint so far: the address where it listens, or why it does not.
-type Told = Arc<Mutex<Vec<Result<Listen, String>>>>;
+type Outcomes = Arc<Mutex<Vec<Result<Listen, String>>>>;
 
-fn start(listen: &Listen, mode: u32, life: SidecarLife) -> (Option<Endpoint>, Told) {
-    let told = Told::default();
-    let tell = Arc::clone(&told);
+fn start(listen: &Listen, mode: u32, life: SidecarLife) -> (Option<Endpoint>, Outcomes) {
+    let outcomes = Outcomes::default();
+    let shown = Arc::clone(&outcomes);
     let listening = move |outcome: Result<&Listen, &str>| {
-        tell.lock().unwrap().push(outcome.cloned().map_err(str::to_owned));
+        shown.lock().unwrap().push(outcome.cloned().map_err(str::to_owned));
     };
     let started = Endpoint::start(listen, mode, Hosts::default(), life, Box::new(listening));
-    (started.unwrap(), told)
+    (started.unwrap(), outcomes)
 }
 
-fn last(told: &Told) -> Result<Listen, String> {
-    told.lock().unwrap().last().cloned().expect("it tells at once")
+fn last(outcomes: &Outcomes) -> Result<Listen, String> {
+    outcomes.lock().unwrap().last().cloned().expect("it is shown at once")
 }
 
 /// Waits until it listens.
-fn eventually_listens(told: &Told) -> Listen {
+fn eventually_listens(outcomes: &Outcomes) -> Listen {
     let begun = Instant::now();
-    while last(told).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{told:?}");
+    while last(outcomes).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{outcomes:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    last(told).unwrap()
+    last(outcomes).unwrap()
 }
 
 /// An endpoint of a sidecar with this report, and the number of its requests.
@@ -51,8 +51,8 @@ struct Served {
 }
 
 fn listen(life: SidecarLife) -> (SocketAddr, Endpoint) {
-    let (endpoint, told) = start(&"127.0.0.1:0".parse().unwrap(), 0o600, life);
-    let Ok(Listen::Tcp(address)) = last(&told) else { panic!("{told:?}") };
+    let (endpoint, outcomes) = start(&"127.0.0.1:0".parse().unwrap(), 0o600, life);
+    let Ok(Listen::Tcp(address)) = last(&outcomes) else { panic!("{outcomes:?}") };
     (address, endpoint.unwrap())
 }
 
@@ -62,9 +62,9 @@ fn serve(report: StatusReport) -> Served {
     let counter = Arc::clone(&asked);
     let report = with_troubles(report);
     life.serve(
-        Box::new(move |tell| {
+        Box::new(move |answer| {
             counter.fetch_add(1, Ordering::Relaxed);
-            tell(report.clone());
+            answer(report.clone());
         }),
         Box::new(|| vec![MemberMap { device: 3, age_s: vec![None], ..MemberMap::default() }]),
     );
@@ -168,7 +168,7 @@ fn a_sidecar_that_opens_is_well_and_not_ready() {
     let (status, _, why) = get(address, "/readyz");
     assert!(status == 503 && why.contains("opening"), "{why}");
     assert_eq!(get(address, "/metrics").0, 503);
-    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
+    life.serve(Box::new(|answer| answer(busy())), Box::new(Vec::new));
     // An answer stays for a moment.
     while get(address, "/readyz").0 != 200 {
         std::thread::yield_now();
@@ -182,7 +182,7 @@ fn a_silent_sidecar_is_not_healthy() {
     let life = SidecarLife::default();
     let (address, _endpoint) = listen(life.clone());
     let kept = std::sync::Mutex::new(Vec::new());
-    life.serve(Box::new(move |tell| kept.lock().unwrap().push(tell)), Box::new(Vec::new));
+    life.serve(Box::new(move |answer| kept.lock().unwrap().push(answer)), Box::new(Vec::new));
     let start = Instant::now();
     let askers: Vec<_> =
         (0..20).map(|_| std::thread::spawn(move || get(address, "/healthz"))).collect();
@@ -251,13 +251,13 @@ fn a_port_in_use_is_said_once_and_tried_again() {
     let address = other.local_addr().unwrap();
     let listen = Listen::Tcp(address);
     let life = SidecarLife::default();
-    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
-    let (_endpoint, told) = start(&listen, 0o600, life);
+    life.serve(Box::new(|answer| answer(busy())), Box::new(Vec::new));
+    let (_endpoint, outcomes) = start(&listen, 0o600, life);
     let why = format!("metrics.listen = \"{listen}\": Address already in use (os error 98)");
-    assert_eq!(last(&told), Err(why.clone()));
+    assert_eq!(last(&outcomes), Err(why.clone()));
     drop(other);
-    assert_eq!(eventually_listens(&told), listen);
-    assert_eq!(*told.lock().unwrap(), [Err(why), Ok(listen)]);
+    assert_eq!(eventually_listens(&outcomes), listen);
+    assert_eq!(*outcomes.lock().unwrap(), [Err(why), Ok(listen)]);
     assert_eq!(get(address, "/healthz").0, 200);
     assert!(start(&Listen::Off, 0o600, SidecarLife::default()).0.is_none());
 }
@@ -269,20 +269,20 @@ fn a_unix_socket_takes_the_place_of_a_dead_one_only() {
     let listen = Listen::Unix(path.clone());
     drop(UnixListener::bind(&path).unwrap()); // what a killed sidecar leaves
     let life = SidecarLife::default();
-    life.serve(Box::new(|tell| tell(busy())), Box::new(Vec::new));
+    life.serve(Box::new(|answer| answer(busy())), Box::new(Vec::new));
     let (endpoint, _told) = start(&listen, 0o640, life.clone());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     let asks = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_eq!(exchange(UnixStream::connect(&path).unwrap(), asks).0, 200);
-    let (second, told) = start(&listen, 0o600, life.clone());
-    assert!(last(&told).unwrap_err().contains("in use"), "{told:?}");
+    let (second, outcomes) = start(&listen, 0o600, life.clone());
+    assert!(last(&outcomes).unwrap_err().contains("in use"), "{outcomes:?}");
     drop(second);
     assert!(path.exists(), "the first one listens there");
     drop(endpoint);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    let (third, told) = start(&listen, 0o600, life);
-    assert!(last(&told).is_err());
+    let (third, outcomes) = start(&listen, 0o600, life);
+    assert!(last(&outcomes).is_err());
     drop(third);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
 }

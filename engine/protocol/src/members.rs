@@ -7,6 +7,8 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum MemberChange {
+    /// None: whether members may be changed now, before anything is made for it.
+    Check,
     /// These leave it for good.
     Retire {
         /// Numbers of members, as the labels have them.

@@ -23,7 +23,7 @@ use crate::name::VolumeName;
 use crate::open::{Volume, check_distinct, labelled};
 use crate::purpose::StoreShape;
 use crate::relabel::relabel;
-use crate::set::Set;
+use crate::set::{Located, Set};
 use crate::shard::{self, MemberPlace, supers};
 use crate::staged::StagedMembers;
 
@@ -54,30 +54,12 @@ pub fn add(
     new: &NewMember,
     progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
 ) -> Result<Volume, VolumeError> {
-    let others = new.members.iter().filter(|path| **path != new.path);
-    let all: Vec<PathBuf> = others.chain([&new.path]).cloned().collect();
-    check_distinct(&all)?;
-    let mut pairs = Vec::with_capacity(all.len());
-    for path in &all[..all.len() - 1] {
+    let claimed = |path: &PathBuf| {
         let claim = Claim::open(path, new.direct)?;
         let label = labelled(&claim)?;
-        pairs.push((claim, label));
-    }
-    if pairs.is_empty() {
-        return Err(new.refuse(Reason::MemberCount { count: 0 }));
-    }
-    let set = Set::of(pairs, Some(&new.name))?;
-    let label = set.label().clone();
-    let Some(shape) = label.purpose.store() else { return Err(new.refuse(Reason::Raw)) };
-    let mut staged = StagedMembers::default();
-    staged.take(&new.path, new.direct)?;
-    let made = match staged.claims()[0].content()? {
-        Content::Ours(found) if is_half_added(&found, &label) => found,
-        _ => {
-            set.check_whole()?;
-            new.make((generation(&set, shape)?, &label, shape), &mut staged, progress)?
-        }
+        Ok((claim, label))
     };
+    let (set, staged, made) = new.make_beside(claimed, generation, progress)?;
     let claim = staged.commit()?.pop().expect("one was staged");
     let mut pairs = set.members;
     pairs.push((claim, made.clone()));
@@ -89,7 +71,7 @@ pub fn add(
 }
 
 /// Whether a member was made for this store, or is one of it already.
-pub(crate) fn is_half_added(found: &Label, label: &Label) -> bool {
+fn is_half_added(found: &Label, label: &Label) -> bool {
     let of = |list: &Label| list.member_uuids.get(usize::from(found.member_index)).copied();
     let named = of(label) == Some(found.member_uuid());
     let free = of(label).is_none_or(|uuid| uuid.is_nil());
@@ -98,12 +80,43 @@ pub(crate) fn is_half_added(found: &Label, label: &Label) -> bool {
 }
 
 impl NewMember {
-    pub(crate) fn refuse(&self, reason: Reason) -> VolumeError {
+    fn refuse(&self, reason: Reason) -> VolumeError {
         VolumeError::new(format!("volume {}", self.name), reason)
     }
 
+    /// Makes the new member for a store whose other members are found in this way, and are of that
+    /// generation; one that is half added is taken as it is.
+    pub(crate) fn make_beside<C: Located>(
+        &self,
+        other: impl Fn(&PathBuf) -> Result<(C, Label), VolumeError>,
+        generation: impl FnOnce(&Set<C>, StoreShape) -> Result<u64, VolumeError>,
+        progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
+    ) -> Result<(Set<C>, StagedMembers, Label), VolumeError> {
+        let others = self.members.iter().filter(|path| **path != self.path);
+        let all: Vec<PathBuf> = others.chain([&self.path]).cloned().collect();
+        check_distinct(&all)?;
+        let pairs = all[..all.len() - 1].iter().map(other).collect::<Result<Vec<_>, _>>()?;
+        if pairs.is_empty() {
+            return Err(self.refuse(Reason::MemberCount { count: 0 }));
+        }
+        let set = Set::of(pairs, Some(&self.name))?;
+        let label = set.label().clone();
+        let Some(shape) = label.purpose.store() else { return Err(self.refuse(Reason::Raw)) };
+        let mut staged = StagedMembers::default();
+        staged.take(&self.path, self.direct)?;
+        let made = match staged.claims()[0].content()? {
+            Content::Ours(found) if is_half_added(&found, &label) => found,
+            _ => {
+                set.check_whole()?;
+                let whole = (generation(&set, shape)?, &label, shape);
+                self.make(whole, &mut staged, progress)?
+            }
+        };
+        Ok((set, staged, made))
+    }
+
     /// Makes the new member, its label last.
-    pub(crate) fn make(
+    fn make(
         &self,
         (generation, label, shape): (u64, &Label, StoreShape),
         staged: &mut StagedMembers,

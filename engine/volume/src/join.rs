@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use kvrail_store::{MEMBERS_MAX, Members};
 use uuid::Uuid;
 
-use crate::add::{NewMember, is_half_added};
+use crate::add::NewMember;
 use crate::claim::Claim;
 use crate::content::Content;
 use crate::error::{Reason, VolumeError};
@@ -18,7 +18,7 @@ use crate::fill::FillProgress;
 use crate::inspect::inspect;
 use crate::label::Label;
 use crate::name::VolumeName;
-use crate::open::{Member, check_distinct, label_of, labelled};
+use crate::open::{Member, label_of, labelled};
 use crate::relabel::relabel;
 use crate::set::Set;
 use crate::shard::generation_at;
@@ -77,32 +77,17 @@ pub fn prepare(
     new: &NewMember,
     progress: &mut dyn FnMut(FillProgress) -> ControlFlow<()>,
 ) -> Result<Joining, VolumeError> {
-    let others = new.members.iter().filter(|path| **path != new.path);
-    let all: Vec<PathBuf> = others.chain([&new.path]).cloned().collect();
-    check_distinct(&all)?;
-    let others = all[..all.len() - 1].to_vec();
     let labelled = |path: &PathBuf| Ok((path.clone(), label_of(path, inspect(path)?.content)?));
-    let pairs = others.iter().map(labelled).collect::<Result<Vec<_>, VolumeError>>()?;
-    if pairs.is_empty() {
-        return Err(new.refuse(Reason::MemberCount { count: 0 }));
-    }
-    let set = Set::of(pairs, Some(&new.name))?;
-    let label = set.label().clone();
-    let Some(shape) = label.purpose.store() else { return Err(new.refuse(Reason::Raw)) };
-    let mut staged = StagedMembers::default();
-    staged.take(&new.path, new.direct)?;
-    let made = match staged.claims()[0].content()? {
-        Content::Ours(found) if is_half_added(&found, &label) => found,
-        _ => {
-            set.check_whole()?;
-            let each = set.members.iter().map(|(path, _)| generation_at(path, label.data_offset));
-            let generation = each.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(1);
-            new.make((generation, &label, shape), &mut staged, progress)?
-        }
+    let generation = |set: &Set<PathBuf>, _| {
+        let at = set.label().data_offset;
+        let each = set.members.iter().map(|(path, _)| generation_at(path, at));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(1))
     };
+    let (set, staged, made) = new.make_beside(labelled, generation, progress)?;
     // Labels list it next: a power cut must not leave them with a name that is not there.
     staged.sync()?;
     let (number, uuid, changes) = (made.member_index, made.member_uuid(), made.changes);
+    let others = set.members.into_iter().map(|(path, _)| path).collect();
     Ok(Joining { staged, member: JoinedMember { number, uuid, changes }, others })
 }
 

@@ -4,6 +4,7 @@ back."""
 import mmap
 import os
 import select
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -378,6 +379,18 @@ def test_a_link_that_is_closed_while_it_attaches_stays_closed(host, rows, cut, m
     host.thaw()
     until("it has ended", lambda: cut._attaching is None)
     assert cut.session is None and cut._attaching is None
+
+
+def test_a_thread_of_before_a_fork_is_not_waited_for(host, rows, cut):
+    keys = blocks(rows, range(4)).keys
+    host.thaw()
+    parents = threading.Thread(target=str)
+    parents.start()
+    parents.join()
+    cut._attaching = parents
+    assert list(cut.lookup(keys)) == [False] * 4
+    until("it is attached again", lambda: cut.status()["is_healthy"])
+    cut.close()
 
 
 def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, cut, monkeypatch, caplog):

@@ -15,18 +15,7 @@ use super::{Outputs, command, machine};
 use crate::rig::{Place, kvrail};
 
 /// A port and a subsystem whose drive is not there.
-const WISH: &str = r#"
-[[target.subsystem]]
-nqn = "nqn.2026-01.org.example:kv0"
-hosts = ["nqn.2026-01.org.example:a"]
-[[target.subsystem.namespace]]
-nsid = 1
-device = "serial:nobody/1"
-[[target.port]]
-id = 1
-transport = "loop"
-subsystems = ["nqn.2026-01.org.example:kv0"]
-"#;
+const WISH: &str = include_str!("../../../engine/kvrail/tests/target-wish.toml");
 
 pub(super) fn of_hardware(outputs: &mut Outputs, place: &Place) {
     let calibrate = &mut command(&["devices", "--calibrate"], place);

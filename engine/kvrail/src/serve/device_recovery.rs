@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, SendError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use kvrail_session::{MemberAsk, ServerHandle};
 use kvrail_volume::Member;
 
 use super::devices;
-use super::member_changes;
+use super::member_changes::{self, MemberDevices};
 use super::plan::{Plan, PlannedDevice};
 use super::report_extras::ReportExtras;
 use super::volumes::{MemberSource, Served};
@@ -31,6 +31,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Number of checks between two searches for the devices' paths: two seconds.
 const LOOKS_FOR_PATHS: u64 = 10;
 
+/// A retired device is asked this often to let go of its file before the log has that it does not:
+/// 10 seconds.
+const RELEASES_QUIET: u64 = 50;
+
 /// How long a retirement waits for pollers at most, and how often it looks. They let go of a device
 /// at their next turn; one that is stalled does so later.
 const LET_GO_WITHIN: Duration = Duration::from_secs(1);
@@ -40,6 +44,7 @@ const LOOK_LET_GO: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct DeviceRecovery {
     commands: Sender<RecoveryCommand>,
+    server: ServerHandle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -65,17 +70,15 @@ impl DeviceRecovery {
         watched.iter().for_each(|device| device.show_drive(&served, &extras));
         member_changes::show(&served, &extras);
         let (commands, inbox) = channel();
+        let refuser = server.clone();
         let look = move || {
             let mut looks = 0;
             loop {
                 match inbox.recv_timeout(LOOK) {
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(RecoveryCommand::ChangeMembers(ask)) => {
-                        let let_go = |volume, places: &[usize]| {
-                            retire(&mut watched, volume, places);
-                        };
                         let known = (&server, &extras);
-                        member_changes::answer(&ask, &mut served, let_go, known);
+                        member_changes::answer(&ask, &mut served, &mut watched, known);
                         continue;
                     }
                     Ok(RecoveryCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -91,14 +94,19 @@ impl DeviceRecovery {
         };
         let thread = thread::Builder::new().name("recovery".into()).spawn(look);
         let thread = thread.map_err(|error| no_thread("the recovery", &error))?;
-        Ok(Self { commands, thread: Some(thread) })
+        Ok(Self { commands, server: refuser, thread: Some(thread) })
     }
 
     /// Passes requests to change members on to the thread, which takes one after the other.
     pub(super) fn member_changer(&self) -> impl Fn(MemberAsk) + Send + 'static {
-        let commands = self.commands.clone();
-        // The thread lives as long as the server does.
-        move |ask| drop(commands.send(RecoveryCommand::ChangeMembers(ask)))
+        let (commands, server) = (self.commands.clone(), self.server.clone());
+        move |ask| {
+            let sent = commands.send(RecoveryCommand::ChangeMembers(ask));
+            if let Err(SendError(RecoveryCommand::ChangeMembers(ask))) = sent {
+                let why = "the thread that changes members has ended; restart the sidecar";
+                server.members_changed(&ask, Err(why.to_owned()));
+            }
+        }
     }
 }
 
@@ -146,7 +154,7 @@ enum RecoveryState {
     Sent,
     /// Taken out of its store for good; the command to its poller is still to be sent.
     Retiring,
-    /// The same, and it was. It was to let go of its file so many times.
+    /// The same, and it was. This counts how often it was to let go of its file.
     Retired(u64),
     /// It is not open any more.
     Closed,
@@ -179,17 +187,21 @@ fn watched(plan: &Plan, pollers: &[PollerHandle], served: &[Served]) -> Vec<Watc
     watched
 }
 
-/// Takes the members of a volume at these places out of service, and waits a while until their
-/// pollers have let go of them.
-fn retire(watched: &mut [Watched], volume: usize, places: &[usize]) {
-    let own = |device: &Watched| {
-        device.planned.volume == volume && places.contains(&device.planned.member)
-    };
-    watched.iter_mut().filter(|device| own(device)).for_each(Watched::retire);
-    let is_served = |device: &Watched| own(device) && !device.is_retired();
-    let begun = Instant::now();
-    while watched.iter().any(is_served) && begun.elapsed() < LET_GO_WITHIN {
-        thread::sleep(LOOK_LET_GO);
+impl MemberDevices for Vec<Watched> {
+    fn is_silent(&self, volume: usize, place: usize) -> bool {
+        let is_it = |device: &&Watched| device.is_member(volume, &[place]);
+        self.iter().find(is_it).is_some_and(Watched::is_silent)
+    }
+
+    /// Waits a while until their pollers have let go of them.
+    fn let_go(&mut self, volume: usize, places: &[usize]) {
+        let own = |device: &Watched| device.is_member(volume, places);
+        self.iter_mut().filter(|device| own(device)).for_each(Watched::retire);
+        let is_served = |device: &Watched| own(device) && !device.is_retired();
+        let begun = Instant::now();
+        while self.iter().any(is_served) && begun.elapsed() < LET_GO_WITHIN {
+            thread::sleep(LOOK_LET_GO);
+        }
     }
 }
 
@@ -218,6 +230,16 @@ impl Watched {
         // A mailbox that is full is tried again.
         let is_sent = sent.is_ok();
         self.state = if is_sent { RecoveryState::Retired(0) } else { RecoveryState::Retiring };
+    }
+
+    fn is_member(&self, volume: usize, places: &[usize]) -> bool {
+        self.planned.volume == volume && places.contains(&self.planned.member)
+    }
+
+    /// Whether it is in service, and has requests that are overdue.
+    fn is_silent(&self) -> bool {
+        let stats = &self.stats.devices[self.local];
+        stats.retired.get() == 0 && stats.gone.get() == 0 && stats.counters.overdue.get() != 0
     }
 
     /// Whether its poller has let go of it.
@@ -273,6 +295,12 @@ impl Watched {
         }
         if !self.is_retired() || answered.get() < asked {
             return;
+        }
+        if asked == RELEASES_QUIET {
+            tracing::warn!(
+                "{} is retired, and still open: operations that it was given have not ended",
+                self.description.name
+            );
         }
         // Without a descriptor, or room in the mailbox, it is tried again.
         let Ok(nothing) = Replacement::nothing() else { return };

@@ -14,17 +14,28 @@ use super::report_extras::ReportExtras;
 use super::volumes::Served;
 use kvrail_cli::failure::{Exit, Failure};
 
-/// Changes the members, and answers the operator. `let_go` takes the members of a volume at some
-/// places out of service.
+/// The devices of members: of a volume's number, at their places in it.
+pub(super) trait MemberDevices {
+    /// Whether the device has not answered for longer than devices may. A label that is written
+    /// there would hold up whoever writes it.
+    fn is_silent(&self, volume: usize, place: usize) -> bool;
+
+    /// Takes these out of service.
+    fn let_go(&mut self, volume: usize, places: &[usize]);
+}
+
+/// Changes the members, and answers the operator.
 pub(super) fn answer(
     ask: &MemberAsk,
     served: &mut [Served],
-    let_go: impl FnOnce(usize, &[usize]),
+    devices: &mut impl MemberDevices,
     (server, extras): (&ServerHandle, &ReportExtras),
 ) {
     let what = format!("{} by {ask}: store {}", words(&ask.change), ask.store.escape_debug());
-    let verdict = change(ask, served, let_go).map_err(|failure| failure.line());
+    let verdict =
+        change((&ask.store, &ask.change), served, devices).map_err(|failure| failure.line());
     match &verdict {
+        Ok(_) if ask.change == MemberChange::Check => {}
         Ok(changed) => {
             let all = changed.members.iter();
             let all = all.map(|one| format!("{} ({})", one.number, one.path.escape_debug()));
@@ -45,6 +56,7 @@ pub(super) fn show(served: &[Served], extras: &ReportExtras) {
 
 fn words(change: &MemberChange) -> String {
     match change {
+        MemberChange::Check => "change of members".to_owned(),
         MemberChange::Retire { members } => {
             let numbers: Vec<_> = members.iter().map(ToString::to_string).collect();
             format!("retirement of member {}", numbers.join(", "))
@@ -92,12 +104,12 @@ fn may_change(volume: &Served) -> bool {
 }
 
 fn change(
-    ask: &MemberAsk,
+    (store, change): (&str, &MemberChange),
     served: &mut [Served],
-    let_go: impl FnOnce(usize, &[usize]),
+    devices: &mut impl MemberDevices,
 ) -> Result<MembersChanged, Failure> {
-    let at = served.iter().position(|volume| volume.name == ask.store).ok_or_else(|| {
-        let what = format!("this sidecar serves no volume {:?}", ask.store);
+    let at = served.iter().position(|volume| volume.name == store).ok_or_else(|| {
+        let what = format!("this sidecar serves no volume {store:?}");
         Failure::new(Exit::Usage, what).with_remedy("`kvrail status` names those that it serves")
     })?;
     let volume = &mut served[at];
@@ -106,7 +118,18 @@ fn change(
         return Err(Failure::new(Exit::Refused, what)
             .with_remedy("name a store; `kvrail volume create --kind store` makes one"));
     }
-    match &ask.change {
+    let going: &[u16] = if let MemberChange::Retire { members } = change { members } else { &[] };
+    let places = (0..).zip(volume.present.iter());
+    let mut stay = places.filter(|(_, number)| !going.contains(number));
+    if let Some((place, number)) = stay.find(|(place, _)| devices.is_silent(at, *place)) {
+        let name = &volume.named[place];
+        let what = format!("store {}: member {number} ({name}) does not answer", volume.name);
+        return Err(Failure::new(Exit::Refused, what).with_remedy(
+            "all members that stay get another label: wait until it answers, or take it out, too",
+        ));
+    }
+    match change {
+        MemberChange::Check => return Ok(changed(volume)),
         MemberChange::Retire { members } => retire(volume, members)?,
         MemberChange::Add { path, number, uuid, changes } => {
             let joined = JoinedMember { number: *number, uuid: *uuid, changes: *changes };
@@ -120,7 +143,7 @@ fn change(
     let kept = serving(volume).into_iter().fold(Members::NONE, |all, (number, _)| all.with(number));
     let places = (0..).zip(volume.present.iter());
     let going = places.filter(|(_, number)| !kept.has(*number));
-    let_go(at, &going.map(|(place, _)| place).collect::<Vec<_>>());
+    devices.let_go(at, &going.map(|(place, _)| place).collect::<Vec<_>>());
     Ok(changed(volume))
 }
 
@@ -185,4 +208,68 @@ fn refused(error: VolumeError) -> Failure {
 fn absolute(member: &Member) -> String {
     let path = member.path();
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::path::PathBuf;
+
+    use kvrail_volume::{DirectIo, Fill, NewVolume, Overwrite, VolumeLayout, create};
+
+    use super::{MemberChange, MemberDevices, change};
+    use crate::serve::volumes::open_all;
+
+    /// Devices of which one does not answer, and those that were let go.
+    #[derive(Default)]
+    struct Devices {
+        silent: Option<usize>,
+        gone: Vec<usize>,
+    }
+
+    impl MemberDevices for Devices {
+        fn is_silent(&self, _: usize, place: usize) -> bool {
+            self.silent == Some(place)
+        }
+
+        fn let_go(&mut self, _: usize, places: &[usize]) {
+            self.gone.extend(places);
+        }
+    }
+
+    /// Its label would have to be written: whoever does so would wait for the drive.
+    #[test]
+    fn no_members_change_while_one_that_stays_is_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let members: Vec<PathBuf> = ["a", "b", "c"].map(|name| folder.path().join(name)).into();
+        let new = NewVolume {
+            name: "kv".parse().unwrap(),
+            members: members.clone(),
+            capacity_bytes: Some(48 << 20),
+            layout: VolumeLayout::Store { segment_bytes: None, block_mean: Some(64 << 10) },
+            fill: Fill::Nothing,
+            overwrite: Overwrite::Nothing,
+            direct: DirectIo::Optional,
+        };
+        drop(create(&new, &mut |_| ControlFlow::Continue(())).unwrap());
+        let text = format!(
+            "device.direct = \"optional\"\n[[volume]]\nname = \"kv\"\nmembers = {members:?}"
+        );
+        let mut served = open_all(&toml::from_str(&text).unwrap()).unwrap();
+        let mut devices = Devices { silent: Some(1), ..Devices::default() };
+        let mut ask = |what: &MemberChange| {
+            let answer = change(("kv", what), &mut served, &mut devices);
+            (answer, devices.gone.clone())
+        };
+        for refused in [MemberChange::Check, MemberChange::Retire { members: vec![0] }] {
+            let (answer, gone) = ask(&refused);
+            let why = answer.unwrap_err().log_text();
+            assert!(why.contains("member 1 (") && why.contains("does not answer"), "{why}");
+            assert!(why.contains("take it out, too"), "{why}");
+            assert!(gone.is_empty());
+        }
+        let (answer, gone) = ask(&MemberChange::Retire { members: vec![1] });
+        let left: Vec<u16> = answer.unwrap().members.iter().map(|member| member.number).collect();
+        assert_eq!((left, gone), (vec![0, 2], vec![1]));
+    }
 }

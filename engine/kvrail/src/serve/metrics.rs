@@ -45,7 +45,7 @@ impl Metrics {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             stores.iter().filter_map(|device| device.map(now)).collect()
         };
-        self.life.serve(Box::new(move |tell| handle.ask(tell)), Box::new(maps));
+        self.life.serve(Box::new(move |answer| handle.ask(answer)), Box::new(maps));
     }
 
     /// Where it is, a line for the start report.
@@ -79,9 +79,13 @@ impl MappedDevice {
         pollers.iter().flat_map(of).collect()
     }
 
-    /// The map of its segments; nothing where it has no store.
+    /// The map of its segments; nothing where it has no store, or has none any more.
     fn map(&self, now_unix_s: u64) -> Option<MemberMap> {
-        let map = &self.stats.devices[self.place].store.map;
+        let device = &self.stats.devices[self.place];
+        if device.retired.get() != 0 {
+            return None;
+        }
+        let map = &device.store.map;
         let mut shown = MemberMap {
             device: self.index,
             segments: map.segments(),

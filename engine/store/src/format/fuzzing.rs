@@ -20,10 +20,10 @@ pub fn superblock(bytes: &[u8]) {
     let page = sealed::<PAGE_BYTES>(bytes);
     let _ = Super::choose(&[page, page]);
     for copy in 0..2 {
-        if let Ok(told) = Super::decode(&page, copy) {
+        if let Ok(found) = Super::decode(&page, copy) {
             let mut again = [0; PAGE_BYTES];
-            told.encode(copy, &mut again);
-            assert_eq!(Super::decode(&again, copy), Ok(told));
+            found.encode(copy, &mut again);
+            assert_eq!(Super::decode(&again, copy), Ok(found));
         }
     }
 }
@@ -35,10 +35,10 @@ pub fn superblock(bytes: &[u8]) {
 pub fn head(bytes: &[u8]) {
     let page = sealed::<PAGE_BYTES>(bytes);
     let (instance, segment) = (instance(&page), number(&page, 48));
-    if let Some(told) = Head::decode(&page, instance, segment) {
+    if let Some(wanted) = Head::decode(&page, instance, segment) {
         let mut again = [0; PAGE_BYTES];
-        told.encode(instance, segment, &mut again);
-        assert_eq!(Head::decode(&again, instance, segment), Some(told));
+        wanted.encode(instance, segment, &mut again);
+        assert_eq!(Head::decode(&again, instance, segment), Some(wanted));
     }
 }
 
@@ -71,11 +71,11 @@ pub fn page(bytes: &[u8]) {
 pub fn space(bytes: &[u8]) {
     let image = sealed::<SPACE_BYTES>(bytes);
     let (instance, slot) = (instance(&image), number(&image, 40));
-    if let Some(told) = SpaceImage::decode(&image, instance, slot) {
+    if let Some(wanted) = SpaceImage::decode(&image, instance, slot) {
         let mut again = [0; SPACE_BYTES];
-        told.encode(instance, slot, &mut again);
+        wanted.encode(instance, slot, &mut again);
         let back = SpaceImage::decode(&again, instance, slot).expect("it was written a moment ago");
-        assert_eq!(fields(&back), fields(&told));
+        assert_eq!(fields(&back), fields(&wanted));
     }
 }
 
@@ -83,10 +83,10 @@ pub fn space(bytes: &[u8]) {
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut made = [[0; PAGE_BYTES]; 3];
-    let mut told = sample();
-    told.encode(0, &mut made[0]);
-    told.pools[1][..4].copy_from_slice(b"team");
-    told.encode(1, &mut made[1]);
+    let mut wanted = sample();
+    wanted.encode(0, &mut made[0]);
+    wanted.pools[1][..4].copy_from_slice(b"team");
+    wanted.encode(1, &mut made[1]);
     let ledgers = [Ledger::of([(5, 9)].into_iter()).expect("in order"), Ledger::EMPTY];
     let (floors, drops) = ([3; 16], [2; 16]);
     let head = Head { epoch: 9, pool: 1, floors, drops, time: 77, second: 2, ledgers };

@@ -94,7 +94,7 @@ class Link:
         of the engine waits for that."""
         with self._lock:
             is_due = self._session is None and time.monotonic() >= self._retry_at
-            if not is_due or self._attaching is not None or self._closed:
+            if not is_due or self._attaches or self._closed:
                 return self._session
             name = f"kvrail for {self._engine}"
             self._attaching = thread = threading.Thread(
@@ -105,6 +105,12 @@ class Link:
         except RuntimeError as error:  # no more threads
             self._settle(None, error)
         return None
+
+    @property
+    def _attaches(self) -> bool:
+        """Whether a thread attaches. One that was begun before a fork is not in the child."""
+        thread = self._attaching
+        return thread is not None and (thread.ident is None or thread.is_alive())
 
     @property
     def hangs(self) -> bool:

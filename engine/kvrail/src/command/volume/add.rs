@@ -77,12 +77,14 @@ fn add_served(
     what: &str,
     context: &Context,
 ) -> Result<(), Failure> {
+    // A refusal comes before a drive is filled, which may take hours.
+    let name = new.name.to_string();
+    serving.looker.ask(|client| client.change_members(&name, MemberChange::Check))?;
     let joining = writing(context, |progress| prepare(new, progress))??;
     let JoinedMember { number, uuid, changes } = joining.member();
     let path = std::path::absolute(&new.path).unwrap_or_else(|_| new.path.clone());
     let path = path.display().to_string();
     let change = MemberChange::Add { path, number, uuid, changes };
-    let name = new.name.to_string();
     match serving.looker.ask(|client| client.change_members(&name, change)) {
         Ok(changed) => {
             joining.keep()?;
