@@ -13,7 +13,9 @@ mod memory;
 
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN};
+use kvrail_ring::slot::{
+    FLAG_CONTINUED, FLAG_DEMOTE, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN,
+};
 use kvrail_ring::{
     METADATA_BYTES_MAX, Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId,
 };
@@ -201,7 +203,7 @@ fn check_keyed(opcode: Opcode, request: &RequestSnapshot) -> Result<(), Status> 
     let allowed = match opcode {
         Opcode::Put => FLAG_DURABLE | FLAG_SIDE,
         Opcode::Drop => FLAG_DURABLE,
-        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH,
+        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH | FLAG_DEMOTE,
         Opcode::Release => FLAG_CONTINUED,
         _ => 0,
     };

@@ -140,14 +140,15 @@ impl Asked {
     /// What Python's arguments mean, in seconds.
     pub(crate) fn new(
         hold: f64,
-        (prefix_only, touch): (bool, bool),
+        prefix_only: bool,
+        recency: Recency,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
-        if touch && hold != 0.0 {
-            let text = "hold and touch are for calls of their own: what is held is not evicted";
+        if recency != Recency::Kept && hold != 0.0 {
+            let text = "hold, touch and demote are for calls of their own: what is held is not \
+                        evicted";
             return Err(PyTypeError::new_err(text));
         }
-        let recency = if touch { Recency::Renewed } else { Recency::Kept };
         let extent = if prefix_only { LookupExtent::Prefix } else { LookupExtent::All };
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
         Ok(Self { extent, hold: duration("hold", hold)?, recency, timeout })
@@ -161,6 +162,18 @@ impl Asked {
     pub(crate) fn how(self) -> Lookup {
         let Self { extent, hold, recency, timeout } = self;
         Lookup { extent, hold, recency, timeout: timeout.unwrap_or(Duration::MAX) }
+    }
+}
+
+/// What a lookup does for what it finds.
+pub(crate) fn recency(touch: bool, demote: bool) -> PyResult<Recency> {
+    match (touch, demote) {
+        (false, false) => Ok(Recency::Kept),
+        (true, false) => Ok(Recency::Renewed),
+        (false, true) => Ok(Recency::Ended),
+        (true, true) => {
+            Err(PyTypeError::new_err("touch makes blocks go later, demote first: pass one of them"))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! no bytes.
 
 use arrayvec::ArrayVec;
-use kvrail_ring::slot::{FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_DEMOTE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{RequestSnapshot, Status};
 use kvrail_store::{Hold, SpaceId};
 
@@ -27,6 +27,8 @@ pub(crate) struct PlacedKeys {
     places: ArrayVec<KeyPlace, LOOKUP_KEYS>,
     /// Members of the store that this poller has.
     members: u64,
+    /// What the session may do in their namespace.
+    permit: Permit,
 }
 
 impl PlacedKeys {
@@ -44,12 +46,13 @@ impl PlacedKeys {
         lows.truncate(count);
         let handle = request.handle();
         let apart = matches!(back_ends.destination(session, handle), Destination::Group(_));
-        let mut places = ArrayVec::new();
+        let (mut places, mut permit) = (ArrayVec::new(), Permit::Read);
         for lo in &lows[..if apart { count } else { 1 }] {
             let (shard, grant) = back_ends.find(session, handle, *lo)?;
             places.push(KeyPlace { shard, space: grant.space });
+            permit = grant.permit;
         }
-        Ok(Self { lows, places, members: back_ends.members_of(session, handle) })
+        Ok(Self { lows, places, members: back_ends.members_of(session, handle), permit })
     }
 
     /// Members of the store that this poller has, at least 1: their reads go on side by side.
@@ -73,13 +76,19 @@ pub(super) fn lookup(
     session: SessionSlot,
     back_ends: &mut BackEnds,
 ) -> Result<(PlacedKeys, Hold), Status> {
-    let hold = match (request.hold_ms(), request.flags() & FLAG_TOUCH) {
+    let hold = match (request.hold_ms(), request.flags() & (FLAG_TOUCH | FLAG_DEMOTE)) {
         (0, 0) => Hold::No,
-        (0, _) => Hold::Touch,
+        (0, FLAG_TOUCH) => Hold::Touch,
+        (0, FLAG_DEMOTE) => Hold::Demote,
         (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
         (_, _) => return Err(Status::Invalid),
     };
-    Ok((PlacedKeys::new(request, session, back_ends)?, hold))
+    let keys = PlacedKeys::new(request, session, back_ends)?;
+    if hold == Hold::Demote && keys.permit == Permit::Read {
+        Err(Status::Denied)
+    } else {
+        Ok((keys, hold))
+    }
 }
 
 /// Checks the report of a block that a reader found wrong.

@@ -68,8 +68,7 @@ impl BackEnds {
     ) -> Result<FoundKeys, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            // A touch is no lookup.
-            if hold != Hold::Touch {
+            if hold.is_lookup() {
                 shard.count_gone_keys(lows.len() as u64);
             }
             return Err(Status::DeviceGone);

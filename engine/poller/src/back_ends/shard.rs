@@ -11,8 +11,8 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, DropKey, FoundKeys, Get, Got, Hint, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX,
-    ReadId, Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
+    Begun, DropKey, FoundKeys, Get, Got, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX, ReadId,
+    Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -313,7 +313,7 @@ impl Shard {
         let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
         self.touch(now.ns);
         match pending.asked().ask {
-            BlockCommand::Put { chain, depth, block_bytes: length, at, check } => {
+            BlockCommand::Put { chain, depth, block_bytes: length, at, check, hint } => {
                 let put = Put {
                     user,
                     owner,
@@ -325,7 +325,7 @@ impl Shard {
                     check,
                     chain,
                     depth,
-                    hint: Hint::default(),
+                    hint,
                     durability,
                     metadata,
                 };
