@@ -39,8 +39,8 @@ impl Version {
         self.minor >= 5
     }
 
-    /// Whether puts may have a worth, and lookups may demote (`slot::FLAG_DEMOTE`): earlier sidecars
-    /// refuse both.
+    /// Whether puts may have a worth, and lookups may demote (`slot::FLAG_DEMOTE`): earlier
+    /// sidecars refuse both.
     #[must_use]
     pub const fn takes_hints(self) -> bool {
         self.minor >= 7

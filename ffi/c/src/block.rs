@@ -32,12 +32,12 @@ pub const KVRAIL_REPLACE: u16 = 16;
 /// KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
 pub const KVRAIL_BEGINS: u16 = 32;
 
-/// For a put: the block is worth as much as others that are used as often.
+/// For a put: the block has the worth of others that are used as often.
 pub const KVRAIL_WORTH_NORMAL: u32 = 0;
 /// For a put: it is worth less.
 pub const KVRAIL_WORTH_LOW: u32 = 1;
-/// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is worth as
-/// much as others.
+/// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is as
+/// others.
 pub const KVRAIL_WORTH_HIGH: u32 = 2;
 
 /// One request for one block.

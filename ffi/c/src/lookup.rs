@@ -24,8 +24,8 @@ pub const KVRAIL_LOOKUP_ALL: u32 = 1;
 pub const KVRAIL_LOOKUP_KEPT: u32 = 0;
 /// What is found counts as used, as by a get, and is evicted later. Not together with a hold.
 pub const KVRAIL_LOOKUP_RENEWED: u32 = 1;
-/// What is found goes first, until it is used again: its session has ended. Not together with a hold,
-/// and of writers of the namespace alone: else KVRAIL_E_DENIED. Sidecars before 0.3 only look.
+/// What is found goes first, until it is used again: its session has ended. Not together with a
+/// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Earlier sidecars only look.
 pub const KVRAIL_LOOKUP_ENDED: u32 = 2;
 
 /// Options of a lookup. Members that are 0 or NULL are left out.

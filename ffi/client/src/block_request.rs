@@ -113,17 +113,17 @@ impl BlockRequest {
         Self { chain: self.chain & CHAIN_DEPTH_MAX | begins, ..self }
     }
 
-    /// For a put: how much the block is worth beside others that are used as often; unless said
-    /// otherwise as much. It stays with the block, over restarts too. A quarter of a pool may have
-    /// blocks of [`Priority::High`]; what is beyond is worth as much as others. Sidecars of earlier
-    /// releases take no worth.
+    /// For a put: how much the block is worth beside others that are used as often; the same unless
+    /// said otherwise. It stays with the block, over restarts too. A quarter of a pool may have
+    /// blocks of [`Priority::High`]; what is beyond is as others. Sidecars of earlier releases take
+    /// no worth.
     pub fn worth(mut self, priority: Priority) -> Self {
         self.hint.priority = priority;
         self
     }
 
-    /// For a put: after this time, in whole seconds, the block is worth nothing. It is served for as
-    /// long as it is there, and goes first.
+    /// For a put: after this time, in whole seconds, the block is worth nothing. It is served for
+    /// as long as it is there, and goes first.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let end = now.saturating_add(ttl);

@@ -37,8 +37,8 @@ pub enum Recency {
     /// of earlier releases only look.
     Renewed,
     /// They go first, until they are used again: the session that they belong to has ended. Not
-    /// together with a hold, and of writers of the namespace alone. Sidecars of earlier releases only
-    /// look.
+    /// together with a hold, and of writers of the namespace alone. Sidecars of earlier releases
+    /// only look.
     Ended,
 }
 

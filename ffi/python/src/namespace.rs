@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kvrail_client::{Recency, Status};
+use kvrail_client::Status;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -16,7 +16,7 @@ use crate::listing::Listing;
 use crate::plain::plain;
 use crate::queue::{Queue, Target};
 use crate::results::{Found, Probed, Results, known};
-use crate::run::{Asked, lookup, recency, release, run};
+use crate::run::{Asked, lookup, release, run};
 use crate::session::Session;
 
 /// Bytes that a block of unknown length is thought to have at least.
@@ -150,18 +150,13 @@ impl Namespace {
         self.run(keys.py(), self.owner.group(BlockWork::Drop, keys, None, options)?)
     }
 
-    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, demote=false,
-        timeout=None))]
+    #[pyo3(signature = (keys, **options))]
     fn lookup(
         &self,
         keys: &Bound<'_, PyAny>,
-        hold: f64,
-        prefix_only: bool,
-        touch: bool,
-        demote: bool,
-        timeout: Option<f64>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Found> {
-        let asked = Asked::new(hold, prefix_only, recency(touch, demote)?, timeout)?;
+        let asked = Asked::read(options)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         lookup(py, self.owner.session(), (self.owner.space(), &keys), asked).map(Found::new)
     }
@@ -178,7 +173,7 @@ impl Namespace {
 
     #[pyo3(signature = (keys, *, timeout=None))]
     fn release(&self, keys: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        let asked = Asked::new(0.0, false, Recency::Kept, timeout)?;
+        let asked = Asked::plain(timeout)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         release(py, self.owner.session(), (self.owner.space(), &keys), asked.timeout())
     }

@@ -25,7 +25,7 @@ use crate::group_of::Owner;
 use crate::keys;
 use crate::options::{duration, seconds};
 use crate::results::Found;
-use crate::run::{Asked, recency, refresh};
+use crate::run::{Asked, refresh};
 use crate::session::Session;
 use crate::wait::{deadline, pause};
 
@@ -349,18 +349,13 @@ impl Queue {
         self.submit(keys.py(), group)
     }
 
-    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, demote=false,
-        timeout=None))]
+    #[pyo3(signature = (keys, **options))]
     fn submit_lookup(
         &self,
         keys: &Bound<'_, PyAny>,
-        hold: f64,
-        prefix_only: bool,
-        touch: bool,
-        demote: bool,
-        timeout: Option<f64>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u32> {
-        let asked = Asked::new(hold, prefix_only, recency(touch, demote)?, timeout)?;
+        let asked = Asked::read(options)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         let (how, until) = (asked.how(), deadline(asked.timeout()));
         let space = self.namespace()?.space().clone();

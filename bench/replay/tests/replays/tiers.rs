@@ -20,8 +20,8 @@ fn tiers(trace: &Trace, store: &str, memory: u64) -> [Run; 3] {
     policies.map(|policy| of(&report, policy).next().unwrap().clone())
 }
 
-/// Hits, and hits in memory, of an LRU of `memory` blocks which takes everything, above a store that
-/// loses nothing: in lists, without a line of the tier's.
+/// Hits, and hits in memory, of an LRU of `memory` blocks which takes everything, above a store
+/// that loses nothing: in lists, without a line of the tier's.
 fn plain(trace: &Trace, memory: usize) -> (u64, u64) {
     let (mut newest_first, mut stored): (Vec<u32>, HashSet<u32>) = Default::default();
     let (mut hits, mut in_memory) = (0, 0);

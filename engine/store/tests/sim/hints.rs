@@ -195,7 +195,7 @@ fn what_was_demoted_goes_first_until_it_is_used() {
     });
 }
 
-/// Whoever retains everything retains a quarter: what is beyond is worth as much as others. Blocks
+/// A client that retains everything retains a quarter; the rest is as others. Blocks
 /// that go make room for others that are retained.
 #[test]
 fn not_all_is_retained() {

@@ -395,8 +395,8 @@ class Namespace:
     ) -> Found:
         """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
-        what is found counts as used, as by a get; with `demote` it goes first until it is used again,
-        as of a session that has ended.
+        what is found counts as used, as by a get; with `demote` it goes first until it is used
+        again, as of a session that has ended.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64

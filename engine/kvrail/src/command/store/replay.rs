@@ -72,8 +72,8 @@ pub(crate) struct ReplayArgs {
     /// Bytes that the budgeted store may write for each byte asked for
     #[arg(long, value_name = "SHARE", default_value = "0.20", value_parser = share)]
     budget: f64,
-    /// Blocks of the memory tier of the `memory-` policies: a share of the trace's different blocks,
-    /// or a number of blocks
+    /// Blocks of the memory tier of the `memory-` policies: a share of the trace's different
+    /// blocks, or a number of blocks
     #[arg(long, value_name = "SIZE", default_value = "5%")]
     memory: CacheSize,
     /// Also draw hits over size into this SVG file, a field for each trace and tier
