@@ -26,6 +26,8 @@ pub(crate) enum KeyedCall {
     Get,
     /// New blocks.
     Put,
+    /// Five keys a request, whose blocks are there.
+    Lookup,
 }
 
 /// The process that executes the instructions.
@@ -40,7 +42,7 @@ pub(crate) enum Part {
 /// The arms that a machine without polled queues can count.
 pub(crate) fn usual() -> Vec<Arm> {
     let interrupt = ModeName::Interrupt;
-    let stores = [KeyedCall::Get, KeyedCall::Put].map(Arm::Store);
+    let stores = [KeyedCall::Get, KeyedCall::Put, KeyedCall::Lookup].map(Arm::Store);
     [&[Arm::Null][..], &stores, &[Arm::Device(interrupt), Arm::Raw(interrupt)]].concat()
 }
 
@@ -60,6 +62,7 @@ impl fmt::Display for Arm {
             Self::Null => f.write_str("null"),
             Self::Store(KeyedCall::Get) => f.write_str("get"),
             Self::Store(KeyedCall::Put) => f.write_str("put"),
+            Self::Store(KeyedCall::Lookup) => f.write_str("lookup"),
             Self::Device(mode) => mode.fmt(f),
             Self::Raw(mode) => write!(f, "raw:{mode}"),
         }
@@ -76,6 +79,7 @@ impl FromStr for Arm {
             None if text == "null" => Ok(Self::Null),
             None if text == "get" => Ok(Self::Store(KeyedCall::Get)),
             None if text == "put" => Ok(Self::Store(KeyedCall::Put)),
+            None if text == "lookup" => Ok(Self::Store(KeyedCall::Lookup)),
             None => mode(text).map(Self::Device),
         }
     }

@@ -1,4 +1,4 @@
-//! Gets and puts of a store on a null device, whose reads leave memory as it is: what was put from
+//! Gets, puts and lookups of a store on a null device, whose reads leave memory as it is: what was put from
 //! it is got into it.
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kvrail_client::{
-    BlockKey, BlockNote, BlockRequest, Client, Completed, Identity, Lease, Namespace, Pages, Queue,
-    Status,
+    BlockKey, BlockNote, BlockRequest, Client, Completed, Identity, Lease, Lookup, LookupExtent,
+    Namespace, Pages, PendingLookup, Queue, Status,
 };
 
 use crate::arms::KeyedCall;
@@ -22,6 +22,9 @@ struct Cache {
     /// Key of the next put.
     next: u64,
 }
+
+/// Keys of a lookup: five for each of its requests.
+const KEYS: u32 = 5 * BATCH;
 
 /// A key, whatever comes before it.
 fn key(number: u64) -> BlockKey {
@@ -46,6 +49,9 @@ pub(crate) fn client(socket: &Path, baton: &Baton, keyed: KeyedCall) -> Result<(
         cache.queue.poll(&mut cache.done);
     }
     take(&mut cache)?;
+    if keyed == KeyedCall::Lookup {
+        return lookups(&mut cache, baton);
+    }
     for _ in 0..ROUNDS {
         counted_client_ask(&mut cache, keyed)?;
         baton.turn()?;
@@ -53,6 +59,35 @@ pub(crate) fn client(socket: &Path, baton: &Baton, keyed: KeyedCall) -> Result<(
         take(&mut cache)?;
     }
     Ok(())
+}
+
+fn lookups(cache: &mut Cache, baton: &Baton) -> Result<()> {
+    let keys: Vec<_> = (0..KEYS).map(|number| key(u64::from(number % BATCH))).collect();
+    let how = Lookup { extent: LookupExtent::All, ..Lookup::default() };
+    for _ in 0..ROUNDS {
+        let mut pending = counted_client_look(cache, &keys, &how)?;
+        baton.turn()?;
+        let found = counted_client_found(cache, &mut pending)?;
+        ensure!(found == Some(keys.len()), "{found:?} of {KEYS} keys are there");
+        cache.queue.end_lookup(pending);
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn counted_client_look(
+    cache: &mut Cache,
+    keys: &[BlockKey],
+    how: &Lookup,
+) -> Result<PendingLookup> {
+    Ok(cache.queue.begin_lookup(&cache.space, keys, how)?)
+}
+
+/// The answers that are there; how many blocks, once there are all.
+#[inline(never)]
+fn counted_client_found(cache: &mut Cache, pending: &mut PendingLookup) -> Result<Option<usize>> {
+    cache.queue.poll(&mut cache.done);
+    Ok(cache.queue.poll_lookup(pending)?.map(|found| found.prefix))
 }
 
 fn take(cache: &mut Cache) -> Result<()> {
@@ -70,6 +105,7 @@ fn stage(cache: &mut Cache, keyed: KeyedCall) -> Result<()> {
         let lease = cache.leases.pop().context("a lease for each request")?;
         let request = match keyed {
             KeyedCall::Get => BlockRequest::get(&cache.space, key(number), lease),
+            KeyedCall::Lookup => unreachable!("all keys of a lookup are asked for at once"),
             KeyedCall::Put => {
                 cache.next += 1;
                 BlockRequest::put(&cache.space, key(cache.next - 1), lease)
