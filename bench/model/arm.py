@@ -5,10 +5,14 @@ again      the first requests of another engine process over the same store
 interfere  small requests, and a hit in the GPU's cache, right behind a long prompt that is stored
 flip       bytes change on the drive: no token may change
 kill       the sidecar dies with requests in flight, and comes back
+returning  users whose prompts were stored come back, some at once; the caches of GPU and CPU have
+           no room for all
 """
 
 import argparse
 import json
+import logging
+import math
 import os
 import signal
 import statistics
@@ -20,10 +24,15 @@ from typing import Any
 
 import torch
 from arms import ARMS
-from engine import Answer, Engine, Place, prompt
+from engine import Answer, Engine, Model, Place, prompt
+from processes import Used, family
 
 TAIL = 5
 """Tokens of a prompt behind its last whole page, which are always computed."""
+
+STORED_AT_ONCE, TTFTS = 4, 4
+"""Prompts of users that are computed without a pause, and the fewest times to a first token that
+make a row."""
 
 
 class Arm:
@@ -35,9 +44,15 @@ class Arm:
         place = Place(
             options.arm, options.socket, options.files, options.chunk_tokens, options.cpu_gib << 30
         )
-        gpu_cache_bytes = options.gpu_gib << 30
-        longest = max(self.lengths)
-        self.engine = Engine(place, options.shape, longest, gpu_cache_bytes, options.ranks)
+        model = Model(
+            options.shape,
+            max(self.lengths),
+            options.gpu_gib << 30,
+            options.ranks,
+            options.kv_cache_dtype,
+            options.served,
+        )
+        self.engine = Engine(place, model)
         self.keeps = options.arm != "recompute"
         self.seen: dict[str, Any] = {
             "arm": options.arm,
@@ -45,6 +60,8 @@ class Arm:
             "chunk_tokens": options.chunk_tokens,
             "gpu": torch.cuda.get_device_name(),
             "ranks": options.ranks,
+            "kv_cache_dtype": options.kv_cache_dtype,
+            "served": options.served,
             "batch_invariant": os.environ.get("VLLM_BATCH_INVARIANT", "0"),
         }
 
@@ -156,6 +173,49 @@ class Arm:
             "after": besides(after, in_gpu),
         })  # fmt: skip
 
+    def returning(self) -> None:
+        """Each user has a prompt of the longest length, and some tokens more each time."""
+        counts = [int(word) for word in self.options.users.split(",")]
+        prompts = [prompt(900_000 + user, max(self.lengths)) for user in range(max(counts))]
+        before, began = self._used(), time.monotonic()
+        # A store that has begun keeps its pages: groups leave it time.
+        for first in range(0, len(prompts) if self.keeps else 0, STORED_AT_ONCE):
+            self.engine.answers(prompts[first : first + STORED_AT_ONCE])
+            self.engine.settle()
+        stored = {"seconds": time.monotonic() - began, **self._since(before)}
+        seen: list[dict[str, Any]] = []
+        for count in counts:
+            turns = max(1, math.ceil(TTFTS / count))
+            row = {"users": count, "ttft_s": [], "cached_tokens": 0, "wall_s": 0.0}
+            for turn in range(turns):
+                self.engine.forget()
+                some = [prompts[(turn * count + at) % len(prompts)] for at in range(count)]
+                asked = [ids + prompt(turn * 100 + at, TAIL) for at, ids in enumerate(some)]
+                before = self._used()
+                answers = self.engine.answers(asked, self.options.decode)
+                used = self._since(before)
+                row["ttft_s"] += [answer.ttft_s for answer in answers]
+                row["cached_tokens"] += sum(answer.cached_tokens for answer in answers)
+                row["wall_s"] += answers[0].wall_s
+                row |= {name: row.get(name, 0) + it for name, it in used.items()}
+            seen.append(row | {"tokens": len(row["ttft_s"]) * max(self.lengths)})
+            self.note("returning", {"stored": stored, "seen": seen})
+
+    def _used(self) -> tuple[Used, Used]:
+        """What the engine and the sidecar have used."""
+        pid_file = self.options.pid_file
+        side = Used.by(int(Path(pid_file).read_text())) if pid_file else Used()
+        return Used.by(os.getpid()), side
+
+    def _since(self, before: tuple[Used, Used]) -> dict[str, float]:
+        engine, side = (now.since(then) for now, then in zip(self._used(), before, strict=True))
+        return {
+            "engine_cpu_s": engine.cpu_s,
+            "sidecar_cpu_s": side.cpu_s,
+            "read_bytes": engine.read_bytes + side.read_bytes,
+            "written_bytes": engine.written_bytes + side.written_bytes,
+        }
+
     def _hits_again_s(self, ids: list[int]) -> float | None:
         began = time.monotonic()
         while time.monotonic() - began < 30:
@@ -209,6 +269,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cpu-gib", type=int, default=8)
     parser.add_argument("--gpu-gib", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="fp8: 8 bits a number")
+    parser.add_argument(
+        "--served", action="store_true", help="the engine's own process, and CUDA graphs"
+    )
+    parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
     parser.add_argument("--socket", default="")
     parser.add_argument("--files", default="", help="folder of vLLM's own tier")
     parser.add_argument("--members", default="", help="the store's members, with colons between")
@@ -218,6 +283,8 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
+    logging.basicConfig()
+    logging.getLogger("kvrail").setLevel(logging.INFO)  # what is declined
     arm = Arm(options())
     arm.warm_up()
     phases = arm.options.phases.split(",")
@@ -227,7 +294,9 @@ def main() -> None:
         phases = [phase for phase in phases if phase != "kill"]
     for phase in phases:
         getattr(arm, phase)()
-    # The engine's threads may outlive a sidecar that was killed.
+    # The engine's threads and processes may outlive a sidecar that was killed.
+    for pid in list(family(os.getpid()))[1:]:
+        os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+os.environ |= {"VLLM_NO_USAGE_STATS": "1"}
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
@@ -107,7 +107,9 @@ def fill_weights() -> None:
         drawn += 1
         generator = torch.Generator(device=weight.device)
         generator.manual_seed(1234 + drawn)
-        if weight.dim() >= 2:
+        if name.endswith("_scale"):
+            weight.fill_(1.0)
+        elif weight.dim() >= 2:
             bound = GAIN * (3.0 / weight.size(-1)) ** 0.5
             weight.uniform_(-bound, bound, generator=generator)
         elif "weight" in name:
@@ -124,28 +126,44 @@ def prompt(seed: int, tokens: int) -> list[int]:
     return [draw.randrange(TOKEN_IDS.start, TOKEN_IDS.stop) for _ in range(tokens)]
 
 
+@dataclass(frozen=True)
+class Model:
+    """What the engine computes, and how."""
+
+    shape: Path
+    tokens_max: int
+    gpu_cache_bytes: int
+    ranks: int = 1
+    kv_cache_dtype: str = "auto"
+    served: bool = False
+    """As a server runs it: the engine has a process of its own, and decodes by CUDA graphs. Nothing
+    is compiled."""
+
+
 class Engine:
     """The engine, and what a measurement does with it."""
 
-    def __init__(
-        self, place: Place, shape: Path, tokens_max: int, gpu_cache_bytes: int, ranks: int
-    ) -> None:
-        # Processes of ranks are forked, and so have these weights, too.
+    def __init__(self, place: Place, model: Model) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if model.served else "0"
+        # Processes of engine and ranks are forked, and so have these weights, too.
         fill_weights()
         self.place, self._small = place, 10**9
         transfer = place.transfer()
-        more = {"kv_transfer_config": transfer} if transfer else {}
+        more: dict[str, Any] = {"kv_transfer_config": transfer} if transfer else {}
+        if model.served:
+            more["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
         self._llm = LLM(
-            model=str(shape),
+            model=str(model.shape),
             load_format="dummy",
             skip_tokenizer_init=True,
-            enforce_eager=True,
+            enforce_eager=not model.served,
             dtype="bfloat16",
-            max_model_len=tokens_max + 256,
+            max_model_len=model.tokens_max + 256,
             max_num_batched_tokens=8192,
             max_num_seqs=32,
-            kv_cache_memory_bytes=gpu_cache_bytes,
-            tensor_parallel_size=ranks,
+            kv_cache_memory_bytes=model.gpu_cache_bytes,
+            kv_cache_dtype=model.kv_cache_dtype,
+            tensor_parallel_size=model.ranks,
             enable_prefix_caching=True,
             seed=0,
             disable_log_stats=False,

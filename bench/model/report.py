@@ -1,9 +1,11 @@
-"""Tables and a plot of what run.py left: report.py RESULTS. The plot needs matplotlib.
+"""Tables and a plot of what run.py left: report.py RESULTS [TAG]. The plot needs matplotlib.
 
-Writes RESULTS/model.md and RESULTS/model.png, and prints the tables.
+Writes RESULTS/model.md and RESULTS/model.png, and prints the tables; with the tag of a run it only
+prints the tables of that run.
 """
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable
@@ -23,11 +25,12 @@ LABELS = {
 SHADES = ("black", "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
+USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
 
 
-def load(results: Path, place: str, suffix: str = "") -> Rows:
+def load(results: Path, place: str, tag: str, suffix: str = "") -> Rows:
     """What each arm saw in a place."""
-    paths = {arm: results / f"{place}-{arm}{suffix}.json" for arm in ARMS}
+    paths = {arm: results / f"{place}-{tag}{arm}{suffix}.json" for arm in ARMS}
     return {arm: json.loads(path.read_text()) for arm, path in paths.items() if path.exists()}
 
 
@@ -101,6 +104,41 @@ def measured(
     return [table(["arm", *head], lines)] if lines else []
 
 
+def nearest(values: Iterable[float], share: float) -> float:
+    """The least of the values that this share does not exceed."""
+    in_order = sorted(values)
+    return in_order[math.ceil(share * len(in_order)) - 1]
+
+
+def returning(rows: Rows) -> list[str]:
+    """Users that come back: times to the first token, and what one pass over all has used."""
+    seen_by = {arm: seen["returning"]["seen"] for arm, seen in rows.items() if "returning" in seen}
+    if not seen_by:
+        return []
+    counts = [seen["users"] for seen in max(seen_by.values(), key=len)]
+    times, used = [], []
+    for arm, seen in seen_by.items():
+        cells = [
+            f"{nearest(row['ttft_s'], 0.5):.2f} s; {nearest(row['ttft_s'], 0.99):.2f} s"
+            for row in seen
+        ]
+        times.append([LABELS[arm], *cells, *["-"] * (len(counts) - len(cells))])
+        tokens = sum(row["tokens"] for row in seen)
+        totals = {name: sum(row[name] for row in seen) for name in USED}
+        stored = rows[arm]["returning"]["stored"]
+        used.append([
+            LABELS[arm],
+            f"{sum(row['cached_tokens'] for row in seen) / tokens:.0%}",
+            f"{tokens / sum(row['wall_s'] for row in seen):,.0f}",
+            f"{totals['engine_cpu_s']:.1f} s; {totals['sidecar_cpu_s']:.1f} s",
+            f"{totals['read_bytes'] / 1e9:.1f} GB",
+            f"{stored['written_bytes'] / 1e9:.1f} GB",
+        ])  # fmt: skip
+    head = [f"{count} at once: p50; p99" for count in counts]
+    costs = ["hits", "tokens of prompts a second", "CPU of engine; of sidecar", "read", "stored"]
+    return [table(["arm", *head], times), table(["arm", *costs], used)]
+
+
 def others(rows: Rows) -> list[str]:
     """Interference, flipped bytes and a killed sidecar."""
     behind = measured(
@@ -116,12 +154,13 @@ def others(rows: Rows) -> list[str]:
     flipped = measured(
         rows,
         "flip",
-        ["flipped", "tokens equal", "TTFT over the damage", "hits the next time"],
+        ["flipped", "tokens equal", "TTFT over the damage", "the next time: found; TTFT; equal"],
         lambda seen: [
             f"{seen['flipped']:,}",
             f"{seen['damaged']['tokens_equal']} of {seen['damaged']['of']}",
             f"{seen['damaged']['ttft_s']:.3f} s",
-            f"{seen['anew']['cached_tokens']:,}",
+            f"{seen['anew']['cached_tokens']:,}; {seen['anew']['ttft_s']:.3f} s; "
+            f"{seen['anew']['tokens_equal']} of {seen['anew']['of']}",
         ],
     )
     killed = measured(
@@ -159,36 +198,55 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
     figure.savefig(path, dpi=110)
 
 
+def part(results: Path, place: tuple[str, str], tag: str) -> tuple[list[str], Any]:
+    """The tables of a place, and the curves of its plot."""
+    name, title = place
+    rows = load(results, name, tag)
+    if not rows:
+        return [], {}
+    machine = json.loads((results / f"{name}-{tag}machine.json").read_text())
+    first = next(iter(rows.values()))
+    kinds = [first["shape"]]
+    if first.get("kv_cache_dtype", "auto") != "auto":
+        kinds.append(f"KV cache of {first['kv_cache_dtype']}")
+    if first.get("served"):
+        kinds.append("an engine process of its own, CUDA graphs")
+    parts = [
+        f"## {title}",
+        f"{', '.join(kinds)}, chunks of {first['chunk_tokens']} tokens, {first['gpu']}, "
+        f"{machine['cores']} cores, kernel {machine['kernel']}, {machine['kvrail']}; "
+        f"`{machine['command']}`",
+    ]
+    curves: dict[str, dict[int, float]] = {}
+    if any("ttft" in seen for seen in rows.values()):
+        tables, curves = ttft(rows)
+        parts += [*tables, exactness(rows)]
+    parts += [*returning(rows), *others(rows)]
+    again = load(results, name, tag, ".again")
+    if again:
+        cells = [
+            [LABELS[arm], f"{int(at):,}", f"{row['cached_tokens']:,}", f"{row['ttft_s']:.3f} s"]
+            for arm, seen in again.items()
+            for at, row in seen.get("again", {}).items()
+        ]
+        head = ["arm", "tokens", "hits after a restart of the engine", "TTFT"]
+        parts.append(table(head, cells))
+    return parts, curves
+
+
 def main() -> None:
-    results = Path(sys.argv[1])
+    results, tag = Path(sys.argv[1]), "".join(sys.argv[2:3])
     parts, places = ["# Time to first token with a model on the GPU"], {}
-    for name, title in (("disk", "One disk"), ("memory", "Four drives in memory")):
-        rows = load(results, name)
-        if not rows:
-            continue
-        machine = json.loads((results / f"{name}-machine.json").read_text())
-        first = next(iter(rows.values()))
-        parts.append(f"## {title}")
-        parts.append(
-            f"{first['shape']}, chunks of {first['chunk_tokens']} tokens, {first['gpu']}, "
-            f"{machine['cores']} cores, kernel {machine['kernel']}, {machine['kvrail']}; "
-            f"`{machine['command']}`"
-        )
-        tables, places[title] = ttft(rows)
-        parts += [*tables, exactness(rows), *others(rows)]
-        again = load(results, name, ".again")
-        if again:
-            cells = [
-                [LABELS[arm], f"{int(at):,}", f"{row['cached_tokens']:,}", f"{row['ttft_s']:.3f} s"]
-                for arm, seen in again.items()
-                for at, row in seen.get("again", {}).items()
-            ]
-            head = ["arm", "tokens", "hits after a restart of the engine", "TTFT"]
-            parts.append(table(head, cells))
+    for place in (("disk", "One disk"), ("memory", "Four drives in memory")):
+        tables, curves = part(results, place, tag)
+        parts += tables
+        if curves:
+            places[place[1]] = curves
     text = "\n\n".join(parts) + "\n"
-    (results / "model.md").write_text(text)
     print(text)
-    plot(results / "model.png", places)
+    if not tag:
+        (results / "model.md").write_text(text)
+        plot(results / "model.png", places)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def measure(options: argparse.Namespace, arm: str, folders: list[Path]) -> None:
     words = [sys.executable, HERE / "arm.py", arm, out, "--shape", HERE / "shapes" / options.shape]
     words += ["--lengths", options.lengths, "--turns", str(options.turns)]
     words += ["--chunk-tokens", str(options.chunk_tokens), "--gpu-gib", str(options.gpu_gib)]
-    words += ["--ranks", str(options.ranks)]
+    words += ["--ranks", str(options.ranks), "--users", options.users]
+    words += ["--kv-cache-dtype", options.kv_cache_dtype, *["--served"] * options.served]
     home, side = Path("/tmp/kvrail-model") / options.place, None
     files = folders[0] / "files"
     if arm in KVRAIL:
@@ -142,7 +143,14 @@ def main() -> None:
     parser.add_argument("--chunk-tokens", type=int, default=256)
     parser.add_argument("--gpu-gib", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
-    parser.add_argument("--store-gib", type=int, default=20)
+    parser.add_argument("--kv-cache-dtype", default="auto", help="fp8: 8 bits a number")
+    parser.add_argument(
+        "--served", action="store_true", help="the engine's own process, and CUDA graphs"
+    )
+    parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
+    parser.add_argument(
+        "--store-gib", type=int, default=20, help="a store keeps a sixth of it free for new blocks"
+    )
     parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
     parser.add_argument("--tag", default="", help="a word in the names of the files")
     options = parser.parse_args()
@@ -164,7 +172,8 @@ def main() -> None:
         "command": " ".join(["run.py", *sys.argv[1:]]),
         "kvrail": version.stdout.strip(),
     }
-    (options.results / f"{options.place}-machine.json").write_text(json.dumps(machine, indent=1))
+    seen_on = options.results / f"{options.place}-{options.tag}machine.json"
+    seen_on.write_text(json.dumps(machine, indent=1))
     for arm in options.arms.split(","):
         if time.monotonic() < options.until - 40:
             measure(options, arm, folders)

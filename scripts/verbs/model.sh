@@ -11,7 +11,7 @@ usage() {
     cat >&2 <<'USAGE'
 usage: scripts/dev model pack FOLDER [WHEEL]     what travels to the GPU machine
        scripts/dev model run FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/run.py]
-       scripts/dev model report RESULTS          model.md and model.png
+       scripts/dev model report RESULTS [TAG]    model.md and model.png; of a tag only prints
 USAGE
     exit 2
 }
@@ -86,8 +86,8 @@ case ${1:-} in
     pack) (($# == 2 || $# == 3)) || usage ;;
     run) (($# >= 4)) || usage ;;
     report)
-        (($# == 2)) || usage
-        exec python3 bench/model/report.py "$2"
+        (($# == 2 || $# == 3)) || usage
+        exec python3 bench/model/report.py "${@:2}"
         ;;
     *) usage ;;
 esac

@@ -174,6 +174,24 @@ def test_a_bit_that_flips_between_gpu_and_drive_makes_that_block_a_miss_and_no_o
         assert list(space.lookup(keys(3))) == [True, False, True]
 
 
+def test_blocks_behind_a_wrong_one_are_put_anew(client, space):
+    """All are damaged, and those behind the first ones are never read."""
+    cache = Tensors(2, 4096)
+    wanted = [cache.block(page) for page in range(12)]
+    with paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10) as its:
+        its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots]
+        assert its.put(keys(12), range(12)).all_ok
+        its._mover.spoil = lambda way, batch: None
+        its.submit_get(keys(12), range(12, 24), prefix=True)
+        (ended,) = its.wait(timeout=10)
+        assert set(ended.results) == {"MISS"}
+        assert its.put(keys(12), range(12), replace=True).counts == {"OK": 12}
+        assert its.get(keys(12), range(12, 24), prefix=True).all_ok
+        assert [cache.block(12 + at) for at in range(12)] == wanted
+        assert its.put(keys(12), range(12), replace=True).counts == {"PRESENT": 12}, "once"
+        assert its.outstanding == 0
+
+
 @pytest.mark.parametrize("hole", [0, 5, 11])
 def test_blocks_behind_a_hole_are_given_up(client, space, hole):
     cache = Tensors(2, 4096)

@@ -11,8 +11,8 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, DropKey, FoundKeys, Get, Got, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX, ReadId,
-    Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
+    Begun, DropKey, FoundKeys, Get, Got, Key, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX,
+    ReadId, Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -23,7 +23,7 @@ use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
 use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
-use super::suspects::{SuspectReport, Suspects};
+use super::suspects::{SuspectReport, Suspects, drop_of};
 use crate::admission::Masks;
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
@@ -312,6 +312,7 @@ impl Shard {
         let (user, owner) = (pending.id.to_u64(), u16::from(pending.asked().client.session.0));
         let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
         self.touch(now.ns);
+        self.end_report(&pending.asked().ask, (space, key), now);
         match pending.asked().ask {
             BlockCommand::Put { chain, depth, block_bytes: length, at, check, hint } => {
                 let put = Put {
@@ -336,6 +337,23 @@ impl Shard {
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
             }
+        }
+    }
+
+    /// A block that a writer reported is replaced by a put, which would find it PRESENT a moment
+    /// before it goes; a writer may drop it anyway. What has its key next is not what was reported.
+    fn end_report(&mut self, ask: &BlockCommand, (space, key): (SpaceId, Key), now: Now) {
+        let Some(check) = self.suspects.check_of(space, key) else { return };
+        let is_ended = match ask {
+            // Without room it stays until it is read.
+            BlockCommand::Put { at: 0, .. } => {
+                self.store.drop_key(&drop_of((space, key), check), now) == Begun::Taken
+            }
+            BlockCommand::Drop { only } => only.is_none_or(|only| only == check),
+            BlockCommand::Put { .. } | BlockCommand::Get(_) => false,
+        };
+        if is_ended {
+            self.suspects.withdraw(space, key);
         }
     }
 

@@ -28,6 +28,14 @@ pub(crate) struct SuspectReport {
     pub(crate) reporter: SessionSlot,
 }
 
+/// What a report means by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReportStand {
+    Open,
+    /// Its block was replaced or dropped while a piece is being read: the end of that is its end.
+    Withdrawn,
+}
+
 /// How far the first report is.
 #[derive(Clone, Copy, Debug)]
 enum ReportStage {
@@ -57,6 +65,8 @@ enum ReportVerdict {
 pub(crate) struct Suspects {
     reports: VecDeque<SuspectReport>,
     look: ReportStage,
+    /// Of the first one.
+    stand: ReportStand,
     digest: Digest,
     length: u32,
     at: u32,
@@ -75,6 +85,7 @@ impl Suspects {
         Self {
             reports: VecDeque::with_capacity(REPORTS_MAX),
             look: ReportStage::None,
+            stand: ReportStand::Open,
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
             length: 0,
             at: 0,
@@ -97,13 +108,35 @@ impl Suspects {
 
     /// Whether a block was reported, and was not read yet.
     pub(crate) fn has(&self, space: SpaceId, lo: u64) -> bool {
-        self.reports.iter().any(|kept| kept.space == space && kept.key.lo() == lo)
+        self.open().any(|kept| kept.space == space && kept.key.lo() == lo)
+    }
+
+    /// The check that was reported of a block.
+    pub(crate) fn check_of(&self, space: SpaceId, key: Key) -> Option<u64> {
+        self.open().find(|kept| (kept.space, kept.key) == (space, key)).map(|kept| kept.check)
+    }
+
+    /// The reported block is no more: what has its key from now on is another one.
+    pub(crate) fn withdraw(&mut self, space: SpaceId, key: Key) {
+        let same = |kept: &SuspectReport| (kept.space, kept.key) == (space, key);
+        let Some(at) = self.reports.iter().position(same) else { return };
+        match self.look {
+            ReportStage::Found(_) | ReportStage::Reading(_) if at == 0 => {
+                self.stand = ReportStand::Withdrawn;
+            }
+            _ if at == 0 => self.pop(),
+            _ => drop(self.reports.remove(at)),
+        }
+    }
+
+    /// Reports that count.
+    fn open(&self) -> impl Iterator<Item = &SuspectReport> {
+        self.reports.iter().skip(usize::from(self.stand == ReportStand::Withdrawn))
     }
 
     /// Keeps a report, unless the block is reported already.
     pub(crate) fn push(&mut self, report: SuspectReport) {
-        let same = |kept: &SuspectReport| (kept.space, kept.key) == (report.space, report.key);
-        if !self.reports.iter().any(same) {
+        if self.check_of(report.space, report.key).is_none() {
             self.reports.push_back(report);
         }
     }
@@ -111,7 +144,7 @@ impl Suspects {
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         self.reports.clear();
-        self.look = ReportStage::None;
+        (self.look, self.stand) = (ReportStage::None, ReportStand::Open);
     }
 
     /// What became of reports so far.
@@ -196,16 +229,8 @@ impl Suspects {
         self.corrupt_block = Some(block);
         self.pop();
         self.counts.corrupt += 1;
-        let drop = DropKey {
-            user: USER_CORRUPT,
-            owner: SIDECAR.0.into(),
-            space: report.space,
-            key: report.key,
-            only: Some(report.check),
-            durability: Durability::Soon,
-        };
         // Without room it stays, and is reported again.
-        let _begun = store.drop_key(&drop, now);
+        let _begun = store.drop_key(&drop_of((report.space, report.key), report.check), now);
     }
 
     /// The read of a piece of the first report has ended.
@@ -218,6 +243,9 @@ impl Suspects {
     ) {
         let Some((report, reading)) = self.reading() else { return };
         store.read_ended(reading.id, outcome);
+        if self.stand == ReportStand::Withdrawn {
+            return self.pop();
+        }
         let answer = reading.ended(outcome);
         let same = answer.check == report.check;
         match answer.status {
@@ -298,6 +326,18 @@ impl Suspects {
     /// The first one is done.
     fn pop(&mut self) {
         self.reports.pop_front();
-        self.look = ReportStage::None;
+        (self.look, self.stand) = (ReportStage::None, ReportStand::Open);
+    }
+}
+
+/// The drop of a block that was reported.
+pub(crate) fn drop_of((space, key): (SpaceId, Key), check: u64) -> DropKey {
+    DropKey {
+        user: USER_CORRUPT,
+        owner: SIDECAR.0.into(),
+        space,
+        key,
+        only: Some(check),
+        durability: Durability::Soon,
     }
 }

@@ -2,7 +2,7 @@
 
 use kvrail_device::{Device, Fault, Rule, SimOptions};
 use kvrail_poller::{Counter, Notice, PollerCommand, StoreAsk, StoreCall};
-use kvrail_ring::slot::FLAG_TOUCH;
+use kvrail_ring::slot::{FLAG_PRESENT, FLAG_TOUCH};
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
 use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
 
@@ -117,6 +117,42 @@ fn a_reported_block_is_not_found_until_the_sidecar_has_read_it() {
     sim.release();
     rig.pass(20_000_000);
     assert_eq!(rig.lookup(&mut client, 0, &[1, 2, 3]), 0b01, "one was right");
+}
+
+/// What an engine has computed instead of a reported block is there at once, and stays: it is not
+/// PRESENT for a block that goes a moment later, and the look at that one says nothing of it.
+#[test]
+fn a_reported_block_is_replaced_by_a_put_while_the_sidecar_reads_it() {
+    for (read, drops) in [(0, false), (2, false), (0, true), (2, true)] {
+        let mut rig = Rig::new(512);
+        let mut client = rig.client(0);
+        let (key, bytes) = (Key::of(1, 1), block(1, 300_001));
+        rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Corrupt).on(Opcode::Write));
+        assert_eq!(rig.put(&mut client, key, &bytes).status(), Status::Ok);
+        let hang = Rule::once(Fault::Hang).on(Opcode::Read).after(read);
+        rig.own.sim.borrow_mut().plan().add(hang);
+        let sum = check(crc(&bytes), 1_000, key, 300_001);
+        let report = drop_slot(Opcode::Suspect, key, sum);
+        assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+        let sim = rig.own.sim.borrow().control();
+        rig.until(|_| sim.hung() > 0);
+        if drops {
+            let drop = drop_slot(Opcode::Drop, key, sum);
+            assert_eq!(rig.ask_one(&mut client, drop).status(), Status::Ok);
+        }
+        let put = rig.put(&mut client, key, &bytes);
+        assert_eq!((put.status(), put.flags & FLAG_PRESENT), (Status::Ok, 0));
+        assert_eq!(rig.lookup(&mut client, 0, &[1]), 0b1, "{read} {drops}");
+        sim.release();
+        rig.pass(20_000_000);
+        assert_eq!(rig.lookup(&mut client, 0, &[1]), 0b1, "{read} {drops}");
+        assert_eq!(rig.get(&mut client, key, 300_001).1, bytes);
+        // Another report is looked at as any other.
+        assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+        rig.pass(20_000_000);
+        let good = rig.stats.devices[0].store.counters.serving.verified_good.get();
+        assert_eq!((good, rig.lookup(&mut client, 0, &[1])), (1, 0b1));
+    }
 }
 
 #[test]

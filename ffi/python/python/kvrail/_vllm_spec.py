@@ -169,7 +169,14 @@ class _Manager(GivesUpLoads, OffloadingManager):
     ) -> PrepareStoreOutput | None:
         listed = list(keys)
         there = self._there(listed, 0.0)
-        new = [key for key, found in zip(listed, there, strict=True) if not found]
+        failed = req_context.get_state(Failed)
+        # What was wrong is found until the sidecar has read it; the worker knows what it was.
+        computed: Collection[bytes] = () if failed is None else failed.keys
+        new = [
+            key
+            for key, found in zip(listed, there, strict=True)
+            if not found or key in computed
+        ]
         places = Prompt.of(req_context).places(new, self._chain)
         return PrepareStoreOutput(new, Keys(new, places), evicted_keys=[])
 

@@ -46,7 +46,9 @@ PRIORITIES = ("demand", "prefetch", "background")
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S = 0.0001
-_BEHIND = "a block before it is not there"
+_BEHIND, _WRONG = "a block before it is not there", "its bytes were wrong on the GPU"
+# Blocks in doubt that are remembered: of the oldest the store decides alone.
+_DOUBTS = 4096
 # Weight of the last wave in the time that waves take, and how many of them a drive may be silent.
 _NOTICE, _WAVES = 0.25, 8
 _WELL = frozenset({"OK", "PRESENT"})
@@ -229,6 +231,9 @@ class Cache:
         self._last_ticket = 0
         self._failure: kvrail.KvrailError | None = None
         self._closed = False
+        # Blocks that were wrong, and those behind them, which were not read: where one is damaged,
+        # others are.
+        self._doubted: dict[int, None] = {}
         # When a drive answered last, and how long waves of gets take.
         self._answered, self._wave_s = 0.0, 0.0
 
@@ -282,7 +287,8 @@ class Cache:
         metadata: Sequence[bytes] | None = None,
         **options: Any,
     ) -> int:
-        """Begins a put; its ticket. Leave the pages as they are until it has ended.
+        """Begins a put; its ticket. Leave the pages as they are until it has ended. A block that a
+        get of this cache found wrong, or gave up behind such a one, is dropped and put anew.
 
         :param keys: as for `Namespace.put_many`.
         :param blocks: for each key the number of its page, or of its pages in their order.
@@ -436,7 +442,8 @@ class Cache:
         """Takes ended waves, waiting this long, and begins waves that there is room for."""
         try:
             for end in self._arrived(seconds):
-                self._drive_ended(self._on_drive.pop(end.ticket), end.results)
+                if (wave := self._on_drive.pop(end.ticket, None)) is not None:  # else a drop
+                    self._drive_ended(wave, end.results)
             self._lose_patience()
             for wave in [wave for wave in self._on_gpu if self._mover.is_done(wave.batch)]:
                 self._on_gpu.remove(wave)
@@ -517,6 +524,11 @@ class Cache:
         if self._mover.why_host is None:
             more["crc"] = self._mover.crcs(wave.batch)
         more |= {key: [values[at] for at in wave.places] for key, values in job.each.items()}
+        doubted = [job.keys[at] for at in wave.places if job.keys[at] in self._doubted]
+        if doubted:
+            # Its put would find it PRESENT: the store has the check of what should be there.
+            self._queue.submit_drop(kvrail.uniform(doubted))
+            self._believe(doubted)
         self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
 
     def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
@@ -548,6 +560,18 @@ class Cache:
         self._keep(wave, came)
         if came:
             self._to_gpu(wave)
+
+    def _doubt(self, wave: _Wave, wrong: Sequence[int]) -> None:
+        job, places = wave.job, [wave.places[at] for at in wrong]
+        if job.prefix:
+            places += (at for at in range(places[0], len(job.keys)) if job.words[at] == "MISS")
+        self._doubted |= dict.fromkeys(job.keys[at] for at in places)
+        for key in list(self._doubted)[:-_DOUBTS]:
+            del self._doubted[key]
+
+    def _believe(self, keys: Iterable[int]) -> None:
+        for key in keys if self._doubted else ():
+            self._doubted.pop(key, None)
 
     def _give_up(self, job: _Job, hole: int, reason: str) -> None:
         """Ends the blocks behind one that is not there, but those that the GPU has."""
@@ -582,11 +606,14 @@ class Cache:
             wrong = [at for at, (has, must) in are if has != must]
         for at, place in enumerate(wave.places):
             if at in wrong:
-                wave.job.end(place, "MISS", "its bytes were wrong on the GPU")
+                wave.job.end(place, "MISS", _WRONG)
             else:
                 wave.job.end(place, "OK")
+                self._believe([wave.job.keys[place]])
         if wave.job.prefix and wrong:
             self._give_up(wave.job, wave.places[wrong[0]], _BEHIND)
+        if wrong:
+            self._doubt(wave, wrong)
         self._keep(wave, wrong)
         if wrong:
             self._report(wave)

@@ -243,6 +243,37 @@ def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
     assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
 
 
+def test_what_was_computed_over_damage_is_stored_anew(engine, host):
+    """All chunks are wrong; those behind the first ones are not read, and stay found."""
+    its, keys = engine(staging_bytes=8 * PAGE), keys_of(0, 12)
+    its.worker.reports_pages = True
+    wanted = its.pages(0, list(range(12)))
+    its.store(keys, list(range(12)), (12, 0))
+    for block in wanted:
+        spoil(host, block[0][:64].numpy().tobytes())
+    request = its.request(keys)
+    number, source = its.job(), its.manager.prepare_load(keys, request)
+    target = GPULoadStoreSpec(list(range(20, 32)), (12, 0), (0, 0))
+    assert its.worker.submit_load(number, source, target, expedited=True)
+    its.worker.wait({number})
+    assert its.done(number).success and its.worker.take_failed_pages() == set(range(20, 32))
+    its.manager.failing.add(request.req_id)
+    its.manager.complete_load(keys, request)
+    # Its first step begins at once; its pages are stored when they are computed.
+    out = its.manager.prepare_store(keys, request)
+    assert out.keys_to_store == keys
+    number, pages = its.job(), GPULoadStoreSpec(list(range(12)), (12, 0), (0, 0))
+    assert its.worker.submit_store(number, pages, out.store_spec)
+    assert its.done(number).success
+    for _ in range(2):
+        its.clear()
+        assert its.look(keys) == {LookupResult.HIT}
+        assert its.load(keys, list(range(20, 32)), (12, 0)).success
+        assert its.worker.take_failed_pages() == set()
+        assert same(its.pages(0, list(range(20, 32))), wanted)
+        time.sleep(0.3)  # reports of what was there before are looked at
+
+
 def test_a_load_from_a_sidecar_that_is_stopped_is_computed_instead(engine, host):
     its, keys = engine(), keys_of(0, 8)
     its.worker.reports_pages = True

@@ -1,0 +1,58 @@
+"""What processes have used, as the kernel counts it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a process and those that it has started have used."""
+
+    cpu_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @classmethod
+    def by(cls, pid: int) -> "Used":
+        """So far, by those that run."""
+        parts = [cls._one(each) for each in family(pid)]
+        return cls(
+            sum(it.cpu_s for it in parts),
+            sum(it.read_bytes for it in parts),
+            sum(it.written_bytes for it in parts),
+        )
+
+    @classmethod
+    def _one(cls, pid: int) -> "Used":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        except OSError:
+            return cls()
+        counts = dict(line.split(": ") for line in lines)
+        ticks = int(fields[11]) + int(fields[12])
+        return cls(ticks / TICKS, int(counts["read_bytes"]), int(counts["write_bytes"]))
+
+    def since(self, before: "Used") -> "Used":
+        """What was used since then."""
+        return Used(
+            self.cpu_s - before.cpu_s,
+            self.read_bytes - before.read_bytes,
+            self.written_bytes - before.written_bytes,
+        )
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and all that it has started, itself first."""
+    yield pid
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = tasks.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from family(int(child))
