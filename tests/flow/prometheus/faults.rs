@@ -32,7 +32,7 @@ fn quick(rules: &str) -> String {
     quick
 }
 
-/// A sidecar that is started again and again at the same address, and who watches it.
+/// A place of sidecars that start one after the other at one address, and their Prometheus.
 struct Watch {
     place: Place,
     address: String,
@@ -43,7 +43,7 @@ struct Watch {
 
 impl Watch {
     fn start(place: Place) -> Option<Self> {
-        // Free at the moment; nothing else is given the port soon.
+        // Free at the moment: the kernel gives other sockets other ports for a while.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let prometheus = Prometheus::start(&address, &quick(&rules()))?;
         Some(Self { place, address, prometheus, expected: BTreeSet::new() })
@@ -100,7 +100,7 @@ fn refuse_a_file(watch: &mut Watch, sidecar: &Sidecar) {
     watch.wait_for_peace();
 }
 
-/// A port that another has, and lets go.
+/// A port in use, and free again.
 fn take_the_port(watch: &mut Watch) -> Sidecar {
     let other = TcpListener::bind(&watch.address).unwrap();
     let sidecar = Sidecar::start_as(&watch.place, watch.command());
@@ -110,7 +110,7 @@ fn take_the_port(watch: &mut Watch) -> Sidecar {
     sidecar
 }
 
-/// A drive that is not there at a start, and is at the next.
+/// A drive that is missing at one start, and present at the next.
 fn lose_a_drive(watch: &mut Watch) {
     let (member, away) = (watch.place.members[1].clone(), watch.place.data_path("away"));
     fs::rename(&member, &away).unwrap();
