@@ -92,4 +92,33 @@ mod tests {
         }
         walk(&Cli::command(), "");
     }
+
+    /// Each command's JSON has a schema, or docs/json.md says why not.
+    #[test]
+    fn every_command_is_on_the_page_of_json() {
+        const PAGE: &str = include_str!("../../../docs/json.md");
+        fn walk(command: &clap::Command, path: &str, lost: &mut Vec<String>) {
+            let below: Vec<_> =
+                command.get_subcommands().filter(|below| below.get_name() != "help").collect();
+            for one in &below {
+                walk(one, format!("{path} {}", one.get_name()).trim(), lost);
+            }
+            let itself = below.is_empty() || !command.is_subcommand_required_set();
+            if itself && !is_named(PAGE, path) {
+                lost.push(path.to_owned());
+            }
+        }
+        let mut lost = Vec::new();
+        walk(&Cli::command(), "", &mut lost);
+        assert!(lost.is_empty(), "docs/json.md lacks {lost:?}");
+        assert!(!is_named(PAGE, "store stat"));
+    }
+
+    /// Whether a page has a command as code, alone or behind `kvrail`.
+    fn is_named(page: &str, path: &str) -> bool {
+        page.replace('\n', " ").split('`').skip(1).step_by(2).any(|code| {
+            let code = code.strip_prefix("kvrail ").unwrap_or(code);
+            code.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(" --"))
+        })
+    }
 }

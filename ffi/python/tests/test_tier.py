@@ -4,6 +4,7 @@ back."""
 import mmap
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -391,6 +392,41 @@ def test_a_thread_of_before_a_fork_is_not_waited_for(host, rows, cut):
     assert list(cut.lookup(keys)) == [False] * 4
     until("it is attached again", lambda: cut.status()["is_healthy"])
     cut.close()
+
+
+def test_a_forked_child_attaches_itself_whatever_locks_were_held(host, rows):
+    """Threads that hold locks are not in the child, where nothing would release these."""
+    keys = blocks(rows, range(4)).keys
+    tie = link(host)
+    lane = tie.lane()
+    lane.begin("put", "down", blocks(rows, range(4)))
+    assert all(end_of(lane).ok)
+    locks = (tie._lock, tie.session.memory._lock, tie._warnings._lock)
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks[0], locks[1], locks[2]:
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    if (child := os.fork()) == 0:
+        signal.alarm(30)
+        try:
+            lane.begin("get", "cut", blocks(rows, range(4)))
+            assert not any(end_of(lane).ok)
+            until("it is attached again", lambda: all(tie.lookup(keys)))
+            lane.begin("get", "up", blocks(rows, range(4)))
+            os._exit(0 if all(end_of(lane).ok) else 1)
+        finally:
+            os._exit(1)
+    ended = os.waitpid(child, 0)[1]
+    over.set()
+    holder.join()
+    assert ended == 0 and all(tie.lookup(keys)), "the session of the parent goes on"
+    tie.close()
 
 
 def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, cut, monkeypatch, caplog):

@@ -9,7 +9,7 @@ use kvrail_bench::report::{GpuFound, Report};
 use kvrail_bench::statistics::Relation;
 use kvrail_target::{Outcome, Serving, Step};
 use kvrail_topology::Detail;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Outputs, command, machine};
 use crate::rig::{Place, kvrail};
@@ -23,14 +23,23 @@ pub(super) fn of_hardware(outputs: &mut Outputs, place: &Place) {
     of_the_map(outputs, place);
     of_a_target(outputs, place);
     of_a_benchmark(outputs);
+    of_a_played_trace(outputs, place);
     // Engines are asked in a Python, 3.11 or later.
     let asked = Command::new("python3").args(["-P", "-c", ""]).status();
     if asked.is_ok_and(|status| status.success()) {
         outputs.take("engines", &mut command(&["engines"], place));
+        of_a_try(outputs, place);
     } else {
         println!("skipped: no python3 from 3.11 on in PATH, for the schema of kvrail engines");
         outputs.0.entry("engines").or_default();
+        outputs.0.entry("engines-try").or_default();
     }
+}
+
+/// A try that ends before the engine, whose modules this Python lacks or whose store is nowhere.
+fn of_a_try(outputs: &mut Outputs, place: &Place) {
+    let mut attempt = command(&["engines", "try", "sglang"], place);
+    outputs.take("engines-try", attempt.arg("--socket").arg(place.path("nowhere")));
 }
 
 /// This host's map, and one of a host with drives, a NIC and a GPU.
@@ -138,4 +147,22 @@ fn of_a_benchmark(outputs: &mut Outputs) {
         p50_above_ns: None,
     };
     documents.extend([report, bare].map(|report| json!(report)));
+}
+
+/// A trace that is played, and a report of refusals and of what is not known.
+fn of_a_played_trace(outputs: &mut Outputs, place: &Place) {
+    let trace = place.path("requests.jsonl");
+    let lines = (0..20).map(|at| json!({"timestamp": at, "hash_ids": [at % 7, at]}).to_string());
+    fs::write(&trace, lines.collect::<Vec<_>>().join("\n")).expect("our own folder");
+    let mut bench = kvrail();
+    bench.args(["bench", "--volume-size", "256MiB", "--block", "64KiB", "--speed", "1e6"]);
+    outputs.take("bench-trace", bench.args(["--requests", "20", "--trace"]).arg(&trace));
+    let documents = outputs.0.get_mut("bench-trace").expect("just taken");
+    let mut other = documents[0].clone();
+    for unknown in ["requests_max", "replay_hit_ratio", "cpu_seconds_per_gib"] {
+        other[unknown] = Value::Null;
+    }
+    (other["declined"], other["errors"]) = (json!({"full": 1}), json!({"DEVICE_ERROR": 1}));
+    other["words"] = json!(["a place"]);
+    documents.push(other);
 }

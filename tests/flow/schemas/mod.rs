@@ -1,5 +1,6 @@
 //! Each JSON output has a schema in docs/schemas, and each schema is what outputs have.
 
+mod drives;
 mod hardware;
 mod shape;
 // Reports of drives, GPUs, a target and troubles, which no flow has.
@@ -23,7 +24,7 @@ use crate::store_user::StoreUser;
 use shape::Shape;
 
 /// Objects whose keys are no names of fields.
-const MAPS: [&str; 0] = [];
+const MAPS: [&str; 2] = ["bench-trace/declined", "bench-trace/errors"];
 
 /// Outputs by command.
 #[derive(Debug, Default)]
@@ -135,6 +136,7 @@ fn outputs() -> Outputs {
     );
     of_a_host(&mut outputs, &place);
     hardware::of_hardware(&mut outputs, &place);
+    drives::of_drives(&mut outputs, &place);
     let (sidecar, address) = Sidecar::start_with_metrics(&place);
     let mut user = StoreUser::open(&sidecar);
     let mut trace = command(&["trace", "--slow", "1us", "--seconds", "1"], &place);

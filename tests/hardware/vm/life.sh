@@ -93,6 +93,25 @@ grep -q config_refused "$work/refused" || fail "no trouble: $(<"$work/refused")"
 cp "$work/good" "$file"
 systemctl reload kvrail.service || fail "the corrected file is refused"
 
+step "the journal stops and comes back"
+journal=(systemd-journald.service systemd-journald{,-dev-log,-audit}.socket)
+audited() { journalctl --no-pager -o cat -u kvrail.service | grep -c 'reload by uid'; }
+lost() { as engine kvrail status --format json | jq '.sidecar.log_lines_lost'; }
+before=$(audited)
+systemctl stop "${journal[@]}"
+[[ $(systemctl is-active systemd-journald.service) == inactive ]] || fail "the journal runs"
+kvrail reload
+as engine kvrail status >/dev/null || fail "the sidecar waits for the journal"
+systemctl start "${journal[@]}"
+[[ $(main_pid) == "$first" && $(systemctl is-active kvrail.service) == active ]] ||
+    fail "the journal's stop ended it"
+# The kernel keeps lines while systemd keeps the stream: each is read later, or counted as lost.
+for ((tenths = 0; tenths < 100; tenths++)); do
+    (($(audited) == before && $(lost) == 0)) || break
+    sleep 0.1
+done
+((tenths < 100)) || fail "a line is neither in the journal nor counted"
+
 step "upgrade"
 folder=$(stat -c %i /run/kvrail)
 apt_get install "$new"

@@ -1,12 +1,12 @@
 """Chains of the blocks that an engine stores: the depth of each block, and the part of its chain
 that the store has."""
 
-import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from kvrail import _forks
 from kvrail._types import ChainWord
 
 ASKED = 1 << 16
@@ -37,7 +37,7 @@ class LookedUp(Generic[K]):
     """Chains that an engine has looked up lately, by their blocks. For any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         self._places: dict[K, tuple[Sequence[K], int]] = {}
 
     def note(self, chain: Sequence[K]) -> None:

@@ -1,8 +1,9 @@
 """Warnings of adapters: an engine asks for a block thousands of times a second."""
 
 import logging
-import threading
 import time
+
+from kvrail import _forks
 
 EACH_S = 10.0
 """Time between two warnings of a kind; those in between are counted."""
@@ -14,7 +15,7 @@ class Warnings:
     """The first of each kind, and then one in some seconds. For any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def warn(self, kind: str, text: str, *arguments: object) -> None:

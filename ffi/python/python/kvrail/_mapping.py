@@ -4,13 +4,13 @@ import ctypes
 import logging
 import os
 import re
-import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import kvrail
+from kvrail import _forks
 
 log = logging.getLogger("kvrail")
 
@@ -70,7 +70,7 @@ class Memory:
 
     def __init__(self, client: kvrail.Client, alignment: int) -> None:
         self._client, self._alignment = client, alignment
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         self._firsts: list[int] = []
         self._addresses: tuple[int, ...] = ()
         self._known: list[tuple[Mapping, kvrail.Arena | None]] = []

@@ -1,13 +1,12 @@
 """Pages of one of SGLang's host pools: names and bytes of their blocks, and pages that must
 not be used again yet."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from kvrail import _identity
+from kvrail import _forks, _identity
 from kvrail._lane import Blocks
 
 class Pages:
@@ -25,7 +24,7 @@ class Pages:
         drives have released them."""
         form = _identity.sglang_pool(name, pool, rank, self.lengths, knows_floats)
         self._suffixes = [f".{name}.{form}.{number}" for number in range(len(self.lengths))]
-        self._lock, self._late = threading.Lock(), list[Any]()
+        self._lock, self._late = _forks.lock(), list[Any]()
         self._waiting: list[Any] = []
         self._free, self._clear = pool.free, pool.clear
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import kvrail
-from kvrail import _identity
+from kvrail import _forks, _identity
 from kvrail._lane import Lane, Session
 from kvrail._log import Warnings
 from kvrail._mapping import Memory
@@ -47,7 +47,9 @@ FEED_S, NEWS_S = 0.1, 0.1
 
 log = logging.getLogger("kvrail")
 
-ENDED = kvrail.SessionEndedError | kvrail.NoSidecarError | kvrail.ClosedError
+ENDED = (
+    kvrail.SessionEndedError | kvrail.NoSidecarError | kvrail.ClosedError | kvrail.ForkedError
+)
 """Errors behind which there is no session."""
 
 T = TypeVar("T")
@@ -77,7 +79,7 @@ class Link:
         self._named = (_identity.name(engine, namespace, document), document)
         self._ages: list[Callable[[], float]] = []
         self._warnings = Warnings()
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         self._retry_at = self._look_at = 0.0
         self._asked = self._closed = False
         self._attaching: threading.Thread | None = None

@@ -11,7 +11,6 @@ object is copied once.
 """
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +36,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.memory_management import MemoryObj, MemoryObjMetadata
 
 import kvrail
-from kvrail import _identity
+from kvrail import _forks, _identity
 from kvrail._chains import LookedUp, Places
 from kvrail._identity import OPAQUE, lmcache_form
 from kvrail._lane import Blocks, Ended, Lane, Work
@@ -89,7 +88,7 @@ class _Way:
     """Tasks of one kind, and the eventfd that LMCache waits on for them."""
 
     def __init__(self, lane: Lane[_Task]) -> None:
-        self._lane, self._lock = lane, threading.Lock()
+        self._lane, self._lock = lane, _forks.lock()
         self._ended: dict[L2TaskId, Ended[_Task]] = {}
         self.relay = Relay()
 
@@ -144,7 +143,7 @@ class L2Adapter(L2AdapterInterface):
         )
         self._stores, self._loads = (_Way(Lane(self._link, known["depth"])) for _ in range(2))
         self._lookups, self._found = Relay(), dict[L2TaskId, Bitmap]()
-        self._numbers, self._lock = count(), threading.Lock()
+        self._numbers, self._lock = count(), _forks.lock()
         self._locked = Counter[bytes]()
         self._asked = LookedUp[ObjectKey]()
         self._announced_long = False

@@ -12,12 +12,11 @@ the folder that `python -m kvrail.mooncake` prints.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvrail import _identity
+from kvrail import _forks, _identity
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._tier import Link
 
@@ -45,7 +44,7 @@ class MooncakeDistributedStore:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
         self._lanes: dict[Work, Lane[None]] = {}
 
     def setup(

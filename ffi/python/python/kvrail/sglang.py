@@ -12,7 +12,6 @@ copied once.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -34,7 +33,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 import kvrail
-from kvrail import _identity
+from kvrail import _forks, _identity
 from kvrail._chains import Places
 from kvrail._lane import STORED, Blocks, Ended, Lane, Work
 from kvrail._sglang_pages import Pages
@@ -256,7 +255,7 @@ class _Way:
     """One direction, in which SGLang waits for one group after the other."""
 
     def __init__(self, lane: Lane[None], timeout: float) -> None:
-        self._lane, self._timeout, self._lock = lane, timeout, threading.Lock()
+        self._lane, self._timeout, self._lock = lane, timeout, _forks.lock()
         self._late: list[Part] = []
 
     def run(self, work: Work, blocks: Blocks, parts: list[Part]) -> Ended[None] | None:
