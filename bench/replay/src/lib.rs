@@ -17,7 +17,9 @@ mod rings;
 mod run;
 mod share;
 mod store;
+mod tiered;
 mod trace;
+mod write_share;
 
 pub use kvrail_store::{Chain, SEGMENTS_MAX, SEGMENTS_MIN};
 pub use player::{Keyed, request};
@@ -28,4 +30,5 @@ pub use rings::Placement;
 pub use run::{Plan, ReplayError, RequestStream, replay};
 pub use share::CacheSize;
 pub use store::MemberShape;
+pub use tiered::TierWrites;
 pub use trace::{Trace, TraceError};

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use crate::peers::{Belady, Lru, Order, PeerCache, S3Fifo};
+use crate::share::CacheSize;
+use crate::tiered::TierWrites;
 use crate::trace::Trace;
 
 /// A policy: the store or a cache of single blocks.
@@ -22,6 +24,8 @@ pub enum CachePolicy {
     S3Fifo,
     /// With knowledge of what comes.
     Belady,
+    /// The store, which takes everything, below a memory tier of this size.
+    Tiered(CacheSize, TierWrites),
 }
 
 impl CachePolicy {
@@ -29,7 +33,7 @@ impl CachePolicy {
     pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn PeerCache>> {
         let distinct = trace.distinct();
         Some(match self {
-            Self::All | Self::Budget(_) => return None,
+            Self::All | Self::Budget(_) | Self::Tiered(..) => return None,
             Self::Lru => Box::new(Lru::new(blocks, distinct, Order::HeadFirst)),
             Self::LeafFirst => Box::new(Lru::new(blocks, distinct, Order::TailFirst)),
             Self::S3Fifo => Box::new(S3Fifo::new(blocks, distinct)),
@@ -50,6 +54,14 @@ impl fmt::Display for CachePolicy {
             Self::LeafFirst => "LRU, leaf first",
             Self::S3Fifo => "S3-FIFO",
             Self::Belady => "Belady",
+            Self::Tiered(size, writes) => {
+                let written = match writes {
+                    TierWrites::Apart => "the engine's own",
+                    TierWrites::AtOnce => "written at once",
+                    TierWrites::Late => "written late",
+                };
+                return write!(f, "memory {size}, {written}");
+            }
         })
     }
 }

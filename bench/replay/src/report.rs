@@ -127,6 +127,9 @@ pub struct Run {
     pub written_bytes: u64,
     /// The share of the requested bytes.
     pub write_ratio: f64,
+    /// Of the hits, those in memory; of a memory tier only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_hits: Option<u64>,
     /// Of the store only.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreCounts>,

@@ -31,6 +31,20 @@ impl Placement {
     }
 }
 
+/// Where a block stands in its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChainPlace {
+    root: u32,
+    depth: u32,
+}
+
+impl ChainPlace {
+    /// Of a chain's block at this depth.
+    pub(crate) fn of(chain: &[u32], depth: usize) -> Self {
+        Self { root: chain[0], depth: u32::try_from(depth).unwrap_or(u32::MAX) }
+    }
+}
+
 /// The members.
 pub(crate) struct Rings {
     rings: Vec<Replayed>,
@@ -64,10 +78,24 @@ impl Rings {
         self.rings.iter_mut().for_each(|ring| ring.pass(at_ns, hints));
     }
 
-    /// The member of a chain's block at this depth.
-    fn place(&self, blocks: &[u32], depth: usize) -> usize {
-        let root = (lower_half(blocks[0]), depth);
-        self.placement.of(self.members, root, lower_half(blocks[depth]))
+    /// The member of a block.
+    fn ring(&mut self, block: u32, at: ChainPlace) -> &mut Replayed {
+        let root = (lower_half(at.root), at.depth as usize);
+        &mut self.rings[self.placement.of(self.members, root, lower_half(block))]
+    }
+
+    /// Whether a block is there; a use of it.
+    pub(crate) fn get_block(&mut self, block: u32, at: ChainPlace) -> Result<bool, String> {
+        self.ring(block, at).get(block)
+    }
+
+    /// Puts one block of a chain.
+    pub(crate) fn put_block(
+        &mut self,
+        block: u32,
+        (chain, at): (Chain, ChainPlace),
+    ) -> Result<(), String> {
+        self.ring(block, at).store(block, (chain, at.depth as usize))
     }
 
     /// The counters of all members since the first request, and the bytes they wrote.
@@ -83,8 +111,7 @@ impl Keyed for Rings {
 
     fn get(&mut self, blocks: &[u32]) -> Result<usize, String> {
         for (depth, block) in blocks.iter().enumerate() {
-            let place = self.place(blocks, depth);
-            if !self.rings[place].get(*block)? {
+            if !self.get_block(*block, ChainPlace::of(blocks, depth))? {
                 return Ok(depth);
             }
         }
@@ -93,8 +120,7 @@ impl Keyed for Rings {
 
     fn put(&mut self, blocks: &[u32], there: usize, chain: Chain) -> Result<(), String> {
         for (depth, block) in blocks.iter().enumerate().skip(there) {
-            let place = self.place(blocks, depth);
-            self.rings[place].store(*block, (chain, depth))?;
+            self.put_block(*block, (chain, ChainPlace::of(blocks, depth)))?;
         }
         Ok(())
     }

@@ -8,12 +8,13 @@ use thiserror::Error;
 
 use crate::line::Hints;
 use crate::peers::PeerCache;
-use crate::player::request;
+use crate::player::{Keyed, request};
 use crate::policy::CachePolicy;
 use crate::report::{Report, Run, StoreCounts, StreamReport};
 use crate::rings::{Placement, Rings};
 use crate::share::CacheSize;
 use crate::store::MemberShape;
+use crate::tiered::Tiered;
 use crate::trace::Trace;
 
 const DAY_NS: f64 = 86_400e9;
@@ -142,7 +143,9 @@ impl Job<'_> {
         let blocks = self.size.blocks(trace.distinct());
         if let Some(mut cache) = self.policy.peer(blocks, trace) {
             let (hits, written) = play(&mut *cache, trace, progress);
-            return Ok(Ok(self.ran((hits, written * u64::from(block_bytes)), None, trace)));
+            let written_bytes = written * u64::from(block_bytes);
+            let played = Played { hits, written_bytes, ..Played::default() };
+            return Ok(Ok(self.ran(played, trace)));
         }
         let Some(shape) = MemberShape::of(blocks / u64::from(members), block_bytes) else {
             return Ok(Err(format!(
@@ -157,12 +160,19 @@ impl Job<'_> {
         };
         let limits = (block_bytes, budget(self.policy, trace, block_bytes));
         let rings = Rings::new((members, placement), shape, limits).map_err(ReplayError)?;
-        let played = play_store(rings, limits.1, trace, progress).map_err(ReplayError)?;
-        let (hits, (counts, written_bytes)) = played;
-        Ok(Ok(self.ran((hits, written_bytes), Some(counts), trace)))
+        let played = match self.policy {
+            CachePolicy::Tiered(size, writes) => {
+                let (capacity, distinct) = (size.blocks(trace.distinct()), trace.distinct());
+                let tier = Tiered::new(writes, capacity, (rings, blocks), distinct);
+                play_tiered(tier, trace, progress)
+            }
+            _ => play_store(rings, limits.1, trace, progress),
+        };
+        Ok(Ok(self.ran(played.map_err(ReplayError)?, trace)))
     }
 
-    fn ran(&self, (hits, written): (u64, u64), store: Option<StoreCounts>, trace: &Trace) -> Run {
+    fn ran(&self, played: Played, trace: &Trace) -> Run {
+        let Played { hits, memory_hits, written_bytes, store } = played;
         let asked = trace.asked().max(1) as f64;
         Run {
             policy: self.policy.to_string(),
@@ -170,11 +180,24 @@ impl Job<'_> {
             blocks: self.size.blocks(trace.distinct()),
             hits,
             hit_ratio: hits as f64 / asked,
-            written_bytes: written,
-            write_ratio: written as f64 / (asked * f64::from(self.plan.block_bytes)),
+            written_bytes,
+            write_ratio: written_bytes as f64 / (asked * f64::from(self.plan.block_bytes)),
+            memory_hits,
             store,
         }
     }
+}
+
+/// What a policy made of a trace.
+#[derive(Clone, Copy, Debug, Default)]
+struct Played {
+    /// Inside unbroken prefixes.
+    hits: u64,
+    /// Those in memory, of a tier.
+    memory_hits: Option<u64>,
+    written_bytes: u64,
+    /// What a store counted.
+    store: Option<StoreCounts>,
 }
 
 /// A policy's write budget in bytes a day: its share of the trace's requested bytes.
@@ -229,23 +252,44 @@ fn play(cache: &mut dyn PeerCache, trace: &Trace, progress: &(dyn Fn(u64) + Sync
     (hits, written)
 }
 
-/// Hits inside unbroken prefixes, what the store counted, and the bytes it wrote.
 fn play_store(
     mut store: Rings,
     budget: Budget,
     trace: &Trace,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<(u64, (StoreCounts, u64)), String> {
+) -> Result<Played, String> {
     if budget != Budget::Unlimited {
         store.fill()?;
     }
+    let hits = play_keyed(&mut store, |store| store, trace, progress)?;
+    let (counts, written_bytes) = store.counted();
+    Ok(Played { hits, memory_hits: None, written_bytes, store: Some(counts) })
+}
+
+fn play_tiered(
+    mut tier: Tiered,
+    trace: &Trace,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Played, String> {
+    let hits = play_keyed(&mut tier, Tiered::store, trace, progress)?;
+    let (memory_hits, (counts, written_bytes)) = tier.counted();
+    Ok(Played { hits, memory_hits: Some(memory_hits), written_bytes, store: Some(counts) })
+}
+
+/// Plays a trace against a cache with a store in it. Hits inside unbroken prefixes.
+fn play_keyed<K: Keyed<Error = String>>(
+    cache: &mut K,
+    store: impl Fn(&mut K) -> &mut Rings,
+    trace: &Trace,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<u64, String> {
     let (pace, mut hits, mut before) = (ReplayPace::of(trace), 0, 0);
     for (at_ns, hints, blocks) in trace.hinted() {
         let played_ns = pace.at(at_ns, before);
-        store.pass(played_ns, pace.hints(hints, at_ns, played_ns));
+        store(cache).pass(played_ns, pace.hints(hints, at_ns, played_ns));
         before += blocks.len() as u64;
-        hits += request(&mut store, blocks)? as u64;
+        hits += request(cache, blocks)? as u64;
         progress(blocks.len() as u64);
     }
-    Ok((hits, store.counted()))
+    Ok(hits)
 }

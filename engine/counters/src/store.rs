@@ -82,7 +82,7 @@ counters! {
         holds_refused: Counter, "kvrail_store_holds_refused",
             "Holds not granted, because more of the store would be held than may be.";
         hints_refused: Counter, "kvrail_store_hints_refused",
-            "Hints with an end that found no room: their blocks are worth no more than others.";
+            "Hints without room: ends above their number, worth above a quarter of the pool.";
         moved: Counter, "kvrail_store_moves",
             "Blocks moved out of segments that were reclaimed.";
         moved_bytes: Counter, "kvrail_store_moved_bytes", "Bytes of blocks moved.";

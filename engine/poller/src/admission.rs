@@ -13,7 +13,9 @@ mod memory;
 
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN};
+use kvrail_ring::slot::{
+    FLAG_CONTINUED, FLAG_DEMOTE, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN,
+};
 use kvrail_ring::{
     METADATA_BYTES_MAX, Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId,
 };
@@ -41,8 +43,6 @@ pub(crate) enum Admitted {
     Range(DeviceRange),
     /// A put or drop, and its body and tail.
     Change(StoreRequest, [Option<EnteredMemory>; 2]),
-    /// A lookup.
-    Lookup(PlacedKeys, Hold),
     /// A release.
     Release(PlacedKeys),
     /// The report to a shard that a block is wrong.
@@ -76,7 +76,25 @@ impl Admission {
         self.draining
     }
 
-    /// Checks any request but a get, which `check_get` checks.
+    /// Checks a lookup, and finds the shards of its keys.
+    ///
+    /// # Errors
+    /// The status that is its answer.
+    #[inline(always)]
+    pub(crate) fn check_lookup(
+        &self,
+        request: &RequestSnapshot,
+        session: SessionSlot,
+        back_ends: &mut BackEnds,
+    ) -> Result<(PlacedKeys, Hold), Status> {
+        if self.draining {
+            return Err(Status::Draining);
+        }
+        check_keyed(Opcode::Lookup, request)?;
+        keys::lookup(request, session, back_ends)
+    }
+
+    /// Checks any request but a get or lookup, which `check_get` and `check_lookup` check.
     ///
     /// # Errors
     /// The status that is its answer.
@@ -102,10 +120,6 @@ impl Admission {
                 let side = (side, &mut self.side);
                 let (asked, memory) = check_change(request, side, seat, back_ends, regions)?;
                 Admitted::Change(asked, memory)
-            }
-            Opcode::Lookup => {
-                let (keys, hold) = keys::lookup(request, session, back_ends)?;
-                Admitted::Lookup(keys, hold)
             }
             Opcode::Release => Admitted::Release(PlacedKeys::new(request, session, back_ends)?),
             Opcode::Suspect => {
@@ -201,7 +215,7 @@ fn check_keyed(opcode: Opcode, request: &RequestSnapshot) -> Result<(), Status> 
     let allowed = match opcode {
         Opcode::Put => FLAG_DURABLE | FLAG_SIDE,
         Opcode::Drop => FLAG_DURABLE,
-        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH,
+        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH | FLAG_DEMOTE,
         Opcode::Release => FLAG_CONTINUED,
         _ => 0,
     };

@@ -20,7 +20,7 @@ use crate::limits::{SessionSlot, TASKS_MAX, TenantSlot};
 use crate::mailbox::Mailbox;
 use crate::scheduler::budget::DeviceBudget;
 use crate::scheduler::fair::WaitingRequests;
-use crate::scheduler::{SERIAL, is_serial};
+use crate::scheduler::{ReadTime, SERIAL, is_serial};
 use crate::stats::PollerStats;
 use crate::task::{BufferRef, DeviceExtent, MemoryKind, StoreTask, Task};
 
@@ -98,17 +98,15 @@ impl<D: Device> Executor<D> {
         &mut self.queues
     }
 
-    /// Nanoseconds that reads of these blocks would take if they began now, and of what is before
-    /// them, as completions have them: saturating. Devices of one store read side by side.
-    pub(crate) fn time_of(&mut self, parts: &[DeviceBlocks], members: u64) -> [u32; 2] {
-        let (mut reads_ns, mut ahead_ns, now_ns) = (0_u64, 0, self.now_ns);
-        for DeviceBlocks { device, count, bytes } in parts {
-            let time =
-                self.queues[usize::from(*device)].scheduler().read_time(*count, *bytes, now_ns);
-            reads_ns = reads_ns.saturating_add(time.reads_ns);
-            ahead_ns = time.ahead_ns.max(ahead_ns);
-        }
-        [reads_ns / members, ahead_ns].map(|ns| u32::try_from(ns).unwrap_or(u32::MAX))
+    /// Adds what reads of these blocks would take if they began now, and what is before them at
+    /// their device, to those of other devices.
+    #[inline(always)]
+    pub(crate) fn add_read_time(&mut self, all: &mut ReadTime, part: DeviceBlocks) {
+        let DeviceBlocks { device, count, bytes } = part;
+        let scheduler = self.queues[usize::from(device)].scheduler();
+        let time = scheduler.read_time(count, bytes, self.now_ns);
+        all.reads_ns = all.reads_ns.saturating_add(time.reads_ns);
+        all.ahead_ns = all.ahead_ns.max(time.ahead_ns);
     }
 
     /// All tasks.

@@ -9,6 +9,7 @@ use crate::back_ends::BackEnds;
 use crate::executor::Executor;
 use crate::front_end::{BegunRequest, LaneContext};
 use crate::regions::{Pass, Regions};
+use crate::scheduler::ReadTime;
 
 /// What a request passes on its way to its device or its store.
 #[derive(Debug)]
@@ -35,10 +36,11 @@ impl<D: Device> Intake<'_, D> {
         }
         // A copy: where the address of the request itself is passed on, it lies in memory for all.
         let copy = *request;
-        if copy.opcode() == Some(Opcode::Get) {
-            return self.begin_get(&copy, (seat, kept), regions);
+        match copy.opcode() {
+            Some(Opcode::Get) => self.begin_get(&copy, (seat, kept), regions),
+            Some(Opcode::Lookup) => self.begin_lookup(&copy, (seat, kept)),
+            _ => self.begin_any((&copy, side), (seat, kept), regions),
         }
-        self.begin_any((&copy, side), (seat, kept), regions)
     }
 
     /// Begins a get.
@@ -78,7 +80,35 @@ impl<D: Device> Intake<'_, D> {
         }
     }
 
-    /// Begins any request but a get.
+    /// Answers a lookup: schedulers of engines wait for it.
+    #[inline(never)]
+    fn begin_lookup(
+        &mut self,
+        request: &RequestSnapshot,
+        (seat, kept): (LaneContext, &mut Completion),
+    ) -> BegunRequest {
+        let Self { admission, back_ends, executor } = self;
+        let (session, now) = (seat.session, back_ends.now(executor.now_ns()));
+        let mut time = ReadTime::default();
+        let looked =
+            admission.check_lookup(request, session, back_ends).and_then(|(keys, hold)| {
+                let add = |part| executor.add_read_time(&mut time, part);
+                let bits = back_ends.lookup(&keys, session, hold, now, add)?;
+                Ok((bits, keys.members()))
+            });
+        let (bits, members) = match looked {
+            Ok(looked) => looked,
+            Err(status) => return BegunRequest::Answer(status),
+        };
+        // Devices of one store read side by side.
+        let times = [time.reads_ns / members, time.ahead_ns];
+        let [device_ns, queue_ns] = times.map(|ns| u32::try_from(ns).unwrap_or(u32::MAX));
+        let found = Completion::refused(request.user_data(), Status::Ok);
+        *kept = Completion { bytes: bits, device_ns, queue_ns, ..found };
+        kept_of(request)
+    }
+
+    /// Begins any request but a get and a lookup.
     #[cold]
     #[inline(never)]
     fn begin_any(
@@ -107,24 +137,23 @@ impl<D: Device> Intake<'_, D> {
                 let (metadata, inflight) = (admission.metadata(request), executor.inflight());
                 Ok(back_ends.change((&asked, memory), metadata, inflight, regions, now))
             }
-            Admitted::Lookup(keys, hold) => {
-                back_ends.lookup(&keys, session, hold, now).map(|looked| {
-                    let [device_ns, queue_ns] = executor.time_of(&looked.parts, keys.members());
-                    let found = Completion::refused(user_data, Status::Ok);
-                    Some(Completion { bytes: looked.bits, device_ns, queue_ns, ..found })
-                })
-            }
             Admitted::Release(keys) => answered((back_ends.release(&keys, session), Status::Ok)),
             Admitted::Suspect(shard, report, permit) => {
                 answered(back_ends.suspect(shard, report, permit, now))
             }
         };
         match begun(outcome, kept) {
-            // Of all opcodes only lookups and releases may have the flag.
-            BegunRequest::Kept if request.flags() & FLAG_CONTINUED != 0 => BegunRequest::Continued,
+            BegunRequest::Kept => kept_of(request),
             begun => begun,
         }
     }
+}
+
+/// The answer of a request is kept; one that continues another one is not counted.
+fn kept_of(request: &RequestSnapshot) -> BegunRequest {
+    // Of all opcodes only lookups and releases may have the flag.
+    let continues = request.flags() & FLAG_CONTINUED != 0;
+    if continues { BegunRequest::Continued } else { BegunRequest::Kept }
 }
 
 /// What became of a request whose answer, if it has one, goes to the place given.

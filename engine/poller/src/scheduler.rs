@@ -186,6 +186,7 @@ impl Scheduler {
 
     /// Time of these reads, of these bytes in all, into host memory. A device that has been
     /// silent for some time is expected to be for as long again.
+    #[inline(always)]
     pub(crate) fn read_time(&self, count: u32, bytes: u64, now_ns: u64) -> ReadTime {
         let Share { waiting, ledger, reads, moved_ns, .. } =
             &self.shares[MemoryKind::Host as usize];

@@ -17,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 6 };
+    pub const CURRENT: Self = Self { major: 2, minor: 7 };
 
     /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
     /// refuse the flag.
@@ -37,6 +37,13 @@ impl Version {
     #[must_use]
     pub const fn shares_latencies(self) -> bool {
         self.minor >= 5
+    }
+
+    /// Whether puts may have a worth, and lookups may demote (`slot::FLAG_DEMOTE`): earlier
+    /// sidecars refuse both.
+    #[must_use]
+    pub const fn takes_hints(self) -> bool {
+        self.minor >= 7
     }
 
     /// The version that two sides of one major use with each other.

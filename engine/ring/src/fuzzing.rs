@@ -55,7 +55,11 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let request = Request { opcode: 1, length: 4096, region: 1, ..Request::default() };
     let completion = Completion { user_data: 7, bytes: 4096, ..Completion::default() };
     let areas = areas();
-    write(&areas, 0, &Side { block_bytes: 1 << 20, at: 4096, metadata: b"of a block" });
+    write(
+        &areas,
+        0,
+        &Side { block_bytes: 1 << 20, at: 4096, metadata: b"of a block", ..Side::default() },
+    );
     let side: Vec<u64> = (0..SIDE_WORDS).map(|at| areas.word(0, at)).collect();
     vec![
         ("request_slot", bytes(&request.pack())),

@@ -35,6 +35,10 @@ pub struct Side<'a> {
     pub block_bytes: u32,
     /// First byte of the block that this part has.
     pub at: u32,
+    /// How much the block is worth beside others: 0 as they are, 1 less, 2 more.
+    pub worth: u8,
+    /// Seconds since 1970 from which on it is worth nothing; 0: never.
+    pub until: u32,
     /// Stays with the block; at most `METADATA_BYTES_MAX`.
     pub metadata: &'a [u8],
 }

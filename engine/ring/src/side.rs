@@ -16,8 +16,11 @@ use crate::slot::{half, high, low};
 pub(crate) const SIDE_BYTES: usize = 16 + METADATA_BYTES_MAX;
 /// Words of one.
 pub(crate) const SIDE_WORDS: usize = SIDE_BYTES / 8;
-/// Words of its header.
+/// Words of its header: the block's bytes and the part's first one; bytes of metadata in 16 bits,
+/// the worth in 8, 8 of zero, and the end of the worth.
 const HEADER_WORDS: usize = 2;
+/// The greatest number of a worth.
+const WORTH_MAX: u8 = 2;
 
 // The layout of lanes has side areas of this size: another size is another `LANE_VERSION`.
 const _: () = assert!(SIDE_BYTES == 1040 && LANE_VERSION == 4);
@@ -37,6 +40,8 @@ pub struct SideSlot<'a> {
 pub struct SideCopy {
     block_bytes: u32,
     at: u32,
+    worth: u8,
+    until: u32,
     metadata_bytes: usize,
     metadata: [u64; METADATA_BYTES_MAX / 8],
 }
@@ -46,15 +51,14 @@ impl SideCopy {
     #[must_use]
     pub fn new() -> Self {
         let metadata = [0; METADATA_BYTES_MAX / 8];
-        Self { block_bytes: 0, at: 0, metadata_bytes: 0, metadata }
+        Self { block_bytes: 0, at: 0, worth: 0, until: 0, metadata_bytes: 0, metadata }
     }
 
     /// Its fields.
     #[must_use]
     pub fn side(&self) -> Side<'_> {
-        let Self { block_bytes, at, metadata_bytes, metadata } = self;
-        let metadata = &metadata.as_bytes()[..*metadata_bytes];
-        Side { block_bytes: *block_bytes, at: *at, metadata }
+        let Self { block_bytes, at, worth, until, metadata_bytes, ref metadata } = *self;
+        Side { block_bytes, at, worth, until, metadata: &metadata.as_bytes()[..metadata_bytes] }
     }
 }
 
@@ -70,14 +74,16 @@ impl<'a> SideSlot<'a> {
     }
 
     /// Copies the area, each word at most once. False when it cannot be one: more metadata than
-    /// there is room for, or bits that must be zero.
+    /// there is room for, a worth that there is not, or bits that must be zero.
     #[must_use]
     pub fn copy_into(&self, copy: &mut SideCopy) -> bool {
         let (sizes, lengths) = (self.areas.word(self.slot, 0), self.areas.word(self.slot, 1));
         let bytes = usize::from(half(lengths, 0));
-        if bytes > METADATA_BYTES_MAX || lengths >> 16 != 0 {
+        let [_, _, worth, stray, ..] = lengths.to_le_bytes();
+        if bytes > METADATA_BYTES_MAX || worth > WORTH_MAX || stray != 0 {
             return false;
         }
+        (copy.worth, copy.until) = (worth, high(lengths));
         (copy.block_bytes, copy.at) = (low(sizes), high(sizes));
         copy.metadata_bytes = bytes;
         for (at, word) in copy.metadata[..bytes.div_ceil(8)].iter_mut().enumerate() {
@@ -90,12 +96,14 @@ impl<'a> SideSlot<'a> {
 /// Writes a side area.
 ///
 /// # Panics
-/// With more metadata than there is room for.
+/// With more metadata than there is room for, or a worth that there is not.
 pub(crate) fn write(areas: &SideAreas, slot: u32, side: &Side<'_>) {
     let bytes = side.metadata.len();
     assert!(bytes <= METADATA_BYTES_MAX, "{bytes} bytes of metadata, {METADATA_BYTES_MAX} at most");
     areas.set_word(slot, 0, u64::from(side.block_bytes) | u64::from(side.at) << 32);
-    areas.set_word(slot, 1, bytes as u64);
+    assert!(side.worth <= WORTH_MAX, "a worth of {}, {WORTH_MAX} at most", side.worth);
+    let (worth, until) = (u64::from(side.worth), u64::from(side.until));
+    areas.set_word(slot, 1, bytes as u64 | worth << 16 | until << 32);
     for (at, piece) in side.metadata.chunks(8).enumerate() {
         let mut word = [0; 8];
         word[..piece.len()].copy_from_slice(piece);
@@ -124,9 +132,10 @@ mod tests {
         let (areas, mut copy) = (areas(), SideCopy::new());
         let all: Vec<u8> = (0..1024_u32).map(|at| (at % 251) as u8).collect();
         for bytes in [1024, 1, 0, 8, 511] {
-            let side = Side { block_bytes: 100 << 20, at: 64 << 20, metadata: &all[..bytes] };
+            let metadata = &all[..bytes];
+            let side = Side { block_bytes: 100 << 20, at: 64 << 20, worth: 2, until: !1, metadata };
             write(&areas, 1, &side);
-            write(&areas, 2, &Side { block_bytes: 7, at: 0, metadata: &[3] });
+            write(&areas, 2, &Side { block_bytes: 7, metadata: &[3], ..Side::default() });
             assert!(SideSlot::new(&areas, 1).copy_into(&mut copy));
             assert_eq!(copy.side(), side);
         }
@@ -137,7 +146,7 @@ mod tests {
     #[test]
     fn a_length_that_cannot_be_is_refused() {
         let (areas, mut copy) = (areas(), SideCopy::new());
-        for lengths in [1025, 0xffff, 1 << 16, u64::MAX] {
+        for lengths in [1025, 0xffff, 3 << 16, 1 << 24, u64::MAX] {
             areas.set_word(3, 1, lengths);
             assert!(!SideSlot::new(&areas, 3).copy_into(&mut copy), "{lengths:#x}");
         }

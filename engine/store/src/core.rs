@@ -22,6 +22,7 @@ use crate::placed::Placed;
 use crate::pools::{PoolLimits, PoolRule, Pools};
 use crate::refusal::{Try, WriteRefusal};
 use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
+use crate::retained::Retained;
 use crate::segments::{SegmentState, Segments};
 use crate::slab::Slab;
 use crate::spaces::Spaces;
@@ -140,6 +141,7 @@ pub(crate) struct Core {
     pub(crate) worth: Worth,
     /// When hints end, in seconds since 1970: holds without an owner.
     ends: Holds,
+    retained: Retained,
     payers: Payers,
     witness: Box<dyn Witness>,
     pub(crate) recovery: RecoveryProgress,
@@ -230,6 +232,7 @@ impl Core {
             admission,
             worth: Worth::new(u64::from(geometry.segments) * geometry.segment_bytes),
             ends: Holds::new(ends_of(blocks), 1, u32::MAX),
+            retained: Retained::default(),
             payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
             recovery: RecoveryProgress {
@@ -415,6 +418,8 @@ impl Core {
         let tick = self.worth.clock.weigh(entry);
         self.segments.gain(self.geometry.segment_of(entry.place()), tick);
         self.spaces.gain(entry.number(), entry.length());
+        let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
+        self.retained.gain(entry, pool, &self.geometry);
     }
 
     fn count_out(&mut self, entry: &Entry) {
@@ -427,6 +432,8 @@ impl Core {
         let tick = self.worth.clock.weigh(entry);
         self.segments.lose(self.geometry.segment_of(entry.place()), tick);
         self.spaces.lose(entry.number(), entry.length());
+        let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
+        self.retained.lose(entry, pool, &self.geometry);
     }
 
     /// Replaces an entry by one of the same key.

@@ -31,8 +31,9 @@ pub struct Hint {
 }
 
 impl Priority {
-    /// As records have it.
-    pub(crate) fn number(self) -> u8 {
+    /// As records and lanes have it.
+    #[must_use]
+    pub fn number(self) -> u8 {
         match self {
             Self::Normal => 0,
             Self::Low => 1,
@@ -40,8 +41,9 @@ impl Priority {
         }
     }
 
-    /// Priority by its number in a record; an unknown number is `Normal`.
-    pub(crate) fn of(number: u8) -> Self {
+    /// Priority by its number; an unknown number is `Normal`.
+    #[must_use]
+    pub fn of(number: u8) -> Self {
         match number {
             1 => Self::Low,
             2 => Self::High,

@@ -45,6 +45,7 @@ mod reclaim;
 mod recover;
 mod refusal;
 mod request;
+mod retained;
 mod segments;
 mod shared;
 mod sizing;

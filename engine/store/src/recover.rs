@@ -368,7 +368,8 @@ impl Recovery {
         }
         let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
         let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
-        let class = core.class_of((number, record.key), record.hint);
+        let place = (core.segments.pool(segment), record.length);
+        let class = core.class_of((number, record.key), place, record.hint);
         let age = if class == WorthClass::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))

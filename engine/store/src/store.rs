@@ -60,8 +60,18 @@ pub enum Hold {
     No,
     /// Nothing is held, but they count as used, as by a get.
     Touch,
+    /// Nothing is held, and they go before all others, until they are used again.
+    Demote,
     /// Holds the blocks for this time in nanoseconds, at most `Times::hold`.
     For(u64),
+}
+
+impl Hold {
+    /// Whether the caller asks what is there. One that touches or demotes blocks had them before.
+    #[must_use]
+    pub fn is_lookup(self) -> bool {
+        !matches!(self, Self::Touch | Self::Demote)
+    }
 }
 
 /// The keyed store of one member.
@@ -381,21 +391,24 @@ impl Store {
             let Some(place) = place else { continue };
             let entry = self.core.index.get(place);
             found.bytes += u64::from(entry.length());
-            if hold == Hold::Touch {
-                let segment = self.core.geometry().segment_of(entry.place());
-                self.core.use_block(place, &entry, segment);
-            }
-            if let Hold::For(time) = hold {
-                let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
-                let block = self.core.to_hold(place);
-                let most = self.core.holdable(block.pool, 0);
-                let held = self.holds.take(block, owner, until, most);
-                found.held |= u64::from(held) << bit;
-                self.core.stats.holds_refused += u64::from(!held);
+            match hold {
+                Hold::No => {}
+                Hold::Touch => {
+                    let segment = self.core.geometry().segment_of(entry.place());
+                    self.core.use_block(place, &entry, segment);
+                }
+                Hold::Demote => self.core.demote(place, &entry),
+                Hold::For(time) => {
+                    let until = now.ns.saturating_add(time.min(self.core.config().times.hold));
+                    let block = self.core.to_hold(place);
+                    let most = self.core.holdable(block.pool, 0);
+                    let held = self.holds.take(block, owner, until, most);
+                    found.held |= u64::from(held) << bit;
+                    self.core.stats.holds_refused += u64::from(!held);
+                }
             }
         }
-        // A client that touches a block has it already: a touch is no lookup.
-        if hold != Hold::Touch {
+        if hold.is_lookup() {
             let hashes = &hashes[..keys.len()];
             reads::count_lookup(&mut self.core, number, (hashes, keys), (found.found, unreadable));
         }

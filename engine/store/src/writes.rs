@@ -369,7 +369,8 @@ impl Writes {
         };
         let (_, found) = core.find(block.number, block.key);
         let (position, old) = found.expect("a put that is not cancelled has its entry");
-        let class = core.class_of((block.number, block.key), block.hint);
+        let place = (placed.pool(), block.length);
+        let class = core.class_of((block.number, block.key), place, block.hint);
         let live = old.with_kind(Kind::Live).with_class(class).with_place(placed.place);
         core.replace(position, &old, live);
         core.stats.puts += 1;

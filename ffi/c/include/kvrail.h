@@ -209,12 +209,26 @@
 // head. It is taken if it is worth more than the coldest blocks there are; else the put ends as
 // KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
 #define KVRAIL_BEGINS 32
+// For a put: the block is worth as much as others that are used as often.
+#define KVRAIL_WORTH_NORMAL 0
+// For a put: it is worth less.
+#define KVRAIL_WORTH_LOW 1
+// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is worth
+// as much as others.
+#define KVRAIL_WORTH_HIGH 2
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
 // To the first key that is missing, where a prefix ends, and little further.
 #define KVRAIL_LOOKUP_PREFIX 0
 // All keys.
 #define KVRAIL_LOOKUP_ALL 1
+// What is found ages as before.
+#define KVRAIL_LOOKUP_KEPT 0
+// What is found counts as used, as by a get, and is evicted later. Not together with a hold.
+#define KVRAIL_LOOKUP_RENEWED 1
+// What is found goes first, until it is used again: its session has ended. Not together with a
+// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Sidecars before 0.3 only look.
+#define KVRAIL_LOOKUP_ENDED 2
 // The block is not there: a get would be a miss.
 #define KVRAIL_ABSENT 0
 // Only kvrail_lookup has the answer: the store still reads its drive, the namespace was cleared,
@@ -537,6 +551,10 @@ typedef struct kvrail_block_request {
     const void *metadata;
     // How many; 1,024 at most.
     uint64_t metadata_bytes;
+    // For a put: KVRAIL_WORTH_NORMAL, ... It stays with the block, over restarts too.
+    uint32_t worth;
+    // For a put: seconds after which the block is worth nothing and goes first; 0: none.
+    uint32_t ttl_s;
 } kvrail_block_request;
 
 // The end of a request, or a notice that it is late.
@@ -581,6 +599,10 @@ typedef struct kvrail_lookup_request {
     uint64_t hold_ns;
     // Longest time for all; 0 is 10 seconds.
     uint64_t timeout_ns;
+    // KVRAIL_LOOKUP_KEPT, ...
+    uint32_t recency;
+    // Must be 0.
+    uint32_t reserved;
 } kvrail_lookup_request;
 
 // Result of a lookup.

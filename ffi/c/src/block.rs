@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use kvrail_client::{Chain, Class, Namespace};
+use kvrail_client::{Chain, Class, Namespace, Priority};
 
 use crate::client::Memory;
 use crate::code::{Failure, KVRAIL_E_REFUSED};
@@ -31,6 +31,14 @@ pub const KVRAIL_REPLACE: u16 = 16;
 /// head. It is taken if it is worth more than the coldest blocks there are; else the put ends as
 /// KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
 pub const KVRAIL_BEGINS: u16 = 32;
+
+/// For a put: the block has the worth of others that are used as often.
+pub const KVRAIL_WORTH_NORMAL: u32 = 0;
+/// For a put: it is worth less.
+pub const KVRAIL_WORTH_LOW: u32 = 1;
+/// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is as
+/// others.
+pub const KVRAIL_WORTH_HIGH: u32 = 2;
 
 /// One request for one block.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +74,10 @@ pub struct BlockRequest {
     pub metadata: *const c_void,
     /// How many; 1,024 at most.
     pub metadata_bytes: u64,
+    /// For a put: KVRAIL_WORTH_NORMAL, ... It stays with the block, over restarts too.
+    pub worth: u32,
+    /// For a put: seconds after which the block is worth nothing and goes first; 0: none.
+    pub ttl_s: u32,
 }
 
 // SAFETY: integers and a pointer without padding, the size first; zeroes are a value of it.
@@ -119,6 +131,15 @@ impl BlockRequest {
             // SAFETY: the caller's promise.
             let metadata = unsafe { bytes(self.metadata.cast(), count, "metadata") }?;
             built = built.metadata(metadata);
+        }
+        built = match self.worth {
+            KVRAIL_WORTH_NORMAL => built,
+            KVRAIL_WORTH_LOW => built.worth(Priority::Low),
+            KVRAIL_WORTH_HIGH => built.worth(Priority::High),
+            other => return Err(self.bad("worth", other.into(), "KVRAIL_WORTH_NORMAL, ...")),
+        };
+        if self.ttl_s != 0 {
+            built = built.ttl(Duration::from_secs(self.ttl_s.into()));
         }
         let class = Class::from_number(self.priority)
             .ok_or_else(|| self.bad("priority", self.priority.into(), "KVRAIL_DEMAND, ..."))?;

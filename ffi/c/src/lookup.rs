@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use kvrail_client::{Lookup, LookupExtent};
+use kvrail_client::{Lookup, LookupExtent, Recency};
 
 use crate::boundary::call;
 use crate::code::Failure;
@@ -19,6 +19,14 @@ use crate::sized::{SizedStruct, read, write};
 pub const KVRAIL_LOOKUP_PREFIX: u32 = 0;
 /// All keys.
 pub const KVRAIL_LOOKUP_ALL: u32 = 1;
+
+/// What is found ages as before.
+pub const KVRAIL_LOOKUP_KEPT: u32 = 0;
+/// What is found counts as used, as by a get, and is evicted later. Not together with a hold.
+pub const KVRAIL_LOOKUP_RENEWED: u32 = 1;
+/// What is found goes first, until it is used again: its session has ended. Not together with a
+/// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Earlier sidecars only look.
+pub const KVRAIL_LOOKUP_ENDED: u32 = 2;
 
 /// Options of a lookup. Members that are 0 or NULL are left out.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +47,10 @@ pub struct LookupRequest {
     pub hold_ns: u64,
     /// Longest time for all; 0 is 10 seconds.
     pub timeout_ns: u64,
+    /// KVRAIL_LOOKUP_KEPT, ...
+    pub recency: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: integers and pointers without padding, the size first; zeroes are a value of it.
@@ -87,6 +99,16 @@ fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
         other => {
             let text =
                 format!("kvrail_lookup_request.extent is {other}; use KVRAIL_LOOKUP_PREFIX, ...");
+            return Err(Failure::argument(text));
+        }
+    };
+    how.recency = match wanted.recency {
+        KVRAIL_LOOKUP_KEPT => Recency::Kept,
+        KVRAIL_LOOKUP_RENEWED => Recency::Renewed,
+        KVRAIL_LOOKUP_ENDED => Recency::Ended,
+        other => {
+            let text =
+                format!("kvrail_lookup_request.recency is {other}; use KVRAIL_LOOKUP_KEPT, ...");
             return Err(Failure::argument(text));
         }
     };

@@ -12,6 +12,7 @@ use kvrail_ring::slot::{
 use kvrail_ring::{
     BlockSize, CompletionSnapshot, KeyedRequest, Opcode, RegionId, Side, Status, TimedCall,
 };
+use kvrail_store::Hint;
 
 use crate::block_request::{BlockRequest, Existing, Verifier};
 use crate::done::{BlockNote, Completed, Decline, Ticket};
@@ -211,8 +212,13 @@ impl BlockOp {
             kvrail_ring::Request { flags, class: self.request.class as u8, ..keyed.slot(opcode) };
         let block_bytes = u32::try_from(self.request.bytes).unwrap_or(u32::MAX);
         let metadata = if self.at == 0 { &self.request.metadata[..] } else { &[] };
-        let sided = opcode == Opcode::Put && (bytes < block_bytes || !metadata.is_empty());
-        let side = sided.then_some(Side { block_bytes, at: self.at, metadata });
+        let takes_hints =
+            self.request.namespace.store().session().control().protocol().takes_hints();
+        let hint = if takes_hints { self.request.hint } else { Hint::default() };
+        let is_more = bytes < block_bytes || !metadata.is_empty() || hint != Hint::default();
+        let sided = opcode == Opcode::Put && is_more;
+        let (worth, until) = (hint.priority.number(), hint.until);
+        let side = sided.then_some(Side { block_bytes, at: self.at, worth, until, metadata });
         (slot, side)
     }
 

@@ -1,10 +1,10 @@
 //! What can be asked of a store for one block.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvrail_ring::slot::FLAG_DURABLE;
 use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, METADATA_BYTES_MAX, Opcode};
-use kvrail_store::Chain;
+use kvrail_store::{Chain, Hint, Priority};
 
 use crate::key::BlockKey;
 use crate::lease::Lease;
@@ -43,6 +43,7 @@ pub struct BlockRequest {
     pub(crate) metadata: Box<[u8]>,
     /// As the lane has it.
     pub(crate) chain: u16,
+    pub(crate) hint: Hint,
     pub(crate) flags: u8,
     pub(crate) class: Class,
     pub(crate) crc: Option<u64>,
@@ -63,6 +64,7 @@ impl BlockRequest {
             bytes,
             metadata: Box::default(),
             chain: 0,
+            hint: Hint::default(),
             flags: 0,
             class: Class::default(),
             crc: None,
@@ -109,6 +111,25 @@ impl BlockRequest {
     pub fn chain(self, chain: Chain) -> Self {
         let begins = if chain == Chain::Begins { CHAIN_BEGINS } else { 0 };
         Self { chain: self.chain & CHAIN_DEPTH_MAX | begins, ..self }
+    }
+
+    /// For a put: how much the block is worth beside others that are used as often; the same unless
+    /// said otherwise. It stays with the block, over restarts too. A quarter of a pool may have
+    /// blocks of [`Priority::High`]; what is beyond is as others. Sidecars of earlier releases take
+    /// no worth.
+    pub fn worth(mut self, priority: Priority) -> Self {
+        self.hint.priority = priority;
+        self
+    }
+
+    /// For a put: after this time, in whole seconds, the block is worth nothing. It is served for
+    /// as long as it is there, and goes first.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let end = now.saturating_add(ttl);
+        let end_s = end.as_secs().saturating_add(u64::from(end.subsec_nanos() > 0));
+        self.hint.until = u32::try_from(end_s).unwrap_or(u32::MAX).max(1);
+        self
     }
 
     /// For a put: only the first bytes of the lease.
@@ -176,11 +197,11 @@ impl BlockRequest {
 
     /// What it asks for that its operation does not have.
     fn unfit(&self) -> Option<&'static str> {
-        let Self { opcode, flags, metadata, chain, crc, verifier, existing, deadline_us, .. } =
-            self;
+        let Self { opcode, flags, metadata, chain, hint, crc, verifier, existing, .. } = self;
         let puts_only = [
             ("metadata", !metadata.is_empty()),
             ("a depth or chain", *chain != 0),
+            ("a worth or time to live", *hint != Hint::default()),
             ("a checksum", crc.is_some()),
             ("replacing", *existing == Existing::Replaced),
         ];
@@ -191,7 +212,7 @@ impl BlockRequest {
         match opcode {
             Opcode::Get if flags & FLAG_DURABLE != 0 => Some("durable"),
             Opcode::Put | Opcode::Drop if *verifier == Verifier::Program => Some("unverified"),
-            Opcode::Drop if *deadline_us != 0 => Some("a deadline"),
+            Opcode::Drop if self.deadline_us != 0 => Some("a deadline"),
             _ => unfit,
         }
     }

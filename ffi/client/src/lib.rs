@@ -97,7 +97,7 @@ pub use kvrail_protocol::{
 pub use kvrail_ring::{
     Class, Epoch, Geometry, METADATA_BYTES_MAX, Opcode, PollerIndex, Presence, Status,
 };
-pub use kvrail_store::Chain;
+pub use kvrail_store::{Chain, Priority};
 pub use lease::Lease;
 pub use listing::{Event, EventBatch, Events, ListPage, ListedBlock, Listing};
 pub use lookup::{Found, Lookup, LookupExtent, PendingLookup, Recency};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DEMOTE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::{Chain, HOLD_MS_MAX};
 
@@ -36,6 +36,10 @@ pub enum Recency {
     /// They count as used, as by a get, and are evicted later. Not together with a hold. Sidecars
     /// of earlier releases only look.
     Renewed,
+    /// They go first, until they are used again: the session that they belong to has ended. Not
+    /// together with a hold, and of writers of the namespace alone. Sidecars of earlier releases
+    /// only look.
+    Ended,
 }
 
 /// What a lookup is to do.
@@ -46,7 +50,7 @@ pub struct Lookup {
     /// What is found is held so long: it is moved, not evicted. Zero holds nothing; a minute at
     /// most.
     pub hold: Duration,
-    /// Whether what is found counts as used.
+    /// Whether what is found counts as used, or goes first.
     pub recency: Recency,
     /// How long it may take in all.
     pub timeout: Duration,
@@ -196,7 +200,8 @@ impl Queue {
         };
         let flags = match how.recency {
             Recency::Renewed if self.touches() => FLAG_TOUCH,
-            Recency::Kept | Recency::Renewed => 0,
+            Recency::Ended if self.takes_hints() => FLAG_DEMOTE,
+            Recency::Kept | Recency::Renewed | Recency::Ended => 0,
         };
         let hold_ms = hold_ms(how.hold)?;
         let mut pending =

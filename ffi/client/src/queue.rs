@@ -359,6 +359,11 @@ impl Queue {
         self.session.control().protocol().touches()
     }
 
+    /// Whether the sidecar knows lookups that demote.
+    pub(crate) fn takes_hints(&self) -> bool {
+        self.session.control().protocol().takes_hints()
+    }
+
     /// Counts a lookup that took this time.
     pub(crate) fn count_lookup(&mut self, took: Duration) {
         self.inflight.latencies().count(TimedCall::Lookup, took);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvrail_client::{BlockRequest, Chain, Class};
+use kvrail_client::{BlockRequest, Chain, Class, Priority};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyString};
@@ -19,8 +19,10 @@ pub(crate) const ALWAYS: &[&str] = &["priority", "timeout"];
 /// Those of gets of many blocks, whose results have room for what the bytes must be.
 pub(crate) const OF_GETS: &[&str] = &["priority", "timeout", "verify"];
 /// Those of puts.
-pub(crate) const OF_PUTS: &[&str] =
-    &["priority", "timeout", "metadata", "durable", "depth", "chain", "crc", "replace"];
+pub(crate) const OF_PUTS: &[&str] = &[
+    "priority", "timeout", "metadata", "durable", "depth", "chain", "worth", "ttl", "crc",
+    "replace",
+];
 /// Those of drops.
 pub(crate) const OF_DROPS: &[&str] = &["priority", "timeout", "durable"];
 
@@ -52,6 +54,10 @@ pub(crate) struct CallOptions {
     dependency: BlockDependency,
     /// What the store has of the chain of each block; none where all extend theirs.
     chains: Vec<Chain>,
+    /// How much the blocks are worth beside others.
+    worth: Priority,
+    /// How long they are worth that.
+    ttl: Option<Duration>,
     /// How long the call may wait; for ever if nothing is said.
     timeout: Option<Duration>,
 }
@@ -80,6 +86,8 @@ impl CallOptions {
                 "crc" => options.crc = Some(each(&key, &value, count)?),
                 "verify" => options.unverified = (!value.extract::<bool>()?).then_some(()),
                 "replace" => options.replacing = value.extract::<bool>()?.then_some(()),
+                "worth" => options.worth = worth(&value)?,
+                "ttl" => options.ttl = Some(seconds("ttl", &value)?),
                 "depth" => options.depth = Some(each(&key, &value, count)?),
                 _ => (options.dependency, options.chains) = chains(&value, count)?,
             }
@@ -108,7 +116,10 @@ impl CallOptions {
 
     /// The request of the block with this number, with all of it.
     pub(crate) fn apply(&self, index: usize, request: BlockRequest) -> BlockRequest {
-        let mut request = request.class(self.class).depth(self.depth(index));
+        let mut request = request.class(self.class).depth(self.depth(index)).worth(self.worth);
+        if let Some(ttl) = self.ttl {
+            request = request.ttl(ttl);
+        }
         if let Some(chain) = self.chains.get(index) {
             request = request.chain(*chain);
         }
@@ -161,6 +172,19 @@ fn chains(value: &Bound<'_, PyAny>, count: usize) -> PyResult<(BlockDependency, 
     match all.len() {
         given if given == count => Ok((BlockDependency::Independent, all)),
         given => Err(unequal("chain", given, count)),
+    }
+}
+
+fn worth(value: &Bound<'_, PyAny>) -> PyResult<Priority> {
+    let word = value.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
+    match word {
+        Some("low") => Ok(Priority::Low),
+        Some("normal") => Ok(Priority::Normal),
+        Some("high") => Ok(Priority::High),
+        _ => {
+            let text = format!("worth is {value:?}; it must be \"low\", \"normal\" or \"high\"");
+            Err(RequestError::new_err(text))
+        }
     }
 }
 

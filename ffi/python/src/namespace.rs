@@ -150,16 +150,13 @@ impl Namespace {
         self.run(keys.py(), self.owner.group(BlockWork::Drop, keys, None, options)?)
     }
 
-    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, timeout=None))]
+    #[pyo3(signature = (keys, **options))]
     fn lookup(
         &self,
         keys: &Bound<'_, PyAny>,
-        hold: f64,
-        prefix_only: bool,
-        touch: bool,
-        timeout: Option<f64>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Found> {
-        let asked = Asked::new(hold, (prefix_only, touch), timeout)?;
+        let asked = Asked::read(options)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         lookup(py, self.owner.session(), (self.owner.space(), &keys), asked).map(Found::new)
     }
@@ -176,7 +173,7 @@ impl Namespace {
 
     #[pyo3(signature = (keys, *, timeout=None))]
     fn release(&self, keys: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        let asked = Asked::new(0.0, (false, false), timeout)?;
+        let asked = Asked::plain(timeout)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         release(py, self.owner.session(), (self.owner.space(), &keys), asked.timeout())
     }

@@ -349,16 +349,13 @@ impl Queue {
         self.submit(keys.py(), group)
     }
 
-    #[pyo3(signature = (keys, *, hold=0.0, prefix_only=false, touch=false, timeout=None))]
+    #[pyo3(signature = (keys, **options))]
     fn submit_lookup(
         &self,
         keys: &Bound<'_, PyAny>,
-        hold: f64,
-        prefix_only: bool,
-        touch: bool,
-        timeout: Option<f64>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u32> {
-        let asked = Asked::new(hold, (prefix_only, touch), timeout)?;
+        let asked = Asked::read(options)?;
         let (py, keys) = (keys.py(), keys::read(keys)?);
         let (how, until) = (asked.how(), deadline(asked.timeout()));
         let space = self.namespace()?.space().clone();

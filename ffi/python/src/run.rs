@@ -9,12 +9,13 @@ use kvrail_client::{
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::ask::{SLICE, ask};
 use crate::errors::raised::TimedOutError;
 use crate::errors::{from_client, from_reason};
 use crate::group::{Group, Halt};
-use crate::options::duration;
+use crate::options::{duration, seconds};
 use crate::session::Session;
 use crate::wait::{deadline, pause};
 
@@ -137,20 +138,40 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// What Python's arguments mean, in seconds.
-    pub(crate) fn new(
-        hold: f64,
-        (prefix_only, touch): (bool, bool),
-        timeout: Option<f64>,
-    ) -> PyResult<Self> {
-        if touch && hold != 0.0 {
-            let text = "hold and touch are for calls of their own: what is held is not evicted";
+    /// Looks only, for as long as this; for ever if nothing is said.
+    pub(crate) fn plain(timeout: Option<f64>) -> PyResult<Self> {
+        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let (extent, recency) = (LookupExtent::All, Recency::Kept);
+        Ok(Self { extent, hold: Duration::ZERO, recency, timeout })
+    }
+
+    /// What Python's keyword arguments mean, in seconds.
+    pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut asked = Self::plain(None)?;
+        let (mut touches, mut demotes) = (false, false);
+        for (key, value) in given.into_iter().flatten() {
+            match &*key.extract::<String>()? {
+                "hold" => asked.hold = seconds("hold", &value)?,
+                "prefix_only" if value.extract()? => asked.extent = LookupExtent::Prefix,
+                "prefix_only" => {}
+                "touch" => touches = value.extract()?,
+                "demote" => demotes = value.extract()?,
+                "timeout" if value.is_none() => {}
+                "timeout" => asked.timeout = Some(seconds("timeout", &value)?),
+                other => {
+                    let known = "hold, prefix_only, touch, demote, timeout";
+                    let text = format!("{other:?} is no option of this call; there are {known}");
+                    return Err(PyTypeError::new_err(text));
+                }
+            }
+        }
+        asked.recency = recency(touches, demotes)?;
+        if asked.recency != Recency::Kept && !asked.hold.is_zero() {
+            let text = "hold, touch and demote are for calls of their own: what is held is not \
+                        evicted";
             return Err(PyTypeError::new_err(text));
         }
-        let recency = if touch { Recency::Renewed } else { Recency::Kept };
-        let extent = if prefix_only { LookupExtent::Prefix } else { LookupExtent::All };
-        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
-        Ok(Self { extent, hold: duration("hold", hold)?, recency, timeout })
+        Ok(asked)
     }
 
     pub(crate) fn timeout(self) -> Option<Duration> {
@@ -161,6 +182,18 @@ impl Asked {
     pub(crate) fn how(self) -> Lookup {
         let Self { extent, hold, recency, timeout } = self;
         Lookup { extent, hold, recency, timeout: timeout.unwrap_or(Duration::MAX) }
+    }
+}
+
+/// What a lookup does for what it finds.
+fn recency(touch: bool, demote: bool) -> PyResult<Recency> {
+    match (touch, demote) {
+        (false, false) => Ok(Recency::Kept),
+        (true, false) => Ok(Recency::Renewed),
+        (false, true) => Ok(Recency::Ended),
+        (true, true) => {
+            Err(PyTypeError::new_err("touch makes blocks go later, demote first: pass one of them"))
+        }
     }
 }
 

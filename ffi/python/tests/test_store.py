@@ -421,6 +421,31 @@ def test_puts_carry_their_place_in_their_chain(space):
     assert space.lookup(keys, prefix_only=True).chain == "begins"
 
 
+def test_blocks_have_a_worth_and_a_time_to_live(space):
+    assert space.put(b"as others", b"x") == "OK"
+    assert space.put(b"less", b"x", worth="low") == "OK"
+    assert space.put_many([b"more", b"too"], [b"x"] * 2, worth="high", ttl=600.0).all_ok
+    assert space.put(b"over", b"x", worth="high", ttl=0) == "OK"
+    worth = {key: space.explain(key)["worth"] for key in (b"as others", b"less", b"more", b"too")}
+    assert worth == {b"as others": "normal", b"less": "low", b"more": "high", b"too": "high"}
+    assert space.get(b"over") == b"x", "it is served for as long as it is there"
+    assert space.lookup([b"more", b"none"], demote=True).prefix == 1
+    assert space.explain(b"more")["worth"] == "normal" and space.explain(b"too")["worth"] == "high"
+    for options, words in [
+        ({"worth": "urgent"}, "worth is 'urgent'"),
+        ({"worth": 2}, "worth is 2"),
+        ({"ttl": -1}, "ttl"),
+        ({"ttl": float("nan")}, "ttl"),
+    ]:
+        with pytest.raises((kvrail.RequestError, ValueError), match=words):
+            space.put(b"y", b"z", **options)
+    for options in ({"touch": True, "demote": True}, {"hold": 1.0, "demote": True}):
+        with pytest.raises(TypeError, match="demote"):
+            space.lookup([b"more"], **options)
+    with pytest.raises(TypeError, match="no option of this call"):
+        space.get_many([b"a"], [bytearray(1)], worth="low")
+
+
 def test_a_prefix_ends_in_the_middle_of_a_long_lookup(space):
     names = [b"%d" % at for at in range(9000)]
     assert space.put_many(names, [b"x"] * 9000).prefix > 100

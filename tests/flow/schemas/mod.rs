@@ -82,7 +82,8 @@ fn of_a_host(outputs: &mut Outputs, place: &Place) {
     let trace = place.path("trace.jsonl");
     let lines = (0..50).map(|at| json!({"timestamp": at, "hash_ids": [at % 7, at]}).to_string());
     fs::write(&trace, lines.collect::<Vec<_>>().join("\n")).unwrap();
-    outputs.take("store-replay", command(&["store", "replay"], place).arg(&trace));
+    let policies = ["--policy", "all,lru,memory-late"];
+    outputs.take("store-replay", command(&["store", "replay"], place).arg(&trace).args(policies));
     outputs.take_error(&mut command(&["status"], place));
     outputs.take_error(command(&["volume", "wipe", "none"], place).arg("/nonexistent"));
 }

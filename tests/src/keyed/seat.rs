@@ -288,7 +288,7 @@ impl Seat {
             let (block_bytes, at) = (slot.length ^ slot.layout_block, slot.reserved_b);
             let metadata = &[7; 1024][..usize::from(slot.reserved_a) % 1025];
             let request = kvrail_ring::Request { user_data: place as u64, ..*slot };
-            lane.stage_with(request, &Side { block_bytes, at, metadata });
+            lane.stage_with(request, &Side { block_bytes, at, metadata, ..Side::default() });
         }
         self.publish();
         self.collect(&mut vec![None; slots.len()])
@@ -371,7 +371,7 @@ impl Seat {
                 self.fill(place, &block[at as usize..(at + bytes) as usize]);
                 let block_bytes = u32::try_from(block.len()).expect("at most 128 MiB");
                 let whole = block_bytes == bytes && metadata.is_empty();
-                side = (!whole).then_some(Side { block_bytes, at, metadata });
+                side = (!whole).then_some(Side { block_bytes, at, metadata, ..Side::default() });
                 let it = KeyedRequest { bytes, check: self.check(key, block), ..base };
                 kvrail_ring::Request { flags, ..it.slot(Opcode::Put) }
             }

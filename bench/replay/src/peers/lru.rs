@@ -58,7 +58,18 @@ impl Lru {
         if hit { CacheAccess::Hit } else { CacheAccess::Written }
     }
 
-    fn push(&mut self, block: u32) {
+    /// Blocks that are there.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The block that was used the longest ago.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// Enters a block that is not there, as the newest.
+    pub(crate) fn push(&mut self, block: u32) {
         let older = self.newest;
         self.links[block as usize] = Links { newer: NONE, older, there: true };
         if older == NONE {
@@ -70,7 +81,8 @@ impl Lru {
         self.count += 1;
     }
 
-    fn remove(&mut self, block: u32) {
+    /// Takes out a block that is there.
+    pub(crate) fn remove(&mut self, block: u32) {
         let Links { newer, older, .. } = self.links[block as usize];
         if newer == NONE {
             self.newest = older;

@@ -8,6 +8,7 @@ mod odd;
 mod prefix;
 #[path = "../../../../engine/store/tests/sim/seeds.rs"]
 mod seeds;
+mod tiers;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

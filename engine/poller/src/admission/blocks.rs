@@ -5,7 +5,7 @@ use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PART, FLAG_SIDE};
 use kvrail_ring::{
     CHAIN_BEGINS, CHAIN_DEPTH_MAX, Class, Opcode, RequestSnapshot, SideCopy, SideSlot, Status,
 };
-use kvrail_store::{Chain, Durability, Extent, Get, Key, SpaceId};
+use kvrail_store::{Chain, Durability, Extent, Get, Hint, Key, Priority, SpaceId};
 
 use super::memory::{EnteredMemory, Masks, enter_body, enter_tail, leave};
 use crate::back_ends::BackEnds;
@@ -126,15 +126,16 @@ fn put(
     copy: &mut SideCopy,
 ) -> Result<BlockCommand, Status> {
     let (length, check) = (request.length(), request.checksum());
-    let (mut block_bytes, mut at) = (length, 0);
+    let (mut block_bytes, mut at, mut hint) = (length, 0, Hint::default());
     if request.flags() & FLAG_SIDE != 0 {
         side.copy_into(copy).then_some(()).ok_or(Status::Invalid)?;
         let side = copy.side();
         (block_bytes, at) = (side.block_bytes, side.at);
+        hint = Hint { priority: Priority::of(side.worth), until: side.until };
     }
     sized(length)?;
     let (chain, depth) = chain_of(request.chain());
-    Ok(BlockCommand::Put { chain, depth, block_bytes, at, check })
+    Ok(BlockCommand::Put { chain, depth, block_bytes, at, check, hint })
 }
 
 /// What a drop asks.

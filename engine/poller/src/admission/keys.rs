@@ -2,7 +2,7 @@
 //! no bytes.
 
 use arrayvec::ArrayVec;
-use kvrail_ring::slot::{FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_DEMOTE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{RequestSnapshot, Status};
 use kvrail_store::{Hold, SpaceId};
 
@@ -22,15 +22,19 @@ pub(crate) struct KeyPlace {
 /// Sound keys, by their lower halves, and the shards that have them.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedKeys {
-    lows: ArrayVec<u64, LOOKUP_KEYS>,
+    lows: [u64; LOOKUP_KEYS],
+    count: usize,
     /// One for all, or one for each.
     places: ArrayVec<KeyPlace, LOOKUP_KEYS>,
     /// Members of the store that this poller has.
     members: u64,
+    /// What the session may do in their namespace.
+    permit: Permit,
 }
 
 impl PlacedKeys {
     /// Checks the keys of a lookup or release, and finds their shards.
+    #[inline(always)]
     pub(super) fn new(
         request: &RequestSnapshot,
         session: SessionSlot,
@@ -40,16 +44,16 @@ impl PlacedKeys {
         if !(1..=LOOKUP_KEYS).contains(&count) {
             return Err(Status::Invalid);
         }
-        let mut lows = ArrayVec::from(request.lows());
-        lows.truncate(count);
-        let handle = request.handle();
+        let (lows, handle) = (request.lows(), request.handle());
+        let members = back_ends.members_of(session, handle);
         let apart = matches!(back_ends.destination(session, handle), Destination::Group(_));
-        let mut places = ArrayVec::new();
+        let (mut places, mut permit) = (ArrayVec::new(), Permit::Read);
         for lo in &lows[..if apart { count } else { 1 }] {
             let (shard, grant) = back_ends.find(session, handle, *lo)?;
             places.push(KeyPlace { shard, space: grant.space });
+            permit = grant.permit;
         }
-        Ok(Self { lows, places, members: back_ends.members_of(session, handle) })
+        Ok(Self { lows, count, places, members, permit })
     }
 
     /// Members of the store that this poller has, at least 1: their reads go on side by side.
@@ -59,27 +63,34 @@ impl PlacedKeys {
 
     /// The keys that lie together, with the number of the first, place by place.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, KeyPlace, &[u64])> {
-        let (keys, places) = (self.lows.len(), self.places.len());
+        let (keys, places) = (self.count, self.places.len());
         debug_assert!(places == 1 || places == keys, "one place for all, or one for each");
-        let each = keys / places;
-        let runs = self.places.iter().zip(self.lows.chunks(each));
-        runs.enumerate().map(move |(run, (place, lows))| (run * each, *place, lows))
+        let each = if places == 1 { keys } else { 1 };
+        let places = self.places.iter().enumerate();
+        places.map(move |(run, place)| (run * each, *place, &self.lows[run * each..][..each]))
     }
 }
 
 /// Checks a lookup.
+#[inline(always)]
 pub(super) fn lookup(
     request: &RequestSnapshot,
     session: SessionSlot,
     back_ends: &mut BackEnds,
 ) -> Result<(PlacedKeys, Hold), Status> {
-    let hold = match (request.hold_ms(), request.flags() & FLAG_TOUCH) {
+    let hold = match (request.hold_ms(), request.flags() & (FLAG_TOUCH | FLAG_DEMOTE)) {
         (0, 0) => Hold::No,
-        (0, _) => Hold::Touch,
+        (0, FLAG_TOUCH) => Hold::Touch,
+        (0, FLAG_DEMOTE) => Hold::Demote,
         (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
         (_, _) => return Err(Status::Invalid),
     };
-    Ok((PlacedKeys::new(request, session, back_ends)?, hold))
+    let keys = PlacedKeys::new(request, session, back_ends)?;
+    if hold == Hold::Demote && keys.permit == Permit::Read {
+        Err(Status::Denied)
+    } else {
+        Ok((keys, hold))
+    }
 }
 
 /// Checks the report of a block that a reader found wrong.

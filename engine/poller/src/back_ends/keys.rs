@@ -1,8 +1,6 @@
 //! Requests that their stores answer at once: lookups, releases, and reports of wrong blocks.
 
-use arrayvec::ArrayVec;
 use kvrail_ring::Status;
-use kvrail_ring::slot::LOOKUP_KEYS;
 use kvrail_store::{DeclineReason, Fault, FoundKeys, Hold, Now, Phase};
 
 use super::BackEnds;
@@ -11,15 +9,6 @@ use super::suspects::SuspectReport;
 use crate::admission::{KeyPlace, PlacedKeys};
 use crate::limits::SessionSlot;
 use crate::store_call::Permit;
-
-/// What a lookup found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Looked {
-    /// The answer in one word.
-    pub(crate) bits: u32,
-    /// Blocks that are there, by device.
-    pub(crate) parts: ArrayVec<DeviceBlocks, LOOKUP_KEYS>,
-}
 
 /// Blocks on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +19,21 @@ pub(crate) struct DeviceBlocks {
 }
 
 impl BackEnds {
-    /// Looks keys up. Those of members whose devices are gone are not there.
+    /// Looks keys up: the answer in one word. Those of members whose devices are gone are not
+    /// there. `there` gets the blocks that are, device by device.
     ///
     /// # Errors
     /// DEVICE_GONE: all of them are. STALE: the namespace is gone.
+    #[inline(always)]
     pub(crate) fn lookup(
         &mut self,
         keys: &PlacedKeys,
         session: SessionSlot,
         hold: Hold,
         now: Now,
-    ) -> Result<Looked, Status> {
-        let (mut all, mut looked) = (FoundKeys::default(), None);
+        mut there: impl FnMut(DeviceBlocks),
+    ) -> Result<u32, Status> {
+        let (mut all, mut is_answered) = (FoundKeys::default(), false);
         for (first, place, lows) in keys.runs() {
             let found = match self.look(place, (session, lows), hold, now) {
                 // What other members have is there all the same.
@@ -51,14 +43,14 @@ impl BackEnds {
             all.found |= found.found << first;
             all.held |= found.held << first;
             all.warming |= found.warming << first;
-            let Looked { bits: all_bits, parts } = looked.get_or_insert_default();
-            *all_bits = bits(&all);
+            is_answered = true;
             let (device, count) = (self.shards[place.shard].device(), found.found.count_ones());
-            parts.push(DeviceBlocks { device, count, bytes: found.bytes });
+            there(DeviceBlocks { device, count, bytes: found.bytes });
         }
-        looked.ok_or(Status::DeviceGone)
+        if is_answered { Ok(bits(&all)) } else { Err(Status::DeviceGone) }
     }
 
+    #[inline(always)]
     fn look(
         &mut self,
         KeyPlace { shard, space }: KeyPlace,
@@ -68,8 +60,7 @@ impl BackEnds {
     ) -> Result<FoundKeys, Status> {
         let shard = &mut self.shards[shard];
         if shard.is_gone() {
-            // A touch is no lookup.
-            if hold != Hold::Touch {
+            if hold.is_lookup() {
                 shard.count_gone_keys(lows.len() as u64);
             }
             return Err(Status::DeviceGone);

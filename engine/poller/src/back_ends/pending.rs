@@ -4,7 +4,7 @@ use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{Class, Completion, Opcode, RegionId, Status};
 use kvrail_store::{
-    Answer, Chain, DeclineReason, Durability, Extent, Fault, Key, Outcome, Reading, SpaceId,
+    Answer, Chain, DeclineReason, Durability, Extent, Fault, Hint, Key, Outcome, Reading, SpaceId,
     Status as Ending, TaskId,
 };
 
@@ -15,7 +15,7 @@ use crate::trace::{Spent, TracedWork};
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BlockCommand {
-    Put { chain: Chain, depth: u16, block_bytes: u32, at: u32, check: u64 },
+    Put { chain: Chain, depth: u16, block_bytes: u32, at: u32, check: u64, hint: Hint },
     Get(Extent),
     Drop { only: Option<u64> },
 }
@@ -325,6 +325,7 @@ mod tests {
                 block_bytes: 4096,
                 at: 0,
                 check: 9,
+                hint: Hint::default(),
             },
             bytes: 4096,
             deadline_ns: 0,

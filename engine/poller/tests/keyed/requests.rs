@@ -2,13 +2,14 @@
 
 use kvrail_device::SimOptions;
 use kvrail_memory::{load, store};
+use kvrail_poller::{StoreAsk, StoreCall, StoreFound};
 use kvrail_ring::slot::{
-    FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_TOUCH,
+    FLAG_DEMOTE, FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_TOUCH,
 };
 use kvrail_ring::{
     CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Opcode, Request, Side, Status, keys_slot,
 };
-use kvrail_store::{Key, Status as Ending, check};
+use kvrail_store::{Explained, Key, Priority, Status as Ending, WorthClass, check};
 
 use super::rig::{ARENA_BYTES, Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
@@ -114,7 +115,7 @@ fn a_block_in_parts_is_there_when_all_are() {
         let mut request = rig.put_request(&client, key, part, (0, 0));
         request.checksum = sum;
         let at = u32::try_from(number * PART).unwrap();
-        let side = Some(Side { block_bytes: whole, at, metadata: b"meta" });
+        let side = Some(Side { block_bytes: whole, at, metadata: b"meta", ..Side::default() });
         let done = rig.ask(&mut client, &[Asked { request, side }])[0];
         let flags = if number + 1 < parts.len() { FLAG_MORE } else { 0 };
         assert_eq!((done.status(), done.flags), (Status::Ok, flags), "part {number}");
@@ -190,6 +191,8 @@ fn every_kind_of_garbage_is_invalid_and_leaves_nothing_entered() {
         Request { length: 6, ..lookup },
         Request { flags: 1, ..lookup },
         Request { flags: FLAG_TOUCH, region: 1000, ..lookup },
+        Request { flags: FLAG_DEMOTE, region: 1000, ..lookup },
+        Request { flags: FLAG_TOUCH | FLAG_DEMOTE, ..lookup },
         Request { flags: FLAG_TOUCH, ..drop },
         Request { volume: 9, ..lookup },
         Request { length: 1, ..drop },
@@ -203,12 +206,12 @@ fn every_kind_of_garbage_is_invalid_and_leaves_nothing_entered() {
         assert_eq!(done.status(), Status::Invalid, "{number}: {request:?}");
     }
     let sides = [
-        Side { block_bytes: 0, at: 0, metadata: &[] },
-        Side { block_bytes: 4096, at: 0, metadata: &[] },
-        Side { block_bytes: u32::MAX, at: 0, metadata: &[] },
-        Side { block_bytes: 20_000, at: 0, metadata: &[] },
-        Side { block_bytes: 20_000, at: 100, metadata: &[] },
-        Side { block_bytes: 20_000, at: u32::MAX - 4095, metadata: &[] },
+        Side { block_bytes: 0, at: 0, metadata: &[], ..Side::default() },
+        Side { block_bytes: 4096, at: 0, metadata: &[], ..Side::default() },
+        Side { block_bytes: u32::MAX, at: 0, metadata: &[], ..Side::default() },
+        Side { block_bytes: 20_000, at: 0, metadata: &[], ..Side::default() },
+        Side { block_bytes: 20_000, at: 100, metadata: &[], ..Side::default() },
+        Side { block_bytes: 20_000, at: u32::MAX - 4095, metadata: &[], ..Side::default() },
     ];
     for side in sides {
         let done = rig.ask(&mut client, &[Asked { request: put, side: Some(side) }])[0];
@@ -268,7 +271,7 @@ fn more_puts_than_the_store_takes_at_once_wait_and_all_end_well() {
             let place = (number * 8192, u32::try_from(number % 16).unwrap());
             let request = rig.put_request(&client, key(number), &block(number, 8192), place);
             let metadata: &[u8] = b"some metadata";
-            let side = Side { block_bytes: 8192, at: 0, metadata };
+            let side = Side { block_bytes: 8192, at: 0, metadata, ..Side::default() };
             Asked { request, side: Some(side) }
         })
         .collect();
@@ -288,6 +291,33 @@ fn more_puts_than_the_store_takes_at_once_wait_and_all_end_well() {
     }
 }
 
+/// What a put says of its block's worth is what the store has.
+#[test]
+fn a_put_has_a_worth() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let (space, _) = rig.space("first");
+    let of = WorthClass::Of;
+    let cases = [
+        (0, 0, of(Priority::Normal)),
+        (1, 0, of(Priority::Low)),
+        (2, u32::MAX, of(Priority::High)),
+        (2, 1, WorthClass::Over),
+    ];
+    for (number, (worth, until, class)) in (0..).zip(cases) {
+        let key = Key::of(7, number);
+        let request = rig.put_request(&client, key, &block(number, 5000), (0, 0));
+        let side = Side { block_bytes: 5000, worth, until, ..Side::default() };
+        let done = rig.ask(&mut client, &[Asked { request, side: Some(side) }]);
+        assert_eq!(done[0].status(), Status::Ok);
+        let call = rig.call_with(StoreCall::new(0, StoreAsk::Explain { space, key }));
+        let StoreFound::Key { known: Some(Explained::There(block)), .. } = call.found else {
+            panic!("{call:?}")
+        };
+        assert_eq!(block.class, class, "{worth} {until}");
+    }
+}
+
 #[test]
 fn who_may_only_read_puts_and_drops_nothing() {
     let mut rig = Rig::new(512);
@@ -300,6 +330,10 @@ fn who_may_only_read_puts_and_drops_nothing() {
     assert_eq!(rig.put(&mut owner, key, &bytes).status(), Status::Ok);
     assert_eq!(rig.ask_one(&mut reader, drop_slot(Opcode::Drop, key, 0)).status(), Status::Denied);
     assert_eq!(rig.lookup(&mut reader, 50, &[key.lo()]) & 1, 1, "it may look up and hold");
+    let demote = keys_slot(Opcode::Lookup, HANDLE, 0, &[key.lo()]);
+    let demote = Request { flags: FLAG_DEMOTE, ..demote };
+    assert_eq!(rig.ask_one(&mut reader, demote).status(), Status::Denied);
+    assert_eq!(rig.ask_one(&mut owner, demote).bytes & 1, 1);
     assert_eq!(rig.get(&mut reader, key, 8192).0.status(), Status::Ok);
     assert_eq!(rig.grant(reader.session, HANDLE, space), Ending::Ok);
     assert_eq!(rig.ask_one(&mut reader, drop_slot(Opcode::Drop, key, 0)).status(), Status::Ok);

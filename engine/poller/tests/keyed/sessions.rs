@@ -145,7 +145,8 @@ fn a_session_that_dies_with_puts_half_done_leaves_nothing() {
         let from = number as usize * (1 << 20);
         let mut request = rig.put_request(&client, key, &bytes[from..from + (1 << 20)], (0, 0));
         request.checksum = sum;
-        let side = Some(Side { block_bytes: 3 << 20, at: number << 20, metadata: &[] });
+        let side =
+            Some(Side { block_bytes: 3 << 20, at: number << 20, metadata: &[], ..Side::default() });
         assert_eq!(rig.ask(&mut client, &[Asked { request, side }])[0].status(), Status::Ok);
     }
     assert_eq!(rig.lookup(&mut client, 5_000, &[1]), 0);

@@ -15,7 +15,7 @@ const HALF: u32 = BYTES / 2;
 fn half(client: &Client, key: Key, bytes: &[u8], at: u32) -> Asked<'static> {
     let sum = check(crc(bytes), 1_000, key, BYTES);
     let request = keyed(client, key, (HALF, sum), (at.into(), 0)).slot(Opcode::Put);
-    Asked { request, side: Some(Side { block_bytes: BYTES, at, metadata: &[] }) }
+    Asked { request, side: Some(Side { block_bytes: BYTES, at, metadata: &[], ..Side::default() }) }
 }
 
 /// Made-up time stands for steps: 50 ms are 2,500 ticks, and a put waits for a second at most.

@@ -49,21 +49,40 @@ impl Core {
         self.index.update(position, entry.with_stamp(stamp));
     }
 
-    /// The class of a block with a hint. Its end is noted; where there is no room for that, the
-    /// block is worth no more than others.
-    pub(crate) fn class_of(&mut self, (number, key): (u16, Key), hint: Hint) -> WorthClass {
+    /// The class of a block of this pool with a hint. Its end is noted; where there is no room for
+    /// that, and where a quarter of the pool is retained already, the block is worth no more than
+    /// others.
+    pub(crate) fn class_of(
+        &mut self,
+        (number, key): (u16, Key),
+        (pool, length): (u8, u32),
+        hint: Hint,
+    ) -> WorthClass {
         // Of an older put.
         self.forget_end(number, key.lo());
-        if hint.until == 0 || hint.is_over(self.now.unix) {
-            return if hint.until == 0 { WorthClass::Of(hint.priority) } else { WorthClass::Over };
+        if hint.until != 0 && hint.is_over(self.now.unix) {
+            return WorthClass::Over;
         }
+        let retained = self.retained.bytes(pool) + u64::from(self.geometry.padded(length));
+        let fits = hint.priority != Priority::High || retained <= self.holdable(pool, 0);
         let block = HeldBlock { number, lo: key.lo(), pool: 0, bytes: 0 };
-        if self.ends.take(block, 0, hint.until.into(), u64::MAX) {
+        if fits && (hint.until == 0 || self.ends.take(block, 0, hint.until.into(), u64::MAX)) {
             return WorthClass::Of(hint.priority);
         }
         self.stats.hints_refused += 1;
         let low = hint.priority == Priority::Low;
         WorthClass::Of(if low { Priority::Low } else { Priority::Normal })
+    }
+
+    /// A block that is there counts as unused for as long as can be, and is not retained any more.
+    /// A use makes it as young as others.
+    pub(crate) fn demote(&mut self, position: Position, entry: &Entry) {
+        let class = match entry.class() {
+            WorthClass::Of(Priority::High) => WorthClass::Of(Priority::Normal),
+            class => class,
+        };
+        let stamp = self.worth.clock.stamp(AGE_MAX);
+        self.replace(position, entry, entry.with_class(class).with_stamp(stamp));
     }
 
     /// The end of a block's hint is not needed any more.
@@ -75,7 +94,7 @@ impl Core {
 
     /// Blocks whose hints have ended become worthless.
     pub(crate) fn end_hints(&mut self) {
-        let Self { ends, index, segments, worth, geometry, now, .. } = self;
+        let Self { ends, index, segments, worth, geometry, now, retained, .. } = self;
         ends.expire(now.unix.into(), |number, lo| {
             let is_it = |entry: &Entry| entry.is_low(lo, number) && entry.is_there();
             let Some(position) = index.place_of(index.hash(number, lo), is_it) else { return };
@@ -83,6 +102,7 @@ impl Core {
             let over = entry.with_class(WorthClass::Over).with_stamp(worth.clock.stamp(AGE_MAX));
             let segment = geometry.segment_of(entry.place());
             segments.use_again(segment, worth.clock.weigh(&entry), worth.clock.weigh(&over));
+            retained.lose(&entry, segments.pool(segment), geometry);
             index.update(position, over);
         });
     }

@@ -1,6 +1,6 @@
 //! A put's hint affects the block's worth, and only until the hint's end.
 
-use kvrail_store::{Explained, Hint, Priority, WorthClass};
+use kvrail_store::{Explained, Hint, Hold, Phase, Priority, WorthClass};
 
 use crate::drive::Cut;
 use crate::each_seed;
@@ -157,4 +157,71 @@ fn hints_that_end_are_bounded() {
         turn(&mut world, &mut cold, 1);
     }
     assert_eq!(class(&mut world, key - 1), None, "{:?}", world.store.stats());
+}
+
+fn demote(world: &mut World, keys: std::ops::Range<u64>) {
+    let (id, time) = (world.id(0), world.time());
+    let lows: Vec<u64> = keys.map(|key| World::key(key).lo()).collect();
+    for some in lows.chunks(5) {
+        let found = world.store.lookup(id, 1, some, Hold::Demote, time).unwrap();
+        assert_eq!(found.found.count_ones() as usize, some.len());
+    }
+}
+
+/// Blocks that are demoted while they are there go before others that were put earlier, retained
+/// ones too; one that is used again is as young as others.
+#[test]
+fn what_was_demoted_goes_first_until_it_is_used() {
+    each_seed("demoted later", 4, |seed| {
+        let mut world = World::new(seed, small(16, 512));
+        (0..80).for_each(|key| put(&mut world, key, Priority::Normal, 0));
+        (100..160).for_each(|key| put(&mut world, key, Priority::Normal, 0));
+        (200..220).for_each(|key| put(&mut world, key, Priority::High, 0));
+        (300..320).for_each(|key| put(&mut world, key, Priority::Normal, 0));
+        let before = world.store.stats().lookup_hits;
+        demote(&mut world, 100..160);
+        demote(&mut world, 200..220);
+        demote(&mut world, 300..320);
+        assert_eq!(world.store.stats().lookup_hits, before, "a demotion is no lookup");
+        assert_eq!(class(&mut world, 200), Some(WorthClass::Of(Priority::Normal)));
+        for key in 300..320 {
+            world.get(0, key);
+            world.run_until("got", World::is_idle);
+        }
+        turn(&mut world, &mut 1000, 3);
+        let left = [0..80, 100..160, 200..220, 300..320].map(|keys| there(&mut world, keys));
+        println!("{left:?}");
+        assert!(left[0] >= 60 && left[1] <= 30 && left[3] == 20, "{left:?}");
+    });
+}
+
+/// A client that retains everything retains a quarter; the rest is as others. Blocks
+/// that go make room for others that are retained.
+#[test]
+fn not_all_is_retained() {
+    each_seed("retains all", 4, |seed| {
+        let mut world = World::new(seed, small(16, 512));
+        let retained = |world: &mut World, keys: std::ops::Range<u64>| {
+            let high = Some(WorthClass::Of(Priority::High));
+            keys.filter(|key| class(world, *key) == high).count()
+        };
+        for key in 0..400 {
+            put(&mut world, key, Priority::High, 0);
+        }
+        let (now, refused) = (retained(&mut world, 0..400), world.store.stats().hints_refused);
+        // Blocks take 1,536 bytes of 16 segments of 64 KiB.
+        assert!((60..=171).contains(&now) && refused >= 200, "{now} {refused}");
+        if seed.is_multiple_of(2) {
+            restart(&mut world);
+            world.run_until("recovered", |world| world.store.phase() == Phase::Serving);
+            let after = retained(&mut world, 0..400);
+            assert!((now / 2..=171).contains(&after), "{after} of {now}");
+        }
+        for key in 0..400 {
+            world.drop_key(0, key, false);
+            world.run_until("dropped", World::is_idle);
+        }
+        put(&mut world, 500, Priority::High, 0);
+        assert_eq!(class(&mut world, 500), Some(WorthClass::Of(Priority::High)), "there is room");
+    });
 }

@@ -1,12 +1,12 @@
 //! Blocks by key, against a sidecar that errs, lies and dies.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvrail_memory::{load, store};
 use kvrail_ring::slot::{FLAG_MORE, FLAG_NOTICE, FLAG_PART, FLAG_SIDE};
 use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Completion, Opcode, Request as Slot, Status};
-use kvrail_store::Chain;
+use kvrail_store::{Chain, Priority};
 
 use super::rig::{ARENA_BYTES, LONG, Rig, UID};
 use crate::block_op::{TAIL_BYTES, crc_of};
@@ -222,6 +222,40 @@ fn a_put_says_where_in_which_chain_its_block_is() {
         rig.sidecar.complete(0, end(&slot, Status::Ok, 512));
         assert_eq!(ended(&mut rig).status, Status::Ok);
     }
+}
+
+/// The worth of a put and its end, in whole seconds, lie beside the slot.
+#[test]
+fn a_put_says_what_its_block_is_worth() {
+    let put = |rig: &mut Rig| BlockRequest::put(&rig.space(3), key(), rig.lease(512));
+    let mut rig = rig();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let (before, long) = (now.as_secs(), Duration::from_secs(u64::MAX));
+    let cases = [
+        (put(&mut rig), None),
+        (put(&mut rig).worth(Priority::Normal), None),
+        (put(&mut rig).worth(Priority::Low), Some((1, 0))),
+        (put(&mut rig).worth(Priority::High).ttl(Duration::from_millis(9500)), Some((2, 10))),
+        (put(&mut rig).ttl(Duration::ZERO), Some((0, 1))),
+        (put(&mut rig).ttl(long), Some((0, u64::from(u32::MAX) - before))),
+    ];
+    for (request, wanted) in cases {
+        rig.queue.submit(request).unwrap();
+        let (slot, side) = rig.sidecar.take_sided(0);
+        assert_eq!(side.is_some(), wanted.is_some());
+        for ((worth, after), side) in wanted.into_iter().zip(&side) {
+            let side = side.side();
+            assert_eq!((side.block_bytes, side.worth), (512, worth));
+            let until = u64::from(side.until);
+            let near = if after == 0 { 0..=0 } else { before + after - 1..=before + after + 9 };
+            assert!(near.contains(&until), "{until} for {after} after {before}");
+        }
+        rig.sidecar.complete(0, end(&slot, Status::Ok, 512));
+        assert_eq!(ended(&mut rig).status, Status::Ok);
+    }
+    let get = BlockRequest::get(&rig.space(3), key(), rig.lease(512)).worth(Priority::High);
+    let refused = rig.queue.submit(get).unwrap_err();
+    assert!(refused.to_string().contains("a worth or time to live"), "{refused}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_protocol::{Hardware, SidecarMessage};
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_NOTICE, FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DEMOTE, FLAG_NOTICE, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Completion, Opcode, Request as Slot, Status};
 
 use super::rig::{ARENA_BYTES, LONG, Rig};
@@ -30,7 +30,9 @@ fn lows(slot: &Slot) -> Vec<u64> {
 
 #[test]
 fn a_touch_says_so_and_holds_nothing() {
-    for (recency, flags) in [(Recency::Kept, 0), (Recency::Renewed, FLAG_TOUCH)] {
+    let flags = [0, FLAG_TOUCH, FLAG_DEMOTE];
+    let recencies = [Recency::Kept, Recency::Renewed, Recency::Ended];
+    for (recency, flags) in recencies.into_iter().zip(flags) {
         let mut rig = Rig::with_store(1, 8, ARENA_BYTES);
         let (found, asked) =
             ask(&mut rig, &[BlockKey::of(b"a key")], &Lookup { recency, ..all() }, |_, slot| {

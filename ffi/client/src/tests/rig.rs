@@ -9,9 +9,10 @@ use kvrail_protocol::{
     Channel, GeometryInfo, GpuInfo, LimitsInfo, PollerInfo, SpinHints, StoreInfo, Version,
     VolumeContent, VolumeInfo, Welcome,
 };
+use kvrail_ring::slot::FLAG_SIDE;
 use kvrail_ring::{
     Completion, Doorbell, Geometry, QueueSegment, RegionId, Request as Slot, RingBell, ServerLane,
-    Status,
+    SideCopy, Status,
 };
 
 use crate::arena::{Arena, ArenaFacts};
@@ -187,6 +188,21 @@ impl FakeSidecar {
             lane.release();
         }
         taken
+    }
+
+    /// Takes the one request of a lane, with what lies beside its slot.
+    pub(super) fn take_sided(&mut self, lane: usize) -> (Slot, Option<SideCopy>) {
+        let (lane, mut taken) = (&mut self.lanes[lane], None);
+        let (count, sound) = lane.serve(1, |request, side| {
+            let (slot, mut copy) = (request.fields(), SideCopy::new());
+            let has_side = slot.flags & FLAG_SIDE != 0;
+            assert!(!has_side || side.copy_into(&mut copy), "a sound side area");
+            taken = Some((slot, has_side.then_some(copy)));
+            None
+        });
+        assert_eq!((count, sound), (1, Ok(())));
+        lane.release();
+        taken.expect("a request")
     }
 
     /// Posts a completion; rings if the client sleeps.

@@ -390,11 +390,13 @@ class Namespace:
         hold: float = 0.0,
         prefix_only: bool = False,
         touch: bool = False,
+        demote: bool = False,
         timeout: float | None = None,
     ) -> Found:
         """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
-        what is found counts as used, as by a get.
+        what is found counts as used, as by a get; with `demote` it goes first until it is used
+        again, as of a session that has ended.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64
@@ -752,6 +754,7 @@ class Queue(Generic[_End]):
         hold: float = 0.0,
         prefix_only: bool = False,
         touch: bool = False,
+        demote: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Asks which blocks are there, without waiting; returns its ticket. What came of it is

@@ -102,6 +102,12 @@ class PutOptions(DropOptions, total=False):
     """CRC-64/NVME of each block, if the caller has computed it: it is not computed again."""
     depth: Numbers | None
     """How deep in its prompt the (first) block is, or each block; 0 is its head."""
+    worth: Literal["low", "normal", "high"]
+    """How much the blocks are worth beside others that are used as often, over restarts too. A
+    quarter of a pool may be ``"high"``; what is beyond is as others."""
+    ttl: float | None
+    """Seconds after which the blocks are worth nothing: they go first, and are served until
+    then."""
     replace: bool
     """A block with other bytes or of another length gives way: it is dropped, for good also over a
     loss of power, before these bytes are put; a get between the two is a miss. Of the same bytes

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::HumanDuration;
 use kvrail_replay::{
-    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, StreamReport, Trace, plot,
-    replay,
+    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, StreamReport, TierWrites,
+    Trace, plot, replay,
 };
 use kvrail_units::Size;
 
@@ -23,6 +23,7 @@ Examples:
   kvrail store replay trace.jsonl --sizes 1%,10%,50000 --block-bytes 640256
   kvrail store replay trace.jsonl --policy budget,lru --budget 0.1 --format json
   kvrail store replay trace.jsonl --sizes 1%,2%,5%,10%,20%,50% --plot hits.svg
+  kvrail store replay trace.jsonl --policy all,memory-apart,memory-at-once,memory-late --memory 5%
 
 A trace has Mooncake's form, one JSON object a line, such as
 {\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, tokens, and
@@ -71,6 +72,10 @@ pub(crate) struct ReplayArgs {
     /// Bytes that the budgeted store may write for each byte asked for
     #[arg(long, value_name = "SHARE", default_value = "0.20", value_parser = share)]
     budget: f64,
+    /// Blocks of the memory tier of the `memory-` policies: a share of the trace's different
+    /// blocks, or a number of blocks
+    #[arg(long, value_name = "SIZE", default_value = "5%")]
+    memory: CacheSize,
     /// Also draw hits over size into this SVG file, a field for each trace and tier
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -91,10 +96,16 @@ enum PolicyArg {
     S3Fifo,
     /// With knowledge of what comes: the most that can be had
     Belady,
+    /// The store below a memory tier of the engine's own of --memory, which takes everything
+    MemoryApart,
+    /// The store below a memory tier of the sidecar, one policy for both; written at the put
+    MemoryAtOnce,
+    /// The same, but blocks are written when they leave memory: used ones, and a share of others
+    MemoryLate,
 }
 
 impl PolicyArg {
-    fn policy(self, budget: f64) -> CachePolicy {
+    fn policy(self, budget: f64, memory: CacheSize) -> CachePolicy {
         match self {
             Self::All => CachePolicy::All,
             Self::Budget => CachePolicy::Budget(budget),
@@ -102,6 +113,9 @@ impl PolicyArg {
             Self::LeafFirst => CachePolicy::LeafFirst,
             Self::S3Fifo => CachePolicy::S3Fifo,
             Self::Belady => CachePolicy::Belady,
+            Self::MemoryApart => CachePolicy::Tiered(memory, TierWrites::Apart),
+            Self::MemoryAtOnce => CachePolicy::Tiered(memory, TierWrites::AtOnce),
+            Self::MemoryLate => CachePolicy::Tiered(memory, TierWrites::Late),
         }
     }
 }
@@ -141,7 +155,7 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
         let words = format!("--block-bytes {}: a block has 1 byte to 128MiB", args.block_bytes);
         Failure::new(Exit::Usage, words)
     })?;
-    let policies = once(args.policy.iter().map(|choice| choice.policy(args.budget)));
+    let policies = once(args.policy.iter().map(|choice| choice.policy(args.budget, args.memory)));
     let sizes = once(args.sizes.iter().copied());
     let (members, placement) = (args.members, Placement::Hash);
     Ok(Plan { sizes, policies, block_bytes, members, placement })
@@ -242,8 +256,17 @@ fn cell(stream: &StreamReport, policy: &str, size: &str) -> String {
 
 fn counts(report: &Report) -> comfy_table::Table {
     let heads = [
-        "TRACE", "STORE", "SIZE", "BLOCKS", "SEGMENTS", "PUT", "MOVED", "EVICTED", "DECLINED",
+        "TRACE",
+        "STORE",
+        "SIZE",
+        "BLOCKS",
+        "SEGMENTS",
+        "PUT",
+        "MOVED",
+        "EVICTED",
+        "DECLINED",
         "WRITTEN",
+        "MEMORY HITS",
     ];
     let mut rows = table(&heads);
     for stream in &report.streams {
@@ -260,6 +283,7 @@ fn counts(report: &Report) -> comfy_table::Table {
                 store.evicted.to_string(),
                 store.declined().to_string(),
                 human_bytes(run.written_bytes),
+                run.memory_hits.map_or_else(dash, |hits| hits.to_string()),
             ]);
         }
     }
