@@ -84,7 +84,7 @@ def test_blocks_that_are_touched_outlive_those_that_are_not():
             assert end.ticket == ticket and end.found.prefix == 16
         queue.close()
         assert not any(space.lookup(cold)), "untouched ones age"
-        with pytest.raises(TypeError, match="hold and touch"):
+        with pytest.raises(TypeError, match="hold, touch and demote"):
             space.lookup(hot, hold=1.0, touch=True)
 
 
@@ -426,11 +426,15 @@ def test_blocks_have_a_worth_and_a_time_to_live(space):
     assert space.put(b"less", b"x", worth="low") == "OK"
     assert space.put_many([b"more", b"too"], [b"x"] * 2, worth="high", ttl=600.0).all_ok
     assert space.put(b"over", b"x", worth="high", ttl=0) == "OK"
-    worth = {key: space.explain(key)["worth"] for key in (b"as others", b"less", b"more", b"too")}
+
+    def worth_of(key):
+        return space.explain(key)["state"]["there"]["worth"]
+
+    worth = {key: worth_of(key) for key in (b"as others", b"less", b"more", b"too")}
     assert worth == {b"as others": "normal", b"less": "low", b"more": "high", b"too": "high"}
     assert space.get(b"over") == b"x", "it is served for as long as it is there"
     assert space.lookup([b"more", b"none"], demote=True).prefix == 1
-    assert space.explain(b"more")["worth"] == "normal" and space.explain(b"too")["worth"] == "high"
+    assert (worth_of(b"more"), worth_of(b"too")) == ("normal", "high")
     for options, words in [
         ({"worth": "urgent"}, "worth is 'urgent'"),
         ({"worth": 2}, "worth is 2"),

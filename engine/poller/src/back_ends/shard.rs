@@ -11,8 +11,9 @@ mod tasks;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Begun, DropKey, FoundKeys, Get, Got, Key, Now, Outcome, Phase, PlaceKind, Put, RETRY_NS_MAX,
-    ReadId, Reply, SpaceId, Start, Store, StoreConfig, StoreConfigError, TaskId,
+    Answer, Begun, DropKey, FoundKeys, Get, Got, Key, Now, Outcome, Phase, PlaceKind, Put,
+    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store, StoreConfig,
+    StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -345,9 +346,10 @@ impl Shard {
     fn end_report(&mut self, ask: &BlockCommand, (space, key): (SpaceId, Key), now: Now) {
         let Some(check) = self.suspects.check_of(space, key) else { return };
         let is_ended = match ask {
-            // Without room it stays until it is read.
+            // Without room for the drop it stays until it is read.
             BlockCommand::Put { at: 0, .. } => {
-                self.store.drop_key(&drop_of((space, key), check), now) == Begun::Taken
+                let dropped = self.store.drop_key(&drop_of((space, key), check), now);
+                !matches!(dropped, Begun::Done(Answer { status: Ending::Declined(_), .. }))
             }
             BlockCommand::Drop { only } => only.is_none_or(|only| only == check),
             BlockCommand::Put { .. } | BlockCommand::Get(_) => false,
