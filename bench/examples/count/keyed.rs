@@ -1,5 +1,5 @@
-//! Gets, puts and lookups of a store on a null device, whose reads leave memory as it is: what was put from
-//! it is got into it.
+//! Gets, puts and lookups of a store on a null device, whose reads leave memory as it is: what was
+//! put from it is got into it.
 
 use std::path::Path;
 use std::thread;

@@ -30,7 +30,8 @@ const TRIES: u32 = 3;
 /// Examples: `count`; `count --record`; `count --device /dev/nvme0n1 --arm iopoll`
 #[derive(Debug, Parser)]
 struct Cli {
-    /// The arm to count; again for more. Without it: null, get, put, lookup, interrupt and raw:interrupt.
+    /// The arm to count; again for more. Without it: null, get, put, lookup, interrupt and
+    /// raw:interrupt.
     #[arg(long = "arm", value_name = "null|get|put|lookup|MODE|raw:MODE")]
     arms: Vec<Arm>,
     /// File or device to read from; never written. Without it: a file of its own.

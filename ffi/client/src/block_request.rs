@@ -113,8 +113,8 @@ impl BlockRequest {
         Self { chain: self.chain & CHAIN_DEPTH_MAX | begins, ..self }
     }
 
-    /// For a put: how much the block is worth beside others that are used as often; the same unless
-    /// said otherwise. It stays with the block, over restarts too. A quarter of a pool may have
+    /// For a put: how much the block is worth beside others that are used as often; by default
+    /// the same. It stays with the block, over restarts too. A quarter of a pool may have
     /// blocks of [`Priority::High`]; what is beyond is as others. Sidecars of earlier releases take
     /// no worth.
     pub fn worth(mut self, priority: Priority) -> Self {

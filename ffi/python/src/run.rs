@@ -138,7 +138,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Looks only, for as long as this; for ever if nothing is said.
+    /// Looks only, for as long as this; for ever without a time.
     pub(crate) fn plain(timeout: Option<f64>) -> PyResult<Self> {
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
         let (extent, recency) = (LookupExtent::All, Recency::Kept);

@@ -120,7 +120,7 @@ fn a_reported_block_is_not_found_until_the_sidecar_has_read_it() {
 }
 
 /// What an engine has computed instead of a reported block is there at once, and stays: it is not
-/// PRESENT for a block that goes a moment later, and the look at that one says nothing of it.
+/// PRESENT for a block that goes a moment later, and the look at that one leaves it alone.
 #[test]
 fn a_reported_block_is_replaced_by_a_put_while_the_sidecar_reads_it() {
     for (read, drops) in [(0, false), (2, false), (0, true), (2, true)] {

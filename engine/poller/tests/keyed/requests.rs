@@ -291,7 +291,7 @@ fn more_puts_than_the_store_takes_at_once_wait_and_all_end_well() {
     }
 }
 
-/// What a put says of its block's worth is what the store has.
+/// The worth of a put and its end are those of its block.
 #[test]
 fn a_put_has_a_worth() {
     let mut rig = Rig::new(512);
