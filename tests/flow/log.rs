@@ -77,19 +77,30 @@ fn the_journal_gets_priorities_and_no_time() {
 /// A stopped journald, a collector that was killed.
 #[test]
 fn lines_without_a_reader_are_counted() {
-    let place = Place::with_volume(1, 4 << 20);
     let (reader, writer) = pipe().unwrap();
+    count_lost_lines(writer, || drop(reader));
+}
+
+/// A full disk below a log that is a file.
+#[test]
+fn lines_without_room_are_counted() {
+    count_lost_lines(File::options().write(true).open("/dev/full").unwrap(), || ());
+}
+
+/// Serves with a log whose writes fail once `fail` was called.
+fn count_lost_lines(log: impl Into<Stdio>, fail: impl FnOnce()) {
+    let place = Place::with_volume(1, 4 << 20);
     let mut command = place.serve();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut sidecar = command.spawn().unwrap();
     drop(command);
     let lost = || {
         let client = Client::attach(place.socket()).ok()?;
         client.status().unwrap().sidecar.counters.log_lines_lost
     };
-    eventually("it serves", || lost() == Some(0));
-    drop(reader);
-    let (mut before, mut counts) = (0, 0);
+    eventually("it serves", || lost().is_some());
+    fail();
+    let (mut before, mut counts) = (lost().expect("it serves"), 0);
     // Each look is a session, which is logged.
     eventually("lost lines are counted", || {
         let now = lost().expect("it serves");

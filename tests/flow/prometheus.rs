@@ -72,15 +72,23 @@ impl Prometheus {
         // Prometheus keeps writing its log, and must not block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let address = address.unwrap_or_else(|| panic!("it does not listen: {text}"));
-        Some(Self { child, address, _folder: folder })
+        let it = Self { child, address, _folder: folder };
+        // It refuses queries until it has read its data.
+        eventually("it is ready", || it.get("-/ready").starts_with("HTTP/1.0 200"));
+        Some(it)
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(format!("GET /{path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// An answer of its API.
     fn ask(&self, path: &str) -> Value {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.write_all(format!("GET /api/v1/{path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = self.get(&format!("api/v1/{path}"));
         let (_, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{path}: {text}"));
         let answer: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{path}: {text}"));
         assert_eq!(answer["status"], "success", "{path}: {answer}");

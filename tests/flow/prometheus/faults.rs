@@ -157,7 +157,9 @@ fn kill_again_and_again(watch: &mut Watch) -> Sidecar {
 
 #[test]
 fn each_fault_fires_its_alert_and_no_other() {
-    let place = Place::with_shaped_store(3, &SHAPE);
+    let mut place = Place::with_shaped_store(3, &SHAPE);
+    // Far above the pauses of a busy machine.
+    place.configure("pollers.stall_after = \"10m\"\npollers.overdue_after = \"10m\"");
     let Some(mut watch) = Watch::start(place) else { return };
     let sidecar = take_the_port(&mut watch);
     refuse_a_file(&mut watch, &sidecar);
