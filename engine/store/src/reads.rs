@@ -100,13 +100,12 @@ fn absent(core: &mut Core, hash: Hash, found: Option<Entry>, count: Count) -> St
     if lack == Lack::Recovering { Status::Warming } else { Status::Miss }
 }
 
-/// Counts the keys of a lookup: as bits, those that were found, and those with an entry that cannot
-/// be read.
+/// Counts the keys of a lookup, of which these were found, as bits.
 pub(crate) fn count_lookup(
     core: &mut Core,
     number: u16,
     (hashes, keys): (&[Hash], &[u64]),
-    (found, unreadable): (u64, u64),
+    found: u64,
 ) {
     let hits = u64::from(found.count_ones());
     core.stats.lookup_hits += hits;
@@ -115,25 +114,20 @@ pub(crate) fn count_lookup(
         return;
     }
     core.stats.lookup_misses += missed;
-    let plain = missed - u64::from(unreadable.count_ones());
-    if core.recovery.knowledge == Knowledge::Partial {
-        core.stats.lookup_misses_recovering += plain;
-    } else {
-        core.stats.lookup_misses_absent += plain;
-        // By bits: which keys are missed is as good as random, for a branch.
-        let mut absent = !(found | unreadable) & (u64::MAX >> (64 - keys.len()));
-        while absent != 0 {
-            let hash = hashes[absent.trailing_zeros() as usize];
+    // By bits: which keys are missed is as good as random, for a branch.
+    let mut left = !found & (u64::MAX >> (64 - keys.len()));
+    while left != 0 {
+        let at = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let (hash, lo) = (hashes[at], keys[at]);
+        if core.index.place_of(hash, |entry| entry.is_low(lo, number)).is_some() {
+            count_unreadable(core, hash, (number, lo));
+        } else if core.recovery.knowledge == Knowledge::Partial {
+            core.stats.lookup_misses_recovering += 1;
+        } else {
+            core.stats.lookup_misses_absent += 1;
             if core.is_sampled(hash) {
                 core.count_absent(hash);
-            }
-            absent &= absent - 1;
-        }
-    }
-    if unreadable != 0 {
-        for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
-            if unreadable >> bit & 1 == 1 {
-                count_unreadable(core, *hash, (number, *lo));
             }
         }
     }

@@ -4,8 +4,6 @@ mod namespaces;
 #[cfg(test)]
 mod plain;
 
-use std::cell::Cell;
-
 use crate::admission::WriteTokens;
 use crate::config::{Budget, StoreConfig, StoreConfigError};
 use crate::core::{Core, Image, Knowledge, Now};
@@ -374,20 +372,15 @@ impl Store {
         }
         // Load the tags of all keys before the first comparison.
         std::hint::black_box(tags);
-        let (mut found, mut unreadable) = (FoundKeys::default(), 0);
+        let mut found = FoundKeys::default();
         let partial = self.core.recovery.knowledge == Knowledge::Partial;
         for (bit, (hash, lo)) in hashes.iter().zip(keys).enumerate() {
-            let is_like = Cell::new(false);
-            let is_it = |entry: &Entry| {
-                let low = entry.is_low(*lo, number);
-                is_like.set(is_like.get() | low);
-                low && self.core.readable(entry).is_some()
-            };
+            let is_it =
+                |entry: &Entry| entry.is_low(*lo, number) && self.core.readable(entry).is_some();
             let place = self.core.index.place_of(*hash, is_it);
             let there = place.is_some();
             found.found |= u64::from(there) << bit;
             found.warming |= u64::from(partial && !there) << bit;
-            unreadable |= u64::from(is_like.get() && !there) << bit;
             let Some(place) = place else { continue };
             let entry = self.core.index.get(place);
             found.bytes += u64::from(entry.length());
@@ -410,7 +403,7 @@ impl Store {
         }
         if hold.is_lookup() {
             let hashes = &hashes[..keys.len()];
-            reads::count_lookup(&mut self.core, number, (hashes, keys), (found.found, unreadable));
+            reads::count_lookup(&mut self.core, number, (hashes, keys), found.found);
         }
         Ok(found)
     }
