@@ -145,8 +145,8 @@ pub struct PendingLookup {
     /// Whether a key is missing behind which nothing counts.
     is_cut: bool,
     found: Found,
-    /// Of each key the lane and the device time of its read.
-    reads: Vec<(u16, u32)>,
+    /// Of each group that was answered the device time of a read.
+    reads: Vec<u32>,
     /// Of each lane the device time of what is before the first read.
     ahead: Vec<(u16, u64)>,
 }
@@ -233,7 +233,7 @@ impl Queue {
             left: 0,
             is_cut: false,
             found: Found { there: vec![false; keys.len()], ..Found::default() },
-            reads: vec![(0, 0); keys.len()],
+            reads: Vec::with_capacity(keys.len() / LOOKUP_KEYS + 8),
             ahead: Vec::new(),
         };
         let staged = pending.stage(self);
@@ -349,8 +349,9 @@ impl PendingLookup {
         let each_ns = answer.reads_ns / u32::try_from(ones(bits).max(1)).expect("a few keys");
         for (bit, place) in places[..*count].iter().enumerate() {
             self.found.there[*place as usize] = bits >> bit & 1 != 0;
-            self.reads[*place as usize] = (*lane, each_ns);
         }
+        self.reads.resize(self.groups.len(), 0);
+        self.reads[answer.keys.group as usize] = each_ns;
         match self.ahead.iter_mut().find(|(other, _)| other == lane) {
             Some((_, ns)) => *ns = (*ns).max(u64::from(answer.ahead_ns)),
             None => self.ahead.push((*lane, u64::from(answer.ahead_ns))),
@@ -374,19 +375,29 @@ impl PendingLookup {
     }
 
     /// For each key of the prefix when it and all before it are read: the lanes work side by side.
+    /// Nothing, as long as the time of a read is not known.
     fn load_ns(&mut self, prefix: usize) -> Vec<u64> {
-        let (mut last_ns, Self { reads, ahead, .. }) = (0, self);
-        if reads[..prefix].iter().any(|(_, ns)| *ns == 0) {
-            return Vec::new(); // unknown
-        }
-        let ends = reads[..prefix].iter().map(|(lane, ns)| {
+        let Self { groups, reads, ahead, .. } = self;
+        // Groups of a lane are in the order of their keys, and so are the keys of a group.
+        let mut ends = vec![0; prefix];
+        for ((lane, (places, count)), each_ns) in groups.iter().zip(reads) {
             let done = ahead.iter_mut().find(|(other, _)| other == lane);
-            let (_, done_ns) = done.expect("a lane that has answered");
-            *done_ns += u64::from(*ns);
-            last_ns = last_ns.max(*done_ns);
-            last_ns
-        });
-        ends.collect()
+            let Some((_, done_ns)) = done else { continue };
+            for place in places[..*count].iter().map(|place| *place as usize) {
+                let Some(end) = ends.get_mut(place) else { break };
+                if *each_ns == 0 {
+                    return Vec::new();
+                }
+                *done_ns += u64::from(*each_ns);
+                *end = *done_ns;
+            }
+        }
+        let mut last_ns = 0;
+        for end in &mut ends {
+            last_ns = last_ns.max(*end);
+            *end = last_ns;
+        }
+        ends
     }
 
     /// The request for a group of keys.
