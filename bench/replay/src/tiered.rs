@@ -41,7 +41,7 @@ pub(crate) struct Tiered {
     memory: Lru,
     capacity: u64,
     kept: Vec<Option<Kept>>,
-    /// Blocks with a hit in the store since they were last in memory.
+    /// Blocks whose next hit in the store brings them to memory.
     hit_below: Vec<bool>,
     share: WriteShare,
     store: Rings,

@@ -265,6 +265,15 @@ impl Worth {
         self.clock.stamp(life / UNUSED_SHARE)
     }
 
+    /// The stamp of a block of a pool that is to go first: a turn of the store older than the
+    /// coldest blocks. Were it older still, the mean age of the coldest ones, by which puts are
+    /// judged, would be that of what was demoted.
+    pub(crate) fn stamp_of_demoted(&self, pool: u8) -> u16 {
+        let pool = self.pool(pool);
+        let life = if pool.known { self.clock.tick() - pool.cold_tick } else { TICKS_OF_STORE };
+        self.clock.stamp(life + TICKS_OF_STORE)
+    }
+
     /// Whether a chain of which the store has little is worth more than what is there.
     pub(crate) fn takes_newcomers(&self, pool: u8) -> bool {
         let pool = self.pool(pool);

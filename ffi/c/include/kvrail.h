@@ -209,12 +209,12 @@
 // head. It is taken if it is worth more than the coldest blocks there are; else the put ends as
 // KVRAIL_DECLINED with KVRAIL_NOTE_COLDER. Without this flag the block extends its chain.
 #define KVRAIL_BEGINS 32
-// For a put: the block is worth as much as others that are used as often.
+// For a put: the block has the worth of others that are used as often.
 #define KVRAIL_WORTH_NORMAL 0
 // For a put: it is worth less.
 #define KVRAIL_WORTH_LOW 1
-// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is worth
-// as much as others.
+// For a put: it is worth more. A quarter of a pool may have such blocks; what is beyond is as
+// others.
 #define KVRAIL_WORTH_HIGH 2
 // A time limit that never comes.
 #define KVRAIL_FOREVER UINT64_MAX
@@ -227,7 +227,7 @@
 // What is found counts as used, as by a get, and is evicted later. Not together with a hold.
 #define KVRAIL_LOOKUP_RENEWED 1
 // What is found goes first, until it is used again: its session has ended. Not together with a
-// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Sidecars before 0.3 only look.
+// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Earlier sidecars only look.
 #define KVRAIL_LOOKUP_ENDED 2
 // The block is not there: a get would be a miss.
 #define KVRAIL_ABSENT 0

@@ -102,6 +102,10 @@ fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
             return Err(Failure::argument(text));
         }
     };
+    if wanted.reserved != 0 {
+        let text = format!("kvrail_lookup_request.reserved is {}; use 0", wanted.reserved);
+        return Err(Failure::argument(text));
+    }
     how.recency = match wanted.recency {
         KVRAIL_LOOKUP_KEPT => Recency::Kept,
         KVRAIL_LOOKUP_RENEWED => Recency::Renewed,

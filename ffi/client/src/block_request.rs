@@ -113,10 +113,10 @@ impl BlockRequest {
         Self { chain: self.chain & CHAIN_DEPTH_MAX | begins, ..self }
     }
 
-    /// For a put: how much the block is worth beside others that are used as often; by default
-    /// the same. It stays with the block, over restarts too. A quarter of a pool may have
-    /// blocks of [`Priority::High`]; what is beyond is as others. Sidecars of earlier releases take
-    /// no worth.
+    /// For a put: how much the block is worth beside others that are used as often; by default the
+    /// same. It stays with the block, over restarts too. A quarter of a pool may have blocks of
+    /// [`Priority::High`]; the rest has the worth of others. Sidecars of earlier releases take no
+    /// worth.
     pub fn worth(mut self, priority: Priority) -> Self {
         self.hint.priority = priority;
         self

@@ -204,6 +204,11 @@ impl Queue {
             Recency::Kept | Recency::Renewed | Recency::Ended => 0,
         };
         let hold_ms = hold_ms(how.hold)?;
+        if hold_ms > 0 && how.recency != Recency::Kept {
+            let message = "a hold and another recency: what is held is not evicted; ask for one";
+            let (status, message) = (Status::Invalid, message.to_owned());
+            return Err(ClientError::Denied { what: WHAT, status, message });
+        }
         let mut pending =
             self.ask(namespace, known, (Opcode::Lookup, how.extent), (hold_ms, flags))?;
         (pending.begun, pending.found.keys) = (begun, keys.len());

@@ -332,6 +332,24 @@ void cleared_by_another(const char *socket, const char *name) {
 
 }  // namespace
 
+// Blocks of a namespace of their own.
+void worths() {
+    kvrail_namespace *others = space;
+    expect(KVRAIL_OK, kvrail_namespace_open(store, "worth", identity, 0, &space), __LINE__);
+    for (const std::uint32_t worth : {KVRAIL_WORTH_LOW, KVRAIL_WORTH_HIGH}) {
+        kvrail_block_request put = request(KVRAIL_PUT, 600 + worth);
+        put.worth = worth;
+        put.ttl_s = 600;
+        CHECK(end_of(put).status == KVRAIL_OK);
+        CHECK(explained(600 + worth).worth == worth);
+    }
+    kvrail_block_request no_worth = request(KVRAIL_PUT, 603);
+    no_worth.worth = 3;
+    expect(KVRAIL_E_ARGUMENT, submit(no_worth), __LINE__, "KVRAIL_WORTH_NORMAL");
+    expect(KVRAIL_OK, kvrail_namespace_close(&space), __LINE__);
+    space = others;
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) {
         return 2;
@@ -352,6 +370,7 @@ int main(int argc, char **argv) {
     regions();
     listings_and_events();
     cleared_by_another(argv[1], argv[2]);
+    worths();
     expect(KVRAIL_OK, kvrail_queue_close(&queue, KVRAIL_FOREVER), __LINE__);
     expect(KVRAIL_OK, kvrail_namespace_close(&space), __LINE__);
     expect(KVRAIL_OK, kvrail_store_close(&store), __LINE__);

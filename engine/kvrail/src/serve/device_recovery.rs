@@ -296,15 +296,15 @@ impl Watched {
         if !self.is_retired() || answered.get() < asked {
             return;
         }
-        if asked == RELEASES_QUIET {
+        // Without a descriptor, or room in the mailbox, it is tried again.
+        let Ok(nothing) = Replacement::nothing() else { return };
+        let sent = self.mailbox.send(PollerCommand::Release(self.local, Box::new(nothing)));
+        if sent.is_ok() && asked + 1 == RELEASES_QUIET {
             tracing::warn!(
                 "{} is retired, and still open: operations that it was given have not ended",
                 self.description.name
             );
         }
-        // Without a descriptor, or room in the mailbox, it is tried again.
-        let Ok(nothing) = Replacement::nothing() else { return };
-        let sent = self.mailbox.send(PollerCommand::Release(self.local, Box::new(nothing)));
         self.state = RecoveryState::Retired(asked + u64::from(sent.is_ok()));
     }
 

@@ -120,7 +120,9 @@ fn change(
     }
     let going: &[u16] = if let MemberChange::Retire { members } = change { members } else { &[] };
     let places = (0..).zip(volume.present.iter());
-    let mut stay = places.filter(|(_, number)| !going.contains(number));
+    let serves: Vec<u16> = serving(volume).iter().map(|(number, _)| *number).collect();
+    let stays = |number: &u16| serves.contains(number) && !going.contains(number);
+    let mut stay = places.filter(|(_, number)| stays(number));
     if let Some((place, number)) = stay.find(|(place, _)| devices.is_silent(at, *place)) {
         let name = &volume.named[place];
         let what = format!("store {}: member {number} ({name}) does not answer", volume.name);

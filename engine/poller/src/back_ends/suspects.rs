@@ -119,7 +119,8 @@ impl Suspects {
     /// The reported block is no more: what has its key from now on is another one.
     pub(crate) fn withdraw(&mut self, space: SpaceId, key: Key) {
         let same = |kept: &SuspectReport| (kept.space, kept.key) == (space, key);
-        let Some(at) = self.reports.iter().position(same) else { return };
+        let gone = usize::from(self.stand == ReportStand::Withdrawn);
+        let Some(at) = self.open().position(same).map(|at| at + gone) else { return };
         match self.look {
             ReportStage::Found(_) | ReportStage::Reading(_) if at == 0 => {
                 self.stand = ReportStand::Withdrawn;

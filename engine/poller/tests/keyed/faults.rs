@@ -143,6 +143,10 @@ fn a_reported_block_is_replaced_by_a_put_while_the_sidecar_reads_it() {
         let put = rig.put(&mut client, key, &bytes);
         assert_eq!((put.status(), put.flags & FLAG_PRESENT), (Status::Ok, 0));
         assert_eq!(rig.lookup(&mut client, 0, &[1]), 0b1, "{read} {drops}");
+        // The new one is reported while the old one is still read, and replaced, too.
+        assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+        assert_eq!(rig.put(&mut client, key, &bytes).flags & FLAG_PRESENT, 0);
+        assert_eq!(rig.lookup(&mut client, 0, &[1]), 0b1, "{read} {drops}");
         sim.release();
         rig.pass(20_000_000);
         assert_eq!(rig.lookup(&mut client, 0, &[1]), 0b1, "{read} {drops}");

@@ -66,22 +66,23 @@ impl Core {
         let retained = self.retained.bytes(pool) + u64::from(self.geometry.padded(length));
         let fits = hint.priority != Priority::High || retained <= self.holdable(pool, 0);
         let block = HeldBlock { number, lo: key.lo(), pool: 0, bytes: 0 };
-        if fits && (hint.until == 0 || self.ends.take(block, 0, hint.until.into(), u64::MAX)) {
-            return WorthClass::Of(hint.priority);
-        }
-        self.stats.hints_refused += 1;
-        let low = hint.priority == Priority::Low;
-        WorthClass::Of(if low { Priority::Low } else { Priority::Normal })
+        let ends = hint.until == 0 || self.ends.take(block, 0, hint.until.into(), u64::MAX);
+        self.stats.hints_refused += u64::from(!fits || !ends);
+        WorthClass::Of(match hint.priority {
+            Priority::High if !fits || !ends => Priority::Normal,
+            priority => priority,
+        })
     }
 
-    /// A block that is there counts as unused for as long as can be, and is not retained any more.
-    /// A use makes it as young as others.
+    /// A block that is there counts as older than the coldest of its pool, and is not retained any
+    /// more. A use makes it as young as others.
     pub(crate) fn demote(&mut self, position: Position, entry: &Entry) {
         let class = match entry.class() {
             WorthClass::Of(Priority::High) => WorthClass::Of(Priority::Normal),
             class => class,
         };
-        let stamp = self.worth.clock.stamp(AGE_MAX);
+        let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
+        let stamp = self.worth.stamp_of_demoted(pool);
         self.replace(position, entry, entry.with_class(class).with_stamp(stamp));
     }
 

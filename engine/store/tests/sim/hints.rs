@@ -217,6 +217,12 @@ fn not_all_is_retained() {
             let after = retained(&mut world, 0..400);
             assert!((now / 2..=171).contains(&after), "{after} of {now}");
         }
+        // The end of one that is beyond the quarter counts all the same.
+        let end = world.time().unix + 5;
+        put(&mut world, 600, Priority::High, end);
+        assert_eq!(class(&mut world, 600), Some(WorthClass::Of(Priority::Normal)));
+        world.wait(6_000_000_000);
+        assert_eq!(class(&mut world, 600), Some(WorthClass::Over));
         for key in 0..400 {
             world.drop_key(0, key, false);
             world.run_until("dropped", World::is_idle);

@@ -7,6 +7,7 @@ without blocks. Nothing here keeps an index, and the only thread is the one that
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,7 @@ class Link:
         self._retry_at = self._look_at = 0.0
         self._asked = self._closed = False
         self._attaching: threading.Thread | None = None
+        self._attaching_in = os.getpid()
         self._addresses: Sequence[int] = ()
         self._session: Session | None = self._attach()
 
@@ -102,6 +104,7 @@ class Link:
             self._attaching = thread = threading.Thread(
                 target=self._attach_again, name=name, daemon=True
             )
+            self._attaching_in = os.getpid()
         try:
             thread.start()
         except RuntimeError as error:  # no more threads
@@ -112,7 +115,9 @@ class Link:
     def _attaches(self) -> bool:
         """Whether a thread attaches. One that was begun before a fork is not in the child."""
         thread = self._attaching
-        return thread is not None and (thread.ident is None or thread.is_alive())
+        if thread is None or self._attaching_in != os.getpid():
+            return False
+        return thread.ident is None or thread.is_alive()
 
     @property
     def hangs(self) -> bool:
