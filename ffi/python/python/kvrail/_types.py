@@ -107,7 +107,7 @@ class PutOptions(DropOptions, total=False):
     quarter of a pool may be ``"high"``; what is beyond is as others."""
     ttl: float | None
     """Seconds after which the blocks are worth nothing: they go first, and are served for as
-    long as they are there."""
+    long as they are there. One in 128 blocks of a store may have an end."""
     replace: bool
     """A block with other bytes or of another length gives way: it is dropped, for good also over a
     loss of power, before these bytes are put; a get between the two is a miss. Of the same bytes
