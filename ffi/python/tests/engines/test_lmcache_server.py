@@ -173,7 +173,7 @@ def test_the_coordinators_view_equals_the_store(make, tmp_path):
         server.close()
         with closing(lmcache.Client(make(lmcache.adapter(host.socket), coordinator=fleet))) as it:
             before = agree(it)
-            for number in [*range(100, 116)] * 4:
+            for number in [*range(100, 142)] * 4:
                 it.store(number)
             assert before - agree(it), "more was evicted"
     finally:
