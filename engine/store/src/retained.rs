@@ -7,7 +7,7 @@ use crate::format::POOLS_MAX;
 use crate::hint::{Priority, WorthClass};
 
 /// The bytes of each pool, with what blocks leave of their last logical blocks.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Retained([u64; POOLS_MAX]);
 
 impl Retained {

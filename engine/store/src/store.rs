@@ -240,13 +240,14 @@ impl Store {
     /// Counts every entry of the index: takes long.
     ///
     /// # Panics
-    /// When segments or namespaces count otherwise.
+    /// When segments, namespaces or retained bytes count otherwise.
     pub fn audit(&self) {
         let buckets = (0..self.core.index.len()).flat_map(|row| self.core.index.bucket(row));
         let there = buckets.filter(|(_, entry)| entry.is_there()).count() as u64;
         assert_eq!(there, self.core.segments.live_in_all(), "entries and segments");
         assert_eq!(there, self.core.spaces.blocks_in_all(), "entries and namespaces");
         self.core.segments.audit();
+        self.core.audit_retained();
         for pool in 0..POOLS_MAX.try_into().expect("16 pools") {
             let (blocks, own) =
                 (self.core.spaces.blocks_of_pool(pool), self.core.segments.live_of(pool));

@@ -91,30 +91,25 @@ fn load_ns(found: &kvrail_client::Found) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+fn bad(member: &str, value: u32, use_instead: &str) -> Failure {
+    Failure::argument(format!("kvrail_lookup_request.{member} is {value}; use {use_instead}"))
+}
+
 fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
     let mut how = Lookup { hold: Duration::from_nanos(wanted.hold_ns), ..Lookup::default() };
     how.extent = match wanted.extent {
         KVRAIL_LOOKUP_PREFIX => LookupExtent::Prefix,
         KVRAIL_LOOKUP_ALL => LookupExtent::All,
-        other => {
-            let text =
-                format!("kvrail_lookup_request.extent is {other}; use KVRAIL_LOOKUP_PREFIX, ...");
-            return Err(Failure::argument(text));
-        }
+        other => return Err(bad("extent", other, "KVRAIL_LOOKUP_PREFIX, ...")),
     };
     if wanted.reserved != 0 {
-        let text = format!("kvrail_lookup_request.reserved is {}; use 0", wanted.reserved);
-        return Err(Failure::argument(text));
+        return Err(bad("reserved", wanted.reserved, "0"));
     }
     how.recency = match wanted.recency {
         KVRAIL_LOOKUP_KEPT => Recency::Kept,
         KVRAIL_LOOKUP_RENEWED => Recency::Renewed,
         KVRAIL_LOOKUP_ENDED => Recency::Ended,
-        other => {
-            let text =
-                format!("kvrail_lookup_request.recency is {other}; use KVRAIL_LOOKUP_KEPT, ...");
-            return Err(Failure::argument(text));
-        }
+        other => return Err(bad("recency", other, "KVRAIL_LOOKUP_KEPT, ...")),
     };
     if wanted.timeout_ns > 0 {
         how.timeout = Duration::from_nanos(wanted.timeout_ns);

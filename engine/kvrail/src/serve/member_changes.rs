@@ -17,7 +17,7 @@ use kvrail_cli::failure::{Exit, Failure};
 /// The devices of members: of a volume's number, at their places in it.
 pub(super) trait MemberDevices {
     /// Whether the device has not answered for longer than devices may. A label that is written
-    /// there would hold up whoever writes it.
+    /// there would hold up its writer.
     fn is_silent(&self, volume: usize, place: usize) -> bool;
 
     /// Takes these out of service.
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Its label would have to be written: whoever does so would wait for the drive.
+    /// Its label would have to be written, and the write would wait for the drive.
     #[test]
     fn no_members_change_while_one_that_stays_is_silent() {
         let folder = tempfile::tempdir().unwrap();

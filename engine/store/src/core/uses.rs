@@ -9,6 +9,7 @@ use crate::index::Position;
 use crate::key::Key;
 use crate::pools::POOL_SEGMENTS_MIN;
 use crate::request::Chain;
+use crate::retained::Retained;
 use crate::worth::AGE_MAX;
 
 /// A pool needs this many times the segments that its held blocks fill.
@@ -84,6 +85,17 @@ impl Core {
         let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
         let stamp = self.worth.stamp_of_demoted(pool);
         self.replace(position, entry, entry.with_class(class).with_stamp(stamp));
+    }
+
+    /// Counts the blocks of a high priority again.
+    pub(crate) fn audit_retained(&self) {
+        let mut again = Retained::default();
+        let buckets = (0..self.index.len()).flat_map(|row| self.index.bucket(row));
+        for (_, entry) in buckets.filter(|(_, entry)| entry.is_there()) {
+            let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
+            again.gain(&entry, pool, &self.geometry);
+        }
+        assert_eq!(again, self.retained, "entries and retained bytes");
     }
 
     /// The end of a block's hint is not needed any more.

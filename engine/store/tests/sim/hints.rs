@@ -131,6 +131,7 @@ fn a_hint_goes_with_its_block() {
     put(&mut world, 1, Priority::High, now + 300);
     world.wait(40_000_000_000);
     assert_eq!(class(&mut world, 1), Some(WorthClass::Of(Priority::High)));
+    world.store.audit();
 }
 
 /// Where there is no room for another end, the hint counts for nothing, and is counted.
@@ -190,7 +191,7 @@ fn what_was_demoted_goes_first_until_it_is_used() {
         }
         turn(&mut world, &mut 1000, 3);
         let left = [0..80, 100..160, 200..220, 300..320].map(|keys| there(&mut world, keys));
-        println!("{left:?}");
+        world.store.audit();
         assert!(left[0] >= 60 && left[1] <= 30 && left[3] == 20, "{left:?}");
     });
 }
@@ -229,5 +230,6 @@ fn not_all_is_retained() {
         }
         put(&mut world, 500, Priority::High, 0);
         assert_eq!(class(&mut world, 500), Some(WorthClass::Of(Priority::High)), "there is room");
+        world.store.audit();
     });
 }
