@@ -41,6 +41,7 @@ mod store;
 mod store_user;
 mod stripes;
 mod support_bundle;
+mod tier;
 mod top;
 mod trace;
 mod truncated;

@@ -70,6 +70,7 @@ pub(crate) fn setup(geometry: &Geometry) -> StoreSetup {
         start: Start::Create(identity),
         pool: Arc::new(pool),
         buffer,
+        tier: None,
         presence: None,
     }
 }
@@ -82,6 +83,7 @@ pub(crate) fn served(volume: u16, device: DeviceIndex, setup: &StoreSetup) -> Se
         pools: Vec::new(),
         restart: setup.start,
         presence: None,
+        tier: None,
         rated: None,
     };
     ServedStore { volume, shards: vec![shard] }

@@ -113,6 +113,17 @@ counters! {
             "Reports of clients that may not write: counted, and not looked at.";
         corrupt: Counter, "kvrail_store_blocks_corrupt",
             "Reported blocks that were wrong on the drive and were dropped.";
+        tier_blocks: Gauge, "kvrail_store_tier_blocks", "Blocks in the memory tier.";
+        tier_bytes: Gauge, "kvrail_store_tier_used_bytes",
+            "Bytes of the memory tier that blocks take, in whole pages.";
+        tier_bytes_max: Gauge, "kvrail_store_tier_size_bytes",
+            "Bytes of the memory tier; 0: there is none.";
+        tier_fills: Counter, "kvrail_store_tier_fills",
+            "Blocks that came into the memory tier, each by a further read of the drive.";
+        tier_evictions: Counter, "kvrail_store_tier_evictions",
+            "Blocks that left the memory tier for others.";
+        tier_refused: Counter, "kvrail_store_tier_refused",
+            "Blocks that found no room in the memory tier: all that lies there is in use.";
         budget_bytes_per_day: Gauge, "kvrail_store_write_budget_bytes_per_day",
             "Bytes that may be written in 24 hours; 0: no limit.";
         write_tokens: Gauge, "kvrail_store_write_tokens_bytes",

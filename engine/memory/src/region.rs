@@ -86,12 +86,31 @@ impl Region {
         name: &str,
         bytes: usize,
     ) -> Result<(Self, Option<MemoryError>), MemoryError> {
-        let reason = match Self::create(name, bytes, PageSize::Huge2MiB) {
+        Self::best(name, bytes, REQUIRED_SEALS)
+    }
+
+    /// As `create_best`, but nothing forbids new mappings and holes until `close`.
+    ///
+    /// # Errors
+    /// As `create_best`.
+    pub fn create_best_open(
+        name: &str,
+        bytes: usize,
+    ) -> Result<(Self, Option<MemoryError>), MemoryError> {
+        Self::best(name, bytes, SIZE_SEALS)
+    }
+
+    fn best(
+        name: &str,
+        bytes: usize,
+        seals: SealFlags,
+    ) -> Result<(Self, Option<MemoryError>), MemoryError> {
+        let huge = Self::make(name, bytes, PageSize::Huge2MiB, seals);
+        let reason = match huge.and_then(|(region, gathered)| gathered.map(|()| region)) {
             Ok(region) => return Ok((region, None)),
             Err(reason) => reason,
         };
-        let (mut region, gathered) =
-            Self::make(name, bytes, PageSize::Transparent2MiB, REQUIRED_SEALS)?;
+        let (mut region, gathered) = Self::make(name, bytes, PageSize::Transparent2MiB, seals)?;
         if gathered.is_err() {
             region.page = PageSize::Base;
         }

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -24,11 +24,24 @@ pub struct WordView {
 }
 
 impl WordView {
-    /// Maps what a peer made with `Region::create_open` and has closed.
+    /// Maps what a peer made with `Region::create_open` and has closed, and touches all pages.
     ///
     /// # Errors
     /// `MemoryError::Unsealed`, `NotMemfd`, `WrongSize` or `Map` for what the peer got wrong.
     pub fn open(fd: OwnedFd, bytes: u64) -> Result<Self, MemoryError> {
+        let view = Self::open_untouched(fd, bytes)?;
+        // SAFETY: the range is this value's own; no byte of it changes.
+        let mapped = unsafe { madvise(raw_of(&view), view.bytes, Advice::LinuxPopulateRead) };
+        mapped.map_err(|errno| MemoryError::Map { errno })?;
+        Ok(view)
+    }
+
+    /// The same, where pages are touched as they are needed: for memory so large that this takes
+    /// seconds.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_untouched(fd: OwnedFd, bytes: u64) -> Result<Self, MemoryError> {
         let map_error = |errno| MemoryError::Map { errno };
         let seals = fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
         if !seals.contains(SEALS) {
@@ -43,11 +56,7 @@ impl WordView {
         let raw =
             unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &fd, 0) };
         let base = NonNull::new(raw.map_err(map_error)?.cast());
-        let view = Self { base: base.expect("mmap never returns page zero"), bytes };
-        // SAFETY: the range is this value's own; no byte of it changes.
-        let mapped = unsafe { madvise(raw_of(&view), bytes, Advice::LinuxPopulateRead) };
-        mapped.map_err(map_error)?;
-        Ok(view)
+        Ok(Self { base: base.expect("mmap never returns page zero"), bytes })
     }
 
     /// Length in bytes.
@@ -69,6 +78,34 @@ impl WordView {
         // SAFETY: the value keeps the mapping, which begins at a page, so the word is aligned. It
         // is only loaded from, as its pages allow.
         unsafe { place.as_ref() }.load(ordering)
+    }
+
+    /// Copies bytes out, from byte `at` on; what the writer stores meanwhile may be torn between
+    /// words.
+    ///
+    /// # Panics
+    /// If `at` is no multiple of 8, or the range leaves the memory.
+    #[inline]
+    pub fn copy(&self, at: usize, out: &mut [u8]) {
+        let fits = at <= self.bytes && out.len() <= self.bytes - at;
+        assert!(fits && at.is_multiple_of(8), "{} bytes at {at} of {}", out.len(), self.bytes);
+        let (words, tail) = out.as_chunks_mut::<8>();
+        // SAFETY: inside the mapping, which begins at a page, asserted above.
+        let first: NonNull<AtomicU64> = unsafe { self.base.byte_add(at) }.cast();
+        for (index, word) in words.iter_mut().enumerate() {
+            // SAFETY: inside the range asserted above.
+            let place = unsafe { first.add(index) };
+            // SAFETY: aligned and inside the mapping that the value keeps; only loaded from.
+            *word = unsafe { place.as_ref() }.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        // SAFETY: the range's last bytes, asserted above.
+        let rest: NonNull<AtomicU8> = unsafe { first.add(words.len()) }.cast();
+        for (index, byte) in tail.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let place = unsafe { rest.add(index) };
+            // SAFETY: as above; bytes are always aligned.
+            *byte = unsafe { place.as_ref() }.load(Ordering::Relaxed);
+        }
     }
 }
 

@@ -60,7 +60,9 @@ pub use stats::{
     DeviceStats, IoLatencies, Latencies, LatencyCounts, OperationKind, PollerStats, PoolStats,
     SessionStats, StoreStats,
 };
-pub use store_call::{Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup};
+pub use store_call::{
+    Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup, TierSetup,
+};
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;
 pub use thread::{CpuBinding, PollerStartError, start};

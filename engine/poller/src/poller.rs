@@ -463,6 +463,9 @@ fn begin_back_ends<D: Device, C: Clock>(
 ) -> Result<Box<BackEnds>, SetupError> {
     for (device, setup) in setups {
         devices[*device].attach(setup.buffer, Arc::clone(&setup.pool))?;
+        if let Some(tier) = &setup.tier {
+            devices[*device].attach(tier.buffer, Arc::clone(&tier.memory))?;
+        }
     }
     let descriptions: Vec<_> = devices.iter().map(|device| device.description().clone()).collect();
     Ok(Box::new(BackEnds::new(setups, routes, &descriptions, stats, clock.now_ns())?))

@@ -32,8 +32,21 @@ pub struct StoreSetup {
     pub pool: std::sync::Arc<dyn kvrail_memory::Pinned>,
     /// The pool's place in the device's buffer table.
     pub buffer: kvrail_device::BufferIndex,
+    /// Its memory tier, if it has one.
+    pub tier: Option<TierSetup>,
     /// Memory of its presence table, which is zero; none: clients ask through their lanes.
     pub presence: Option<std::sync::Arc<dyn kvrail_memory::Pinned>>,
+}
+
+/// The memory tier of a member.
+#[derive(Clone, Debug)]
+pub struct TierSetup {
+    /// Zero: first the directory, then the bytes. Only the sidecar writes it; clients read it.
+    pub memory: std::sync::Arc<dyn kvrail_memory::Pinned>,
+    /// Bytes of the directory.
+    pub directory_bytes: usize,
+    /// The memory's place in the device's buffer table.
+    pub buffer: kvrail_device::BufferIndex,
 }
 
 impl StoreSetup {

@@ -17,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 7 };
+    pub const CURRENT: Self = Self { major: 2, minor: 8 };
 
     /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
     /// refuse the flag.
@@ -44,6 +44,12 @@ impl Version {
     #[must_use]
     pub const fn takes_hints(self) -> bool {
         self.minor >= 7
+    }
+
+    /// Whether a client can map memory tiers.
+    #[must_use]
+    pub const fn shows_tiers(self) -> bool {
+        self.minor >= 8
     }
 
     /// The version that two sides of one major use with each other.

@@ -148,6 +148,12 @@ pub enum ControlRequest {
         /// The store.
         volume: u16,
     },
+    /// Let me read the memory tiers of a store. Reply: `Tier` with their memory files, or an error
+    /// for a client that may not read all of the store.
+    ShowTier {
+        /// The store.
+        volume: u16,
+    },
     /// Give me memory in which I count the latencies of my calls. Once in a session. Reply:
     /// `Latencies`.
     ShareLatencies,
@@ -214,6 +220,7 @@ impl ControlRequest {
             Self::SlowLog | Self::ShowConfig => 4,
             Self::ShareLatencies => 5,
             Self::ChangeMembers { .. } => 6,
+            Self::ShowTier { .. } => 8,
         }
     }
 
@@ -346,6 +353,11 @@ pub enum ControlReply {
     Key(Box<KeyReport>),
     /// Presence tables, to be mapped for reading. Comes with a memory file for each that is there.
     Presence {
+        /// Bytes of each member's; 0 where it has none.
+        members: Vec<u64>,
+    },
+    /// Memory tiers, to be mapped for reading. Comes with a memory file for each that is there.
+    Tier {
         /// Bytes of each member's; 0 where it has none.
         members: Vec<u64>,
     },

@@ -81,11 +81,13 @@ pub enum TimedCall {
     Put(BlockSize),
     /// A lookup, whatever it found.
     Lookup,
+    /// A get that a memory tier has served, without a request.
+    GetFromMemory,
 }
 
 impl TimedCall {
     /// All, in the order of their counts.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Get(BlockSize::Small),
         Self::Get(BlockSize::Medium),
         Self::Get(BlockSize::Large),
@@ -93,6 +95,7 @@ impl TimedCall {
         Self::Put(BlockSize::Medium),
         Self::Put(BlockSize::Large),
         Self::Lookup,
+        Self::GetFromMemory,
     ];
 
     /// Its place in `ALL`.
@@ -102,16 +105,18 @@ impl TimedCall {
             Self::Get(size) => size as usize,
             Self::Put(size) => 3 + size as usize,
             Self::Lookup => 6,
+            Self::GetFromMemory => 7,
         }
     }
 
-    /// As reports and metrics have it: `get`, `put` or `lookup`.
+    /// As reports and metrics have it: `get`, `put`, `lookup` or `get_from_memory`.
     #[must_use]
     pub const fn operation(self) -> &'static str {
         match self {
             Self::Get(_) => "get",
             Self::Put(_) => "put",
             Self::Lookup => "lookup",
+            Self::GetFromMemory => "get_from_memory",
         }
     }
 
@@ -120,7 +125,7 @@ impl TimedCall {
     pub const fn size(self) -> &'static str {
         match self {
             Self::Get(size) | Self::Put(size) => size.name(),
-            Self::Lookup => "any",
+            Self::Lookup | Self::GetFromMemory => "any",
         }
     }
 }

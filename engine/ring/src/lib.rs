@@ -36,6 +36,9 @@ mod status;
 mod sync;
 #[cfg(not(loom))]
 mod thread_waker;
+mod tier;
+#[cfg(not(loom))]
+mod tier_table;
 pub mod wake;
 
 #[cfg(all(test, loom))]
@@ -71,3 +74,6 @@ pub use spsc::LaneFault;
 pub use status::Status;
 #[cfg(not(loom))]
 pub use thread_waker::ThreadWaker;
+pub use tier::{TIER_WAYS, TierBlock, TierFound};
+#[cfg(not(loom))]
+pub use tier_table::{TIER_PAGE_BYTES, TierReader, TierWriter};

@@ -11,6 +11,7 @@ use loom::thread;
 use crate::presence::{LINE_WORDS, Load, Presence, Reader, Words, Writer};
 use crate::spsc::{Consumer, LaneFault, Producer, Store, with_lap};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::tier::{self, TIER_WAYS, TierBlock};
 use crate::wake::{Sleeper, Waker, settle};
 
 const DEPTH: usize = 2;
@@ -315,6 +316,81 @@ fn a_cleared_namespace_is_never_absent() {
         if acknowledged.load(Ordering::Acquire) == 1 {
             assert_eq!(reader.probe(UID, 1), Presence::Maybe);
             assert_eq!(reader.probe(UID + 1, 1), Presence::Present);
+        }
+        poller.join().unwrap();
+    });
+}
+
+/// The directory of a tier with one set.
+#[derive(Clone, Debug)]
+struct Directory(Arc<[AtomicU32; (1 + TIER_WAYS) * LINE_WORDS]>);
+
+impl Load for Directory {
+    fn load(&self, word: usize, ordering: Ordering) -> u32 {
+        self.0[word].load(ordering)
+    }
+}
+
+impl Words for Directory {
+    fn store(&self, word: usize, value: u32, ordering: Ordering) {
+        self.0[word].store(value, ordering);
+    }
+}
+
+/// A block whose bytes are one word, with this value.
+fn block(lo: u64) -> TierBlock {
+    TierBlock { uid: UID, lo, check: lo, offset: 0, length: 4 }
+}
+
+/// Two blocks one after the other in the same entry and the same memory: a copy that holds is that
+/// of the block that was found, and no half of one is ever found.
+#[test]
+fn a_copy_that_holds_is_the_block_that_was_found() {
+    let mut bounded = loom::model::Builder::new();
+    bounded.preemption_bound = Some(3); // all interleavings take a minute
+    bounded.check(|| {
+        let words = Directory(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
+        let memory = Arc::new(AtomicU32::new(1));
+        let mut writer = tier::Writer::new(words.clone(), 1);
+        writer.show(0, &block(1));
+        let reader = tier::Reader::new(words, 1);
+        let device = Arc::clone(&memory);
+        let poller = thread::spawn(move || {
+            writer.hide(0);
+            device.store(2, Ordering::Relaxed); // hardware
+            writer.show(0, &block(2));
+        });
+        for lo in [1, 2] {
+            let Some(found) = reader.find(UID, lo) else { continue };
+            assert_eq!(found.block, block(lo));
+            let copy = memory.load(Ordering::Relaxed);
+            if reader.holds(&found) {
+                assert_eq!(u64::from(copy), lo);
+            }
+        }
+        poller.join().unwrap();
+        assert_eq!(reader.find(UID, 1), None);
+        assert_eq!(reader.find(UID, 2).map(|found| found.block), Some(block(2)));
+    });
+}
+
+/// Hidden before an answer: a client that has the answer does not find the block.
+#[test]
+fn what_is_hidden_before_an_answer_is_not_found_behind_it() {
+    loom::model(|| {
+        let words = Directory(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
+        let mut writer = tier::Writer::new(words.clone(), 1);
+        writer.show(0, &block(1));
+        let reader = tier::Reader::new(words, 1);
+        let answered = Arc::new(AtomicU32::new(0));
+        let told = Arc::clone(&answered);
+        let poller = thread::spawn(move || {
+            writer.hide(0);
+            told.store(1, Ordering::Release); // P, pairs with T below
+        });
+        // T, pairs with P above
+        if answered.load(Ordering::Acquire) == 1 {
+            assert_eq!(reader.find(UID, 1), None);
         }
         poller.join().unwrap();
     });

@@ -70,7 +70,7 @@ fn place(uid: u64, lo: u64, buckets: u32) -> (usize, u32) {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-const fn mixed(bits: u64) -> u64 {
+pub(crate) const fn mixed(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -168,6 +168,14 @@ impl<L: Load> Reader<L> {
             Presence::Absent if state == WHOLE && self.is_open(uid) => Presence::Absent,
             Presence::Present => Presence::Present,
             _ => Presence::Maybe,
+        }
+    }
+
+    /// The same for bytes that lie elsewhere: they are served only while the uid is in force.
+    pub(crate) fn probe_open(&self, uid: u64, lo: u64) -> Presence {
+        match self.probe(uid, lo) {
+            Presence::Present if !self.is_open(uid) => Presence::Maybe,
+            presence => presence,
         }
     }
 

@@ -93,6 +93,12 @@ impl PresenceReader {
         self.0.is_retired()
     }
 
+    /// As `probe`; what is present is so in a namespace whose uid is in force.
+    #[must_use]
+    pub fn probe_open(&self, uid: u64, lo: u64) -> Presence {
+        self.0.probe_open(uid, lo)
+    }
+
     /// Whether the block is there whose key has this lower half, in the namespace with this uid.
     #[must_use]
     pub fn probe(&self, uid: u64, lo: u64) -> Presence {

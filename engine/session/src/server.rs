@@ -125,12 +125,12 @@ impl Server {
         let (numa, porter, gpus) = (config.numa.clone(), config.porter.clone(), config.gpus.len());
         let workers = MemoryWorkers::start(numa, porter, Arc::clone(&to_control), gpus)?;
         let staging = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
-        // One more entry behind them, for the pools of stores.
-        let reserved = staging + u16::from(!config.stores.is_empty());
         let bytes_max = config.policy.limits.arena_bytes_total;
         let name = |volume: u16| volumes[usize::from(volume)].name.clone();
         let stores = Stores::new(config.stores.clone(), &pollers, name);
         let mut stores = stores.map_err(ServerError::Volumes)?;
+        // One more entry behind them, for the pools of stores, and memory tiers.
+        let reserved = staging + u16::from(!config.stores.is_empty()) + stores.tier_entries();
         let watch = Watch::new(&pollers);
         let busy = BusyShares::new(pollers.len());
         let unregistered = report::unregistered(&pollers); // the start report has it

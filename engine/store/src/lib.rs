@@ -34,6 +34,7 @@ mod list;
 mod log;
 mod map;
 mod members;
+mod memory_tier;
 mod moves;
 mod payers;
 mod placed;
@@ -81,6 +82,7 @@ pub use kvrail_units::METADATA_BYTES_MAX;
 pub use list::{Cursor, Listed, ListingPage};
 pub use map::SegmentRun;
 pub use members::{MEMBERS_MAX, Members};
+pub use memory_tier::{MemoryTier, TierCounts, TierRoom, TierView, WAYS as TIER_WAYS};
 pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{

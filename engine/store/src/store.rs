@@ -304,6 +304,13 @@ impl Store {
         }
     }
 
+    /// The uid of an open namespace.
+    #[must_use]
+    pub fn uid_of(&self, space: SpaceId) -> Option<u64> {
+        let number = self.core.spaces.resolve(space).ok()?;
+        Some(self.core.spaces.uid(number))
+    }
+
     /// Finds a block, or a part of one, that the caller is about to read. Each `Got::Read` is
     /// followed by one `read_ended`.
     #[inline(always)]

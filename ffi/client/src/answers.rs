@@ -23,6 +23,11 @@ pub(crate) struct KeysName {
     pub(crate) group: u32,
 }
 
+impl KeysName {
+    /// Keys whose answer is passed over.
+    pub(crate) const UNASKED: Self = Self { lookup: 0, group: 0 };
+}
+
 /// The lookups that wait, and the answers that they have not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
@@ -35,7 +40,7 @@ pub(crate) struct Answers {
 impl Answers {
     /// Begins a lookup; returns its number.
     pub(crate) fn begin(&mut self) -> u32 {
-        self.last = self.last.wrapping_add(1);
+        self.last = self.last.wrapping_add(1).max(1); // 0 is `KeysName::UNASKED`
         debug_assert!(!self.open.contains(&self.last), "no open lookup has a new lookup's number");
         self.open.push(self.last);
         self.last

@@ -101,7 +101,7 @@ const VAIN: u32 = 16;
 const VAIN_MAX: u32 = 4 * VAIN;
 
 impl Verified {
-    fn count_right(&mut self) {
+    pub(crate) fn count_right(&mut self) {
         self.right += 1;
         self.vain = self.vain.saturating_sub(1);
     }

@@ -104,4 +104,9 @@ impl BlockOps {
     pub(crate) fn verified(&self) -> Verified {
         self.verified
     }
+
+    /// The same, for gets that need no operation.
+    pub(crate) fn verified_mut(&mut self) -> &mut Verified {
+        &mut self.verified
+    }
 }

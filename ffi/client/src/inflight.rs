@@ -256,6 +256,11 @@ impl InflightTable {
         self.blocks.verified()
     }
 
+    /// The same, for gets that need no request.
+    pub(crate) fn verified_mut(&mut self) -> &mut Verified {
+        self.blocks.verified_mut()
+    }
+
     /// Where latencies of calls are counted.
     pub(crate) fn latencies(&mut self) -> &mut QueueLatencies {
         &mut self.latencies

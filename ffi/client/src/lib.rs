@@ -57,6 +57,7 @@ mod lease;
 mod listing;
 mod lookup;
 mod mapping;
+mod memory_get;
 mod opened;
 mod presence;
 mod queue;
@@ -74,6 +75,7 @@ mod tag;
 mod template;
 #[cfg(test)]
 mod tests;
+mod tier;
 mod volume;
 mod wait;
 

@@ -17,7 +17,12 @@ impl Store {
         if lives { self.shown().get(session, volume, self.members()) } else { None }
     }
 
-    fn known_tables(&self) -> Option<Arc<Tables>> {
+    /// Gets the tables, if they are not there.
+    pub(crate) fn fetch_presence(&self) {
+        let _fetched = self.tables(); // without them probes are `Maybe`
+    }
+
+    pub(crate) fn known_tables(&self) -> Option<Arc<Tables>> {
         if self.session().control().was_seen() { self.shown().known() } else { None }
     }
 }
@@ -45,7 +50,7 @@ impl Namespace {
     /// Gets the tables for probes, as quickly as the sidecar answers: the first probe of a store
     /// does so by itself.
     pub fn fetch_presence(&self) {
-        let _fetched = self.store().tables(); // without them probes are `Maybe`
+        self.store().fetch_presence();
     }
 
     /// Whether probes need nothing from the sidecar now.

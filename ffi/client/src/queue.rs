@@ -243,6 +243,7 @@ impl Queue {
         let reason = match why {
             NotStaged::Reason(reason) => reason,
             NotStaged::Corrupt(checksum) => return Ok(self.end_corrupt(request, checksum)),
+            NotStaged::Served { bytes, crc } => return Ok(self.end_served(request, (bytes, crc))),
             NotStaged::Lane(error) => {
                 self.poison_lane(error);
                 SubmitErrorKind::Broken
@@ -255,6 +256,14 @@ impl Queue {
     fn end_corrupt(&mut self, request: impl Submit, checksum: u64) -> Ticket {
         let (ticket, (tag, lease)) = (self.submitter.next_ticket(), request.into_parts());
         let end = RangeEnd { checksum, ..RangeEnd::bare(Status::Corrupt) };
+        self.ready.push_back(end.completed(ticket, tag, lease));
+        ticket
+    }
+
+    /// Ends a get that needed no request.
+    fn end_served(&mut self, request: impl Submit, (bytes, crc): (u32, u64)) -> Ticket {
+        let (ticket, (tag, lease)) = (self.submitter.next_ticket(), request.into_parts());
+        let end = RangeEnd { bytes: bytes.into(), checksum: crc, ..RangeEnd::bare(Status::Ok) };
         self.ready.push_back(end.completed(ticket, tag, lease));
         ticket
     }
@@ -344,7 +353,7 @@ impl Queue {
         match stage_keys(keys, lane, slot, &mut self.lanes, &mut self.inflight) {
             Ok(()) => return Ok(true),
             Err(NotStaged::Lane(error)) => self.poison_lane(error),
-            Err(NotStaged::Reason(_) | NotStaged::Corrupt(_)) => {}
+            Err(NotStaged::Reason(_) | NotStaged::Corrupt(_) | NotStaged::Served { .. }) => {}
         }
         self.check_alive().map(|()| false)
     }

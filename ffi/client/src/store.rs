@@ -14,6 +14,7 @@ use crate::opened::{OpenedNamespace, SharedOpened};
 use crate::session::Session;
 use crate::tables::PresenceTables;
 use crate::tag::ClientTag;
+use crate::tier::MemoryTiers;
 use crate::volume::Volume;
 
 /// A store of the sidecar. Cheap to clone.
@@ -24,6 +25,7 @@ pub struct Store {
     info: StoreInfo,
     members: Members,
     shown: Arc<PresenceTables>,
+    tiers: MemoryTiers,
 }
 
 /// A set of programs that share blocks: a name, and an identity that is the same for all. Cheap to
@@ -54,7 +56,8 @@ impl Store {
                 let (session, shown) = (Arc::clone(session), Arc::default());
                 let without_gaps = Members::first(volume.geometry.members);
                 let members = info.members.map_or(without_gaps, Members::of_bits);
-                Ok(Self { session, volume, info, members, shown })
+                let tiers = MemoryTiers::default();
+                Ok(Self { session, volume, info, members, shown, tiers })
             }
             VolumeContent::Raw => Err(ClientError::NoStore { name: volume.name().to_owned() }),
         }
@@ -91,6 +94,10 @@ impl Store {
         absent: Absent,
     ) -> Result<Namespace, ClientError> {
         let opened = self.ask_to_open(name, identity, absent)?;
+        self.tiers.fetch(&self.session, self.volume.id().0, self.members);
+        if self.reads_from_memory() {
+            self.fetch_presence();
+        }
         Ok(Namespace(Arc::new(SharedNamespace {
             store: self.clone(),
             name: name.to_owned(),
@@ -107,6 +114,11 @@ impl Store {
     /// Its presence tables.
     pub(crate) fn shown(&self) -> &PresenceTables {
         &self.shown
+    }
+
+    /// Its memory tiers.
+    pub(crate) fn tiers(&self) -> &MemoryTiers {
+        &self.tiers
     }
 
     pub(crate) fn session(&self) -> &Session {

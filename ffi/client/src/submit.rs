@@ -1,7 +1,7 @@
 //! Submission: requests checked, cut into pieces, written into lanes.
 
-use kvrail_ring::Opcode;
-use kvrail_ring::slot::FLAG_DURABLE;
+use kvrail_ring::slot::{FLAG_DURABLE, FLAG_TOUCH};
+use kvrail_ring::{Class, Opcode, TimedCall, keys_slot};
 
 use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
@@ -9,11 +9,14 @@ use crate::block_request::BlockRequest;
 use crate::done::Ticket;
 use crate::inflight::{InFlightEntry, InflightTable};
 use crate::joins::{Checksum, Origin};
+use crate::key::BlockKey;
 use crate::lanes::{LaneError, LaneRoom, QueueLanes};
 use crate::lease::Lease;
+use crate::memory_get::copy_block;
 use crate::opened::OpenedNamespace;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
+use crate::store::Namespace;
 use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 use crate::template::Template;
@@ -39,6 +42,11 @@ pub(crate) enum NotStaged {
     Lane(LaneError),
     /// A write whose bytes have another checksum than expected: it ends so, with this one.
     Corrupt(u64),
+    /// A get that a memory tier has served: its bytes, and the CRC for a program that verifies.
+    Served {
+        bytes: u32,
+        crc: u64,
+    },
 }
 
 impl From<SubmitErrorKind> for NotStaged {
@@ -103,9 +111,13 @@ impl Stage for BlockRequest {
         lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Result<Ticket, (Self, NotStaged)> {
-        match submitter.place(&self, lanes, inflight) {
-            Ok(at) => Ok(submitter.stage_block(self, at, lanes, inflight)),
-            Err(why) => Err((self, why)),
+        let mut request = self;
+        if let Some(served) = submitter.serve_from_memory(&mut request, lanes, inflight) {
+            return Err((request, served));
+        }
+        match submitter.place(&request, lanes, inflight) {
+            Ok(at) => Ok(submitter.stage_block(request, at, lanes, inflight)),
+            Err(why) => Err((request, why)),
         }
     }
 
@@ -268,6 +280,38 @@ impl Submitter {
         Ok(())
     }
 
+    /// Serves a get from a memory tier, where the block lies in one: its bytes are copied and
+    /// verified here. Wrong bytes and those that change meanwhile come from the device.
+    fn serve_from_memory(
+        &self,
+        request: &mut BlockRequest,
+        lanes: &mut QueueLanes,
+        inflight: &mut InflightTable,
+    ) -> Option<NotStaged> {
+        if request.opcode != Opcode::Get || self.check_block(request).is_err() {
+            return None;
+        }
+        let opened = request.namespace.opened();
+        let namespace = request.namespace.clone();
+        let found = namespace.store().in_memory(opened.uid, request.key())?;
+        let bytes = found.bytes();
+        if u64::from(bytes) > request.bytes {
+            return None;
+        }
+        if lanes.publish_before(bytes.into()) {
+            inflight.latencies().published();
+        }
+        let begun_ns = inflight.latencies().begin(bytes.into());
+        let (of, verifier) = ((opened.uid, request.key()), request.verifier);
+        let memory = &mut request.lease.as_mut()?[..bytes as usize];
+        let crc = copy_block(&found, of, verifier, memory, inflight.verified_mut())?;
+        inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes.into());
+        if !found.is_used() && request.class != Class::Background {
+            report_use(&namespace, opened, request.key(), lanes, inflight);
+        }
+        Some(NotStaged::Served { bytes, crc })
+    }
+
     /// Checks a request for a block, and reserves room for it where its key lies.
     fn place(
         &self,
@@ -398,6 +442,21 @@ fn reserve(
 struct BlockPlace {
     opened: OpenedNamespace,
     lane: u16,
+}
+
+/// Has the sidecar know that a block in its memory tier is used. Without room the next get does.
+fn report_use(
+    namespace: &Namespace,
+    opened: OpenedNamespace,
+    key: BlockKey,
+    lanes: &mut QueueLanes,
+    inflight: &mut InflightTable,
+) {
+    let slot = keys_slot(Opcode::Lookup, opened.handle, 0, &[key.lo()]);
+    let slot = kvrail_ring::Request { flags: FLAG_TOUCH, ..slot };
+    let lane = namespace.lane_of(opened.uid, key);
+    // A broken lane is found by the next request.
+    let _staged = stage_keys(KeysName::UNASKED, lane, slot, lanes, inflight);
 }
 
 /// Stages a lookup or release of some keys.

@@ -47,6 +47,12 @@ impl Tables {
         self.of.iter().flatten().any(PresenceReader::is_retired)
     }
 
+    /// As `probe`, but a key of a uid that is in force no more is not there.
+    pub(crate) fn probe_open(&self, uid: u64, lo: u64) -> Presence {
+        let table = &self.of[usize::from(self.members.place_of(uid, lo))];
+        table.as_ref().map_or(Presence::Maybe, |table| table.probe_open(uid, lo))
+    }
+
     /// Whether its member has a key, by its lower half.
     pub(crate) fn probe(&self, uid: u64, lo: u64) -> Presence {
         let table = &self.of[usize::from(self.members.place_of(uid, lo))];

@@ -20,7 +20,8 @@ use tracing_subscriber::EnvFilter;
 use super::error::ConfigProblem;
 use super::flatten::flatten;
 use super::model::{
-    Config, DeviceConfig, LimitsConfig, MetricsConfig, PollersConfig, SidecarConfig, VolumeConfig,
+    Config, DeviceConfig, LimitsConfig, MemoryTierConfig, MetricsConfig, PollersConfig,
+    SidecarConfig, VolumeConfig,
 };
 use super::provenance::Origins;
 
@@ -35,6 +36,9 @@ const CPU_MAX: u16 = 8191;
 /// All arenas together fill the buffer table of a device at most.
 const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * ENTRY_BYTES;
 
+/// The smallest memory tier, in which a few blocks have room.
+const TIER_BYTES_MIN: u64 = 16 << 20;
+
 /// Everything wrong with a configuration, in the order of its text.
 pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<ConfigProblem> {
     let mut found = ConfigProblems { origins, problems: Vec::new() };
@@ -42,6 +46,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<ConfigProblem> {
     found.sidecar(&config.sidecar);
     found.metrics(&config.metrics);
     found.pollers(&config.pollers);
+    found.memory_tier(&config.memory_tier);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
     found.gpu(config);
@@ -85,6 +90,15 @@ impl ConfigProblems<'_> {
                 let rule = "it has a zero byte, which no path and no name can have";
                 self.add(&key, format!("{text:?}"), rule, "remove the \\u0000");
             }
+        }
+    }
+
+    fn memory_tier(&mut self, tier: &MemoryTierConfig) {
+        let bytes = tier.bytes.bytes();
+        if bytes != 0 && !(TIER_BYTES_MIN..=ARENA_BYTES_MAX / 2).contains(&bytes) {
+            let (least, most) = (Size::new(TIER_BYTES_MIN), Size::new(ARENA_BYTES_MAX / 2));
+            let rule = format!("it must be 0 (no tier), or {least} to {most}");
+            self.add("memory_tier.bytes", tier.bytes, rule, "some percents of the store are a lot");
         }
     }
 

@@ -32,7 +32,7 @@ pub use error::ConfigError;
 pub use gpu::GpuName;
 pub use layers::Layers;
 pub use load::{Loaded, load};
-pub use model::{Config, DeviceConfig, VolumeConfig};
+pub use model::{Config, DeviceConfig, MemoryTierConfig, VolumeConfig};
 pub use pool::PoolConfig;
 pub use provenance::Origin;
 pub use target::{OnShutdown, TargetConfig};

@@ -28,6 +28,7 @@ pub struct Config {
     pub metrics: MetricsConfig,
     pub pollers: PollersConfig,
     pub memory: MemoryConfig,
+    pub memory_tier: MemoryTierConfig,
     pub limits: LimitsConfig,
     pub device: DeviceConfig,
     pub gpu: GpuConfig,
@@ -116,6 +117,20 @@ pub struct MemoryConfig {
     pub pages: ArenaPages,
     pub node: Auto<u16>,
     pub unsealed_imports: Unsealed,
+}
+
+/// Memory in which blocks of stores lie that are asked for often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryTierConfig {
+    /// All together; 0: none.
+    pub bytes: Size,
+}
+
+impl Default for MemoryTierConfig {
+    fn default() -> Self {
+        Self { bytes: Size::new(0) }
+    }
 }
 
 /// Limits of one client and of all together.

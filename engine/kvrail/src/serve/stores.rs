@@ -10,11 +10,11 @@ use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
-    Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup,
+    Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup, TierSetup,
 };
 use kvrail_ring::limits::ENTRY_BYTES;
-use kvrail_ring::{DeviceIndex, Status};
-use kvrail_session::{ServedShard, ServedStore, pools_fit, presence_table};
+use kvrail_ring::{DeviceIndex, Status, TIER_PAGE_BYTES};
+use kvrail_session::{ServedShard, ServedStore, memory_tier, pools_fit, presence_table};
 use kvrail_store::{
     Discard, Expect, Members, PoolRule, Sizing, Start, StartError, StoreConfig, StoreIdentity,
     Super,
@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
-use kvrail_cli::config::{PoolConfig, WriteBudget};
+use kvrail_cli::config::{MemoryTierConfig, PoolConfig, WriteBudget};
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::human_bytes;
 
@@ -49,6 +49,8 @@ struct PreparedShard {
     setup: StoreSetup,
     /// Its presence table, as clients get it.
     presence: Arc<Region>,
+    /// Its memory tier, as clients get it.
+    tier: Option<Arc<Region>>,
     restart: Start,
     sizing: Sizing,
     /// The endurance that its drive reports, in thousandths of drive writes a day.
@@ -67,7 +69,11 @@ impl PreparedStores {
     /// # Errors
     /// `Failure` names the member whose store cannot be opened, and the remedy; or memory that is
     /// not to be had.
-    pub(super) fn prepare(plan: &Plan, served: &[Served], gpus: usize) -> Result<Self, Failure> {
+    pub(super) fn prepare(
+        plan: &Plan,
+        served: &[Served],
+        (gpus, tier): (usize, &MemoryTierConfig),
+    ) -> Result<Self, Failure> {
         let reserved = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
         let buffer = BufferIndex(BUFFERS_MAX - reserved - 1);
         let mut shards = Vec::new();
@@ -79,7 +85,38 @@ impl PreparedStores {
                 shards.push(PreparedShard::new((device, it, shape), begin, buffer)?);
             }
         }
-        Ok(Self(shards))
+        let mut stores = Self(shards);
+        stores.take_tiers(tier, buffer)?;
+        Ok(stores)
+    }
+
+    /// Gives each member its part of the memory tier, with entries before that of its pool.
+    fn take_tiers(&mut self, config: &MemoryTierConfig, pool: BufferIndex) -> Result<(), Failure> {
+        let all = usize::try_from(config.bytes.bytes()).expect("64-bit machines");
+        if all == 0 || self.0.is_empty() {
+            return Ok(());
+        }
+        let part = all / self.0.len() / TIER_PAGE_BYTES as usize * TIER_PAGE_BYTES as usize;
+        for shard in &mut self.0 {
+            let refuse = |why: String| {
+                let what =
+                    format!("{}: memory_tier.bytes = \"{}\": {why}", shard.name, config.bytes);
+                let remedy =
+                    "make the tier smaller, or free memory (reserved pages: vm.nr_hugepages)";
+                Failure::new(Exit::Refused, what).with_remedy(remedy)
+            };
+            let block_mean = shard.setup.config.block_mean;
+            let (memory, directory_bytes, remark) =
+                memory_tier(part, block_mean).map_err(|error| refuse(error.to_string()))?;
+            let entries = (memory.bytes() as u64).div_ceil(ENTRY_BYTES);
+            let entries = u16::try_from(entries).expect("the configuration bounds it");
+            let buffer = BufferIndex(pool.0 - entries);
+            let shown = Arc::clone(&memory) as Arc<dyn Pinned>;
+            shard.setup.tier = Some(TierSetup { memory: shown, directory_bytes, buffer });
+            shard.tier = Some(memory);
+            shard.remark = shard.remark.take().or(remark.map(|why| why.to_string()));
+        }
+        Ok(())
     }
 
     /// The shards of a poller's devices, with their places there.
@@ -98,7 +135,8 @@ impl PreparedStores {
             let (config, restart) = (it.setup.config, it.restart);
             let (presence, rated) = (Some(Arc::clone(&it.presence)), it.rated);
             let pools = it.setup.pools.clone();
-            let shard = ServedShard { device: it.device, config, pools, restart, presence, rated };
+            let (device, tier) = (it.device, it.tier.clone());
+            let shard = ServedShard { device, config, pools, restart, presence, tier, rated };
             match stores.last_mut().filter(|store| store.volume == volume) {
                 Some(store) => store.shards.push(shard),
                 None => stores.push(ServedStore { volume, shards: vec![shard] }),
@@ -163,7 +201,11 @@ impl PreparedStores {
                 Some(budget) => format!("; the drive bears {budget} for five years"),
                 None => String::new(),
             };
-            format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}\n")
+            let tier = it.tier.as_ref().map_or_else(String::new, |memory| {
+                let (bytes, page) = (human_bytes(memory.bytes() as u64), memory.page());
+                format!("; {bytes} of memory tier in pages of {}", page.name())
+            });
+            format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}{tier}\n")
         };
         // They all have the same reason.
         let remark = self.0.iter().find_map(|shard| shard.remark.as_ref());
@@ -315,14 +357,15 @@ impl PreparedShard {
                 .with_remedy("free memory, or give the sidecar more")
         })?;
         let shown: Arc<dyn Pinned> = Arc::clone(&presence) as Arc<dyn Pinned>;
-        let presence_of = Some(shown);
+        let (start, presence_of) = (begin.start, Some(shown));
         let setup =
-            StoreSetup { config, pools, start: begin.start, pool, buffer, presence: presence_of };
+            StoreSetup { config, pools, start, pool, buffer, tier: None, presence: presence_of };
         let (device, volume) = (device.index, device.volume);
         let remark = remark.map(|why| why.to_string());
         let rated = source.claimed().and_then(|member| rated(member.path()));
         let restart = begin.restart;
-        Ok(Self { device, volume, name, setup, presence, restart, sizing, rated, remark })
+        let tier = None;
+        Ok(Self { device, volume, name, setup, presence, tier, restart, sizing, rated, remark })
     }
 }
 

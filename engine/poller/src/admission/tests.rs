@@ -74,7 +74,15 @@ fn setup(member: u16, members: u16) -> StoreSetup {
         generation: 1,
     });
     let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
-    StoreSetup { config, pools: Vec::new(), start, pool, buffer: BufferIndex(0), presence: None }
+    StoreSetup {
+        config,
+        pools: Vec::new(),
+        start,
+        pool,
+        buffer: BufferIndex(0),
+        tier: None,
+        presence: None,
+    }
 }
 
 impl Rig {

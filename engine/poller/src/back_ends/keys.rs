@@ -74,6 +74,9 @@ impl BackEnds {
             Fault::Space => Status::Stale,
             _ => Status::Invalid,
         })?;
+        if hold == Hold::Touch {
+            shard.use_in_tier(space, lows);
+        }
         shard.leave_out_reported(space, lows, &mut found);
         Ok(found)
     }

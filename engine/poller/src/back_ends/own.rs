@@ -15,6 +15,9 @@ pub(crate) const USER_CORRUPT: u64 = OWN | 1;
 /// The read of a block that was reported: no number of a store's task.
 pub(crate) const SUSPECT: u64 = OWN | 1 << 32;
 
+/// The read of a block into the memory tier, with its number in the low byte.
+const FILL: u64 = OWN | 1 << 33;
+
 /// The owner of a task of the store's own.
 pub(crate) fn own_task(shard: u8, id: TaskId) -> TaskOwner {
     TaskOwner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))
@@ -23,6 +26,17 @@ pub(crate) fn own_task(shard: u8, id: TaskId) -> TaskOwner {
 /// The owner of the read of a block that was reported.
 pub(crate) fn suspect_read(shard: u8) -> TaskOwner {
     TaskOwner::store(StoreTask { shard, tag: SUSPECT }, Some(SIDECAR))
+}
+
+/// The owner of the read of a block into the memory tier.
+pub(crate) fn fill_read(shard: u8, number: u8) -> TaskOwner {
+    TaskOwner::store(StoreTask { shard, tag: FILL | u64::from(number) }, Some(SIDECAR))
+}
+
+/// The number of a read into the memory tier, if the tag is of one.
+pub(crate) fn fill_of(tag: u64) -> Option<u8> {
+    let number = (tag & FILL == FILL).then_some(tag & !FILL)?;
+    Some(u8::try_from(number).expect("a fill has a number of 8 bits"))
 }
 
 /// The store's name of a task of its own.

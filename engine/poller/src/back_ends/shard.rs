@@ -8,6 +8,7 @@ mod pulse;
 mod showing;
 mod site;
 mod tasks;
+mod tier;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
@@ -20,7 +21,7 @@ use super::call_queue::CallQueue;
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::ShardListings;
-use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, own_id};
+use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, fill_of, own_id};
 use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
@@ -35,6 +36,7 @@ use life::Life;
 use load::ShardLoad;
 use pulse::Pulse;
 use site::ShardSite;
+use tier::{FILLS_MAX, ShardTier};
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while the store starts.
 const BUDGET: u32 = 64;
@@ -77,6 +79,8 @@ pub(crate) struct Shard {
     load: ShardLoad,
     pulse: Pulse,
     map: MapWalk,
+    /// Its memory tier, where it has one.
+    tier: Option<Box<ShardTier>>,
     /// Whether its device was taken out of service for good.
     is_retired: bool,
     /// Gets of this member while its device was gone, and keys of lookups.
@@ -111,6 +115,7 @@ impl Shard {
             load: ShardLoad::default(),
             pulse: Pulse::new(),
             map: MapWalk::default(),
+            tier: setup.tier.as_ref().map(|tier| Box::new(ShardTier::new(tier))),
             is_retired: false,
             gone_gets: 0,
             gone_keys: 0,
@@ -119,8 +124,8 @@ impl Shard {
 
     /// Tasks of such a store at the device at most, beside those of requests.
     pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
-        // A flush, a discard, and a read of a block that was reported.
-        config.transfers_max() + u32::from(config.images) + 3
+        // A flush, a discard, and a read of a block that was reported; reads into a memory tier.
+        config.transfers_max() + u32::from(config.images) + 3 + u32::from(FILLS_MAX)
     }
 
     pub(crate) fn start(&mut self, start: Start, now: Now) {
@@ -157,7 +162,34 @@ impl Shard {
     pub(crate) fn get(&mut self, get: &Get) -> Got {
         let got = self.store.get(get);
         self.load.begin_reads(matches!(got, Got::Read(_)).into());
+        if self.tier.is_some() {
+            self.meet(get, &got);
+        }
         got
+    }
+
+    /// Has the memory tier see a get of a block.
+    #[inline(never)]
+    fn meet(&mut self, get: &Get, got: &Got) {
+        let (Some(tier), Got::Read(reading)) = (&mut self.tier, got) else { return };
+        let Some(uid) = self.store.uid_of(get.space) else { return };
+        if tier.meet(get, uid, reading) {
+            self.pulse.mark();
+        }
+    }
+
+    /// Clients used blocks that the memory tier may have.
+    #[cold]
+    pub(crate) fn use_in_tier(&mut self, space: SpaceId, lows: &[u64]) {
+        let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
+        lows.iter().for_each(|lo| tier.use_block(uid, *lo));
+    }
+
+    /// The key's block is another one from now on, or none: the memory tier shows it no more.
+    /// Before the answer, so that no client that has it gets what was there before.
+    fn forget_in_tier(&mut self, space: SpaceId, key: Key) {
+        let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
+        tier.forget(uid, key.lo());
     }
 
     /// The same for a client that looks at everything.
@@ -311,9 +343,26 @@ impl Shard {
     /// Gives a request to the store.
     pub(crate) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
         let (user, owner) = (pending.id.to_u64(), u16::from(pending.asked().client.session.0));
-        let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
+        let StoreRequest { space, key, .. } = *pending.asked();
         self.touch(now.ns);
         self.end_report(&pending.asked().ask, (space, key), now);
+        let begun = self.begin(pending, (user, owner), metadata, now);
+        let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
+        // A put that writes nothing changes nothing.
+        if is_drop || matches!(begun, Begun::Taken) {
+            self.forget_in_tier(space, key);
+        }
+        begun
+    }
+
+    fn begin(
+        &mut self,
+        pending: &Pending,
+        (user, owner): (u64, u16),
+        metadata: &[u8],
+        now: Now,
+    ) -> Begun {
+        let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
         match pending.asked().ask {
             BlockCommand::Put { chain, depth, block_bytes: length, at, check, hint } => {
                 let put = Put {
@@ -385,6 +434,11 @@ impl Shard {
     pub(crate) fn finish_own(&mut self, tag: u64, status: Status, now: Now) {
         if tag == SUSPECT {
             return self.suspect_read(outcome(status), now);
+        }
+        if let Some(number) = fill_of(tag) {
+            let tier = self.tier.as_mut().expect("its read was begun");
+            tier.read_ended(number, &mut self.store, outcome(status));
+            return self.pulse.mark();
         }
         let id = own_id(tag);
         if self.discarding.goes_on(id, status) {

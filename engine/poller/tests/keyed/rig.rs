@@ -210,6 +210,7 @@ impl Rig {
             start,
             pool,
             buffer: BufferIndex(buffers),
+            tier: None,
             presence: None,
         };
         let one = one_device(geometry, operations, InFlightBytes::Fixed(1 << 30));

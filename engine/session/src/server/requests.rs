@@ -185,6 +185,7 @@ impl Server {
             ControlRequest::ShowPresence { volume } => {
                 self.stores.show_presence((id, seq), volume).map(Some)
             }
+            ControlRequest::ShowTier { volume } => self.show_tier(id, seq, volume).map(Some),
             ControlRequest::OpenNamespace { .. } => {
                 let slot = self.seat(id)?;
                 self.ask_store((id, Some(slot)), seq, ask)
@@ -261,6 +262,13 @@ impl Server {
     fn reader(&self) -> Result<&ConfigReader, Failure> {
         let none = || (Status::Unsupported, "this sidecar has no configuration to read".into());
         self.reader.as_ref().ok_or_else(none)
+    }
+
+    fn show_tier(&self, id: u64, seq: u64, volume: u16) -> Result<Reply, Failure> {
+        let peer = self.sessions.get(id).expect("an asking session lives").peer();
+        let policy = &self.config.policy;
+        let rights = Rights::new(peer, &policy.access, policy.tenants_of(volume));
+        self.stores.show_tier((id, seq), volume, &rights)
     }
 
     fn ask_store(

@@ -20,6 +20,7 @@ mod sample;
 mod served;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,6 +30,7 @@ use kvrail_poller::{
 };
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
 use kvrail_ring::Status;
+use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
 use call_failure::failure;
@@ -39,7 +41,7 @@ use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
 use listings::{Listings, PendingListing};
 use refusals::RefusalLog;
 use requests::wish;
-pub use served::{ServedShard, ServedStore, presence_table};
+pub use served::{ServedShard, ServedStore, memory_tier, presence_table};
 
 use crate::audit::AUDIT;
 use crate::failure::{Failure, invalid, quota};
@@ -215,12 +217,35 @@ impl Stores {
             return Err((Status::Denied, message.into()));
         }
         let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
-        let bytes = |table: Option<&Arc<Region>>| table.map_or(0, |region| region.bytes() as u64);
-        let members = regions.clone().map(bytes).collect();
-        let fds = regions.flatten().map(|region| region.fd().try_clone_to_owned());
-        let fds = fds.collect::<Result<Vec<_>, _>>();
-        let fds = fds.map_err(|error| (Status::Internal, format!("descriptors: {error}")))?;
+        let (members, fds) = shown(regions)?;
         Ok(Reply::new(session, seq, ControlReply::Presence { members }).with_fds(fds))
+    }
+
+    /// The memory tiers of a store, in the order of its members.
+    pub(crate) fn show_tier(
+        &self,
+        (session, seq): (u64, u64),
+        volume: u16,
+        rights: &Rights,
+    ) -> Result<Reply, Failure> {
+        let store = &self.stores[self.position(volume)?];
+        // Blocks of all namespaces lie side by side there.
+        if !rights.are_all() {
+            let message = "the memory tier is for clients that may read all of the store; this one \
+                           gets its blocks from the drives";
+            return Err((Status::Denied, message.into()));
+        }
+        let regions = store.shards.iter().map(|shard| shard.served.tier.as_ref());
+        let (members, fds) = shown(regions)?;
+        Ok(Reply::new(session, seq, ControlReply::Tier { members }).with_fds(fds))
+    }
+
+    /// Entries of devices' buffer tables that memory tiers take.
+    pub(crate) fn tier_entries(&self) -> u16 {
+        let shards = self.stores.iter().flat_map(|store| &store.shards);
+        let bytes = shards.filter_map(|shard| shard.served.tier.as_ref()).map(|it| it.bytes());
+        let entries = bytes.max().map_or(0, |bytes| (bytes as u64).div_ceil(ENTRY_BYTES));
+        u16::try_from(entries).expect("the configuration bounds tiers")
     }
 
     /// Begins a session's request. Returns the answers that are due now, of others too.
@@ -634,6 +659,18 @@ fn shard(served: ServedShard, pollers: &[PollerHandle], store: &str) -> Result<S
         logged_small: false,
         refusals,
     })
+}
+
+/// The sizes of members' memory, 0 where there is none, and the files of those that is there.
+fn shown<'a>(
+    regions: impl Iterator<Item = Option<&'a Arc<Region>>> + Clone,
+) -> Result<(Vec<u64>, Vec<OwnedFd>), Failure> {
+    let bytes = |region: Option<&Arc<Region>>| region.map_or(0, |region| region.bytes() as u64);
+    let members = regions.clone().map(bytes).collect();
+    let fds = regions.flatten().map(|region| region.fd().try_clone_to_owned());
+    let fds = fds.collect::<Result<Vec<_>, _>>();
+    let fds = fds.map_err(|error| (Status::Internal, format!("descriptors: {error}")))?;
+    Ok((members, fds))
 }
 
 /// All namespaces that any member has.

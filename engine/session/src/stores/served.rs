@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_memory::{MemoryError, Region};
-use kvrail_ring::{DeviceIndex, PresenceWriter};
+use kvrail_ring::{DeviceIndex, PresenceWriter, TierWriter};
 use kvrail_store::{PoolRule, Sizing, Start, StoreConfig};
 
 /// A volume that is a store.
@@ -28,8 +28,26 @@ pub struct ServedShard {
     pub restart: Start,
     /// Its presence table, if it has one.
     pub presence: Option<Arc<Region>>,
+    /// Its memory tier, if it has one.
+    pub tier: Option<Arc<Region>>,
     /// Its drive's five-year endurance, in thousandths of drive writes a day.
     pub rated: Option<u32>,
+}
+
+/// Memory for the tier of a member of a store of these sizes, and the bytes of its directory: from
+/// now on only the sidecar can write it. The last value is a remark for the operator where there
+/// are no hugepages behind it.
+///
+/// # Errors
+/// `MemoryError` when pages run out.
+pub fn memory_tier(
+    bytes: usize,
+    block_mean: u32,
+) -> Result<(Arc<Region>, usize, Option<MemoryError>), MemoryError> {
+    let directory = TierWriter::bytes_for(bytes as u64 / u64::from(block_mean));
+    let (region, remark) = Region::create_best_open("kvrail-tier", bytes)?;
+    region.close()?;
+    Ok((Arc::new(region), directory, remark))
 }
 
 /// Memory for the presence table of a store of these sizes: from now on only the sidecar can write

@@ -12,6 +12,7 @@ use kvrail_protocol::{
     Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, FDS_MAX, Hello,
     PacketBuffer, RefusalCode, SidecarMessage, Version,
 };
+use kvrail_ring::TimedCall;
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_session::Access;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -366,7 +367,7 @@ fn latencies_have_any_content_and_one_size() {
     let most = u64::from(u32::MAX);
     let shown = || {
         let calls = client.status().unwrap().calls;
-        calls.len() == 7 && calls.iter().all(|call| call.latency.count() >= most)
+        calls.len() == TimedCall::ALL.len() && calls.iter().all(|call| call.latency.count() >= most)
     };
     eventually("the nonsense is shown", shown);
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;

@@ -222,6 +222,7 @@ impl Sidecar {
         change(&mut config);
         let served = |member| ServedShard {
             presence: None,
+            tier: None,
             rated: None,
             device: DeviceIndex(member),
             config: shards::config(),

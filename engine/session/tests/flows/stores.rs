@@ -380,6 +380,23 @@ fn presence_tables_are_for_who_has_a_namespace_open() {
     assert!(matches!(answer(&mut rude, show()), ControlReply::Presence { .. }));
 }
 
+/// Blocks of all namespaces lie side by side in a memory tier.
+#[test]
+fn memory_tiers_are_for_clients_that_may_read_all_of_a_store() {
+    let show = || ControlRequest::ShowTier { volume: 1 };
+    let sidecar = tenanted(&media(), &[("mine", Right::Own)]);
+    let mut rude = Rude::attach(&sidecar);
+    opened(&mut rude, "mine");
+    let (status, message) = denied(answer(&mut rude, show()));
+    assert!(status == Status::Denied && message.contains("may read all"), "{message}");
+    drop(sidecar);
+    let sidecar = Sidecar::start_stores(&media(), |_| {});
+    let mut rude = Rude::attach(&sidecar);
+    assert_eq!(answer(&mut rude, show()), ControlReply::Tier { members: vec![0, 0] });
+    let (status, message) = denied(answer(&mut rude, ControlRequest::ShowTier { volume: 0 }));
+    assert!(status == Status::Invalid && message.contains("no store"), "{message}");
+}
+
 /// A queue of a store has memory of its own, for the ends of blocks.
 #[test]
 fn a_queue_that_is_refused_leaves_no_memory_behind() {

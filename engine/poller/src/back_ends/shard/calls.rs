@@ -179,6 +179,9 @@ impl Shard {
         self.life.begin_anew();
         self.discarding = Discarding::default();
         self.listings.begin_anew();
+        if let Some(tier) = &mut self.tier {
+            tier.clear();
+        }
         self.store.start(start, now);
         self.touch(now.ns);
         CallStep::Ended(Status::Ok)

@@ -27,7 +27,14 @@ impl Shard {
             // A budget of nothing is one.
             Budget::BytesPerDay(bytes) => bytes.max(1),
         };
+        let tier = self.tier.as_ref().map(|tier| tier.usage()).unwrap_or_default();
         let counters = ServingCounters {
+            tier_blocks: tier.blocks,
+            tier_bytes: tier.bytes,
+            tier_bytes_max: tier.bytes_max,
+            tier_fills: tier.counts.filled,
+            tier_evictions: tier.counts.evicted,
+            tier_refused: tier.counts.refused,
             misses_drive_gone: self.gone_gets,
             lookup_misses_drive_gone: self.gone_keys,
             budget_bytes_per_day: budget,

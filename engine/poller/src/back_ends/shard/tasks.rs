@@ -5,7 +5,7 @@ use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
 use kvrail_store::{Now, Phase, TaskMemory, Urgency, Verb};
 
-use super::super::own::{own_task, suspect_read};
+use super::super::own::{fill_read, own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::Shard;
 use crate::inflight::Inflight;
@@ -33,6 +33,9 @@ impl Shard {
         operations.extend(self.next_discard(now));
         if operations.is_empty() {
             operations.extend(self.next_suspect(now));
+        }
+        if operations.is_empty() {
+            operations.extend(self.next_fill(now));
         }
         while operations.is_empty() {
             let wanted = self.store.next_task(&mut self.pool)?;
@@ -141,6 +144,16 @@ impl Shard {
         let range = (self.extent(reading.offset), self.pool.suspect_place(), length);
         let kinds = (Opcode::Read, Class::Background);
         let owner = suspect_read(self.number());
+        Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
+    }
+
+    /// The read of a block into the memory tier.
+    fn next_fill(&mut self, now: Now) -> Option<Task> {
+        let tier = self.tier.as_mut()?;
+        let read = tier.next_read(&mut self.store, self.site.block())?;
+        let range = (self.extent(read.offset), read.memory, read.length);
+        let (owner, kinds) =
+            (fill_read(self.number(), read.number), (Opcode::Read, Class::Background));
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
     }
 

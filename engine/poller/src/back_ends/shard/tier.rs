@@ -1,0 +1,195 @@
+//! The memory tier of a shard: blocks that clients read from shared memory, without a request.
+//!
+//! The device reads a block into its room as one of the sidecar's own tasks; no byte passes through
+//! the poller. Readers verify what they copy, as they verify what comes from the device.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use kvrail_device::BufferIndex;
+use kvrail_memory::Pinned;
+use kvrail_ring::limits::REQUEST_LENGTH_MAX;
+use kvrail_ring::{TIER_PAGE_BYTES as PAGE, TierBlock, TierWriter};
+use kvrail_store::{
+    Extent, Get, Got, Key, MemoryTier, Outcome, Reading, SpaceId, Store, TierCounts, TierRoom,
+    TierView,
+};
+
+use crate::store_call::TierSetup;
+use crate::task::BufferRef;
+
+/// Reads into a tier at once, and those that are next: a further block waits for its next get.
+pub(crate) const FILLS_MAX: u8 = 8;
+
+const _: () = assert!(kvrail_store::TIER_WAYS == kvrail_ring::TIER_WAYS);
+
+/// How far a block on its way into the tier is.
+#[derive(Clone, Copy, Debug)]
+enum FillStage {
+    /// It is to be read.
+    Next,
+    Reading(Reading),
+}
+
+/// A block on its way into the tier.
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    number: u8,
+    room: TierRoom,
+    space: SpaceId,
+    key: Key,
+    block: TierBlock,
+    stage: FillStage,
+}
+
+/// A read that is to be given to the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FillRead {
+    pub(super) number: u8,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    pub(super) memory: BufferRef,
+}
+
+/// Fill of a tier, and what it counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TierUsage {
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,
+    pub(super) bytes_max: u64,
+    pub(super) counts: TierCounts,
+}
+
+/// The tier of one shard.
+#[derive(Debug)]
+pub(crate) struct ShardTier {
+    tier: MemoryTier,
+    shown: Shown,
+    buffer: BufferIndex,
+    /// First byte of the blocks, behind the directory.
+    data_at: u64,
+    fills: ArrayVec<Fill, { FILLS_MAX as usize }>,
+}
+
+/// The directory that clients read.
+#[derive(Debug)]
+struct Shown(TierWriter);
+
+impl TierView for Shown {
+    fn first_of(&self, uid: u64, lo: u64) -> usize {
+        self.0.first_of(uid, lo)
+    }
+
+    fn hide(&mut self, entry: usize) {
+        self.0.hide(entry);
+    }
+
+    fn set_used(&mut self, entry: usize) {
+        self.0.set_used(entry);
+    }
+
+    fn clear_used(&mut self, entry: usize) {
+        self.0.clear_used(entry);
+    }
+}
+
+impl ShardTier {
+    /// # Panics
+    /// If the memory has no room for a block behind the directory.
+    pub(crate) fn new(setup: &TierSetup) -> Self {
+        let memory: &Arc<dyn Pinned> = &setup.memory;
+        let writer = TierWriter::new(memory, setup.directory_bytes);
+        let pages = (memory.bytes() - setup.directory_bytes) / PAGE as usize;
+        let pages = u32::try_from(pages).expect("a tier of a member has less than 16 TiB");
+        Self {
+            tier: MemoryTier::new(pages, writer.entries()),
+            shown: Shown(writer),
+            buffer: setup.buffer,
+            data_at: setup.directory_bytes as u64,
+            fills: ArrayVec::new(),
+        }
+    }
+
+    /// The device serves a get of this block, of a namespace with this uid. True: the block is to
+    /// come into the tier.
+    pub(super) fn meet(&mut self, get: &Get, uid: u64, reading: &Reading) -> bool {
+        let length = reading.answer.length;
+        let is_whole = matches!(get.extent, Extent::Whole { .. }) && length <= REQUEST_LENGTH_MAX;
+        if !is_whole || self.fills.is_full() {
+            return false;
+        }
+        let pages = length.div_ceil(PAGE);
+        let lo = get.key.lo();
+        let Some(room) = self.tier.meet((uid, lo), pages, &mut self.shown) else { return false };
+        let offset = self.data_at + u64::from(room.page) * u64::from(PAGE);
+        let block = TierBlock { uid, lo, check: reading.answer.check, offset, length };
+        let free = |number: &u8| self.fills.iter().all(|fill| fill.number != *number);
+        let number = (0..FILLS_MAX).find(free).expect("there are fewer fills");
+        let (space, key, stage) = (get.space, get.key, FillStage::Next);
+        self.fills.push(Fill { number, room, space, key, block, stage });
+        true
+    }
+
+    /// The next read, if there is one: the store's segment is held until it ends.
+    pub(super) fn next_read(&mut self, store: &mut Store, logical_block: u32) -> Option<FillRead> {
+        loop {
+            let next = |fill: &Fill| matches!(fill.stage, FillStage::Next);
+            let at = self.fills.iter().position(next)?;
+            let Fill { number, room, space, key, block, .. } = self.fills[at];
+            let whole = Extent::Whole { capacity: block.length };
+            match store.inspect(&Get { space, key, extent: whole }) {
+                Got::Read(reading) => {
+                    self.fills[at].stage = FillStage::Reading(reading);
+                    let length = reading.exact.next_multiple_of(logical_block);
+                    let memory = BufferRef { buffer: self.buffer, offset: block.offset };
+                    return Some(FillRead { number, offset: reading.offset, length, memory });
+                }
+                Got::Done(_) => {
+                    self.fills.swap_remove(at);
+                    self.tier.give_up(&room);
+                }
+            }
+        }
+    }
+
+    /// A read has ended.
+    pub(super) fn read_ended(&mut self, number: u8, store: &mut Store, outcome: Outcome) {
+        let at = self.fills.iter().position(|fill| fill.number == number);
+        let Fill { room, block, stage, .. } = self.fills.swap_remove(at.expect("it was begun"));
+        let FillStage::Reading(reading) = stage else { unreachable!("it was given to the device") };
+        store.read_ended(reading.id, outcome);
+        let is_same = reading.answer.check == block.check && reading.exact == block.length;
+        if outcome != Outcome::Done || !is_same {
+            return self.tier.give_up(&room);
+        }
+        if self.tier.is_filled(&room) {
+            self.shown.0.show(room.entry, &block);
+        }
+    }
+
+    /// A client used a block that it got from here.
+    pub(super) fn use_block(&mut self, uid: u64, lo: u64) {
+        self.tier.use_block(uid, lo, &mut self.shown);
+    }
+
+    /// The key's block is another one from now on, or none.
+    pub(super) fn forget(&mut self, uid: u64, lo: u64) {
+        self.tier.forget(uid, lo, &mut self.shown);
+    }
+
+    /// Another store is behind it from now on; nothing is being read.
+    pub(super) fn clear(&mut self) {
+        while let Some(Fill { room, stage, .. }) = self.fills.pop() {
+            assert!(matches!(stage, FillStage::Next), "nothing of the life before is in flight");
+            self.tier.give_up(&room);
+        }
+        self.tier.clear(&mut self.shown);
+    }
+
+    pub(super) fn usage(&self) -> TierUsage {
+        let (blocks, pages) = self.tier.usage();
+        let bytes = |pages: u64| pages * u64::from(PAGE);
+        let bytes_max = bytes(self.tier.pages().into());
+        TierUsage { blocks, bytes: bytes(pages), bytes_max, counts: self.tier.counts() }
+    }
+}

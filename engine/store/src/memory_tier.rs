@@ -1,0 +1,438 @@
+//! Which blocks of a member lie in memory too: admission, places and eviction, without the bytes.
+//!
+//! A block comes in at its second get within the time in which as many other keys were asked for as
+//! the tier has entries: what is asked for once passes through. Places are spans in the order of
+//! their addresses. A hand goes round them: a span that was used since its last visit stays, others
+//! go, and the first run of free bytes that is long enough is the new block's. So lengths may
+//! differ, no byte is ever moved, and each step is a few words.
+
+/// Entries of a set: the keys that share it compete.
+pub const WAYS: usize = 4;
+
+/// Spans that one search visits at most: some microseconds.
+const VISITS_MAX: u32 = 256;
+
+/// No span.
+const NONE: u32 = u32::MAX;
+
+/// What an entry is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryState {
+    Empty,
+    /// The device writes its bytes; `Doomed`: they are never to be seen.
+    Filling,
+    Doomed,
+    /// Readers find it.
+    Shown,
+}
+
+/// A block's place in the table of keys.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    uid: u64,
+    lo: u64,
+    span: u32,
+    state: EntryState,
+    is_used: bool,
+}
+
+const EMPTY: Entry = Entry { uid: 0, lo: 0, span: NONE, state: EntryState::Empty, is_used: false };
+
+/// Consecutive pages: of one entry, or free.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    first: u32,
+    pages: u32,
+    /// `NONE`: it is free.
+    entry: u32,
+    next: u32,
+    before: u32,
+}
+
+/// A room that was made for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierRoom {
+    /// Its entry.
+    pub entry: usize,
+    /// Its first page.
+    pub page: u32,
+}
+
+/// What readers are to see of a change. Called before the memory of what is hidden is free.
+pub trait TierView {
+    /// The first of the `WAYS` entries of a key.
+    fn first_of(&self, uid: u64, lo: u64) -> usize;
+    /// No reader finds the entry's block any more.
+    fn hide(&mut self, entry: usize);
+    /// A use of the entry's block is known.
+    fn set_used(&mut self, entry: usize);
+    /// The next use of the entry's block is to be reported.
+    fn clear_used(&mut self, entry: usize);
+}
+
+/// Counters of a tier since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierCounts {
+    /// Blocks that came in.
+    pub filled: u64,
+    /// Their bytes, whole pages.
+    pub filled_pages: u64,
+    /// Blocks that went for others.
+    pub evicted: u64,
+    /// Blocks for which no room was found.
+    pub refused: u64,
+}
+
+/// The tier of one member.
+#[derive(Debug)]
+pub struct MemoryTier {
+    entries: Box<[Entry]>,
+    spans: Vec<Span>,
+    /// Numbers of spans that are none now.
+    unused: Vec<u32>,
+    /// Where the next search begins.
+    hand: u32,
+    /// The first span, by address.
+    first: u32,
+    pages: u32,
+    /// Fingerprints of keys that were asked for once.
+    seen: Box<[u32]>,
+    blocks: u64,
+    used_pages: u64,
+    counts: TierCounts,
+}
+
+impl MemoryTier {
+    /// A tier of this number of pages and of entries, a multiple of `WAYS`.
+    ///
+    /// # Panics
+    /// Without pages or entries.
+    #[must_use]
+    pub fn new(pages: u32, entries: usize) -> Self {
+        assert!(pages > 0 && entries > 0 && entries.is_multiple_of(WAYS), "a tier has room");
+        let spans_max = 2 * entries + 1;
+        assert!(u32::try_from(spans_max).is_ok_and(|max| max < NONE), "numbers have 32 bits");
+        let mut spans = Vec::with_capacity(spans_max);
+        spans.push(Span { first: 0, pages, entry: NONE, next: NONE, before: NONE });
+        Self {
+            entries: vec![EMPTY; entries].into_boxed_slice(),
+            spans,
+            unused: Vec::with_capacity(spans_max),
+            hand: 0,
+            first: 0,
+            pages,
+            seen: vec![0; entries.next_power_of_two()].into_boxed_slice(),
+            blocks: 0,
+            used_pages: 0,
+            counts: TierCounts::default(),
+        }
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn counts(&self) -> TierCounts {
+        self.counts
+    }
+
+    /// Blocks in it, and their pages; those on their way too.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        (self.blocks, self.used_pages)
+    }
+
+    /// Its pages.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    fn find(&self, uid: u64, lo: u64, view: &impl TierView) -> Option<usize> {
+        let first = view.first_of(uid, lo);
+        let there = |at: &usize| {
+            let Entry { uid: other, lo: key, state, .. } = self.entries[*at];
+            let lives = matches!(state, EntryState::Filling | EntryState::Shown);
+            lives && (other, key) == (uid, lo)
+        };
+        (first..first + WAYS).find(there)
+    }
+
+    /// A get of a block that the device serves: a room if the block is to come in now.
+    pub fn meet(
+        &mut self,
+        (uid, lo): (u64, u64),
+        pages: u32,
+        view: &mut impl TierView,
+    ) -> Option<TierRoom> {
+        if let Some(entry) = self.find(uid, lo, view) {
+            self.set_used(entry, view);
+            return None;
+        }
+        if !self.is_seen_again(uid, lo) {
+            return None;
+        }
+        let room = self.make_room((uid, lo), pages, view);
+        self.counts.refused += u64::from(room.is_none());
+        room
+    }
+
+    /// Whether the key was asked for a while ago; remembers it otherwise.
+    fn is_seen_again(&mut self, uid: u64, lo: u64) -> bool {
+        let bits = (uid.rotate_left(17) ^ lo).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let [a, b, c, d, e, f, g, h] = bits.to_le_bytes();
+        let print = u32::from_le_bytes([a, b, c, d]).max(1);
+        let place = u32::from_le_bytes([e, f, g, h]) as usize & (self.seen.len() - 1);
+        let was = std::mem::replace(&mut self.seen[place], print) == print;
+        if was {
+            self.seen[place] = 0;
+        }
+        was
+    }
+
+    fn make_room(
+        &mut self,
+        (uid, lo): (u64, u64),
+        pages: u32,
+        view: &mut impl TierView,
+    ) -> Option<TierRoom> {
+        debug_assert!(pages > 0, "a block has bytes");
+        let entry = self.free_entry((uid, lo), view)?;
+        let span = self.sweep(pages, view)?;
+        self.cut(span, pages);
+        self.spans[span as usize].entry = small(entry);
+        let page = self.spans[span as usize].first;
+        let state = EntryState::Filling;
+        self.entries[entry] = Entry { uid, lo, span, state, is_used: false };
+        self.blocks += 1;
+        self.used_pages += u64::from(pages);
+        self.hand = self.after(span);
+        Some(TierRoom { entry, page })
+    }
+
+    /// An entry of the key's set: an empty one, or that of the first block that was not used.
+    fn free_entry(&mut self, key: (u64, u64), view: &mut impl TierView) -> Option<usize> {
+        let first = view.first_of(key.0, key.1);
+        let set = first..first + WAYS;
+        if let Some(empty) = set.clone().find(|at| self.entries[*at].state == EntryState::Empty) {
+            return Some(empty);
+        }
+        for at in set {
+            let Entry { state, is_used, .. } = self.entries[at];
+            match (state, is_used) {
+                (EntryState::Shown, false) => {
+                    self.evict(at, view);
+                    return Some(at);
+                }
+                (EntryState::Shown, true) => self.clear_used(at, view),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Goes round until this number of pages lies free one behind the other; returns their span.
+    fn sweep(&mut self, pages: u32, view: &mut impl TierView) -> Option<u32> {
+        if pages > self.pages {
+            return None;
+        }
+        for _ in 0..VISITS_MAX {
+            let at = self.hand;
+            let Span { entry, pages: there, .. } = self.spans[at as usize];
+            if entry == NONE {
+                if there >= pages {
+                    return Some(at);
+                }
+                self.hand = self.after(at);
+                continue;
+            }
+            let Entry { state, is_used, .. } = self.entries[entry as usize];
+            match state {
+                EntryState::Shown if is_used => {
+                    self.clear_used(entry as usize, view);
+                    self.hand = self.after(at);
+                }
+                EntryState::Shown => {
+                    // The free span that it is part of now.
+                    self.hand = self.evict(entry as usize, view);
+                }
+                _ => self.hand = self.after(at),
+            }
+        }
+        None
+    }
+
+    /// A block goes for another; returns the free span.
+    fn evict(&mut self, entry: usize, view: &mut impl TierView) -> u32 {
+        self.counts.evicted += 1;
+        view.hide(entry);
+        self.release(entry)
+    }
+
+    /// Frees an entry and its pages, which no reader and no device uses any more.
+    fn release(&mut self, entry: usize) -> u32 {
+        let span = self.entries[entry].span;
+        self.entries[entry] = EMPTY;
+        self.blocks -= 1;
+        self.used_pages -= u64::from(self.spans[span as usize].pages);
+        self.spans[span as usize].entry = NONE;
+        let span = self.join_with_next(span);
+        let before = self.spans[span as usize].before;
+        match before != NONE && self.spans[before as usize].entry == NONE {
+            true => self.join_with_next(before),
+            false => span,
+        }
+    }
+
+    /// One free span of this one and the next, if that is free.
+    fn join_with_next(&mut self, at: u32) -> u32 {
+        let next = self.spans[at as usize].next;
+        if next == NONE || self.spans[next as usize].entry != NONE {
+            return at;
+        }
+        let Span { pages, next: behind, .. } = self.spans[next as usize];
+        self.spans[at as usize].pages += pages;
+        self.spans[at as usize].next = behind;
+        if behind != NONE {
+            self.spans[behind as usize].before = at;
+        }
+        if self.hand == next {
+            self.hand = at;
+        }
+        self.unused.push(next);
+        at
+    }
+
+    /// Leaves a free span this number of pages, and makes another of the rest.
+    fn cut(&mut self, at: u32, pages: u32) {
+        let Span { first, pages: there, next, .. } = self.spans[at as usize];
+        if there == pages {
+            return;
+        }
+        let rest =
+            Span { first: first + pages, pages: there - pages, entry: NONE, next, before: at };
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.spans[number as usize] = rest;
+                number
+            }
+            None => {
+                self.spans.push(rest);
+                small(self.spans.len() - 1)
+            }
+        };
+        let span = &mut self.spans[at as usize];
+        (span.pages, span.next) = (pages, number);
+        if next != NONE {
+            self.spans[next as usize].before = number;
+        }
+    }
+
+    /// The next span by address; behind the last comes the first.
+    fn after(&self, at: u32) -> u32 {
+        match self.spans[at as usize].next {
+            NONE => self.first,
+            next => next,
+        }
+    }
+
+    fn clear_used(&mut self, entry: usize, view: &mut impl TierView) {
+        self.entries[entry].is_used = false;
+        view.clear_used(entry);
+    }
+
+    fn set_used(&mut self, entry: usize, view: &mut impl TierView) {
+        let one = &mut self.entries[entry];
+        if one.state == EntryState::Shown && !one.is_used {
+            one.is_used = true;
+            view.set_used(entry);
+        }
+    }
+
+    /// A client used a block, wherever it got it from.
+    pub fn use_block(&mut self, uid: u64, lo: u64, view: &mut impl TierView) {
+        if let Some(entry) = self.find(uid, lo, view) {
+            self.set_used(entry, view);
+        }
+    }
+
+    /// The key's block is another one from now on, or none: what lies here is not found any more.
+    pub fn forget(&mut self, uid: u64, lo: u64, view: &mut impl TierView) {
+        let Some(entry) = self.find(uid, lo, view) else { return };
+        match self.entries[entry].state {
+            EntryState::Filling => self.entries[entry].state = EntryState::Doomed,
+            _ => {
+                view.hide(entry);
+                self.release(entry);
+            }
+        }
+    }
+
+    /// All bytes of a room are there. Whether readers are to find them.
+    pub fn is_filled(&mut self, room: &TierRoom) -> bool {
+        if self.entries[room.entry].state == EntryState::Doomed {
+            self.release(room.entry);
+            return false;
+        }
+        debug_assert_eq!(self.entries[room.entry].state, EntryState::Filling, "its device's");
+        self.entries[room.entry].state = EntryState::Shown;
+        let span = self.entries[room.entry].span;
+        self.counts.filled += 1;
+        self.counts.filled_pages += u64::from(self.spans[span as usize].pages);
+        true
+    }
+
+    /// The bytes of a room did not come.
+    pub fn give_up(&mut self, room: &TierRoom) {
+        debug_assert!(
+            matches!(self.entries[room.entry].state, EntryState::Filling | EntryState::Doomed),
+            "a room is given up once"
+        );
+        self.release(room.entry);
+    }
+
+    /// All blocks go.
+    ///
+    /// # Panics
+    /// If the device writes one.
+    pub fn clear(&mut self, view: &mut impl TierView) {
+        for entry in 0..self.entries.len() {
+            match self.entries[entry].state {
+                EntryState::Empty => {}
+                EntryState::Shown => {
+                    view.hide(entry);
+                    self.release(entry);
+                }
+                state => panic!("a tier is cleared while nothing is on its way: {state:?}"),
+            }
+        }
+    }
+
+    /// Checks that spans and entries are what they say, for tests.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn audit(&self) {
+        let (mut at, mut before, mut page, mut was_free) = (self.first, NONE, 0, false);
+        let (mut blocks, mut used) = (0, 0);
+        while at != NONE {
+            let Span { first, pages, entry, next, before: back } = self.spans[at as usize];
+            assert_eq!((first, back), (page, before), "spans lie one behind the other");
+            assert!(pages > 0 && !(was_free && entry == NONE), "free neighbours are one span");
+            if entry != NONE {
+                let owner = self.entries[entry as usize];
+                assert_eq!(owner.span, at, "a span is its entry's");
+                assert_ne!(owner.state, EntryState::Empty, "an empty entry has no span");
+                (blocks, used) = (blocks + 1, used + u64::from(pages));
+            }
+            (page, before, at, was_free) = (page + pages, at, next, entry == NONE);
+        }
+        assert_eq!(page, self.pages, "spans fill the memory");
+        assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
+    }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("numbers have 32 bits")
+}
+
+#[cfg(test)]
+mod tests;

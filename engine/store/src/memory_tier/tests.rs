@@ -1,0 +1,194 @@
+//! Blocks come in at their second get, what is used stays, and no two share a page.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{MemoryTier, TierRoom, TierView, WAYS};
+
+/// A directory in which keys of one namespace are found, and the pages that each has.
+#[derive(Default)]
+struct Shown {
+    sets: usize,
+    /// Entry -> key, first page, pages.
+    of: HashMap<usize, (u64, u32, u32)>,
+    used: HashSet<usize>,
+}
+
+impl TierView for Shown {
+    fn first_of(&self, uid: u64, lo: u64) -> usize {
+        (uid.wrapping_mul(31).wrapping_add(lo) as usize % self.sets) * WAYS
+    }
+
+    fn hide(&mut self, entry: usize) {
+        self.of.remove(&entry).expect("what is hidden was shown");
+        self.used.remove(&entry);
+    }
+
+    fn set_used(&mut self, entry: usize) {
+        assert!(self.of.contains_key(&entry), "only what is shown is used");
+        assert!(self.used.insert(entry), "a use is reported once");
+    }
+
+    fn clear_used(&mut self, entry: usize) {
+        assert!(self.used.remove(&entry), "it was used");
+    }
+}
+
+const UID: u64 = 9;
+
+struct Rig {
+    tier: MemoryTier,
+    shown: Shown,
+}
+
+impl Rig {
+    fn new(pages: u32, sets: usize) -> Self {
+        let shown = Shown { sets, ..Shown::default() };
+        Self { tier: MemoryTier::new(pages, sets * WAYS), shown }
+    }
+
+    fn meet(&mut self, lo: u64, pages: u32) -> Option<TierRoom> {
+        self.tier.meet((UID, lo), pages, &mut self.shown)
+    }
+
+    fn fill(&mut self, (lo, pages): (u64, u32), room: &TierRoom) {
+        if self.tier.is_filled(room) {
+            self.shown.of.insert(room.entry, (lo, room.page, pages));
+        }
+    }
+
+    /// Two gets, and the device's read.
+    fn bring(&mut self, lo: u64, pages: u32) {
+        assert_eq!(self.meet(lo, pages), None, "what is asked for once passes through");
+        if let Some(room) = self.meet(lo, pages) {
+            self.fill((lo, pages), &room);
+        }
+    }
+
+    fn has(&self, lo: u64) -> bool {
+        self.shown.of.values().any(|(key, ..)| *key == lo)
+    }
+}
+
+#[test]
+fn a_block_comes_in_at_its_second_get() {
+    let mut rig = Rig::new(64, 8);
+    assert_eq!(rig.meet(1, 4), None);
+    let room = rig.meet(1, 4).expect("an empty tier has room");
+    assert!(!rig.has(1), "its bytes are not there yet");
+    assert_eq!(rig.meet(1, 4), None, "it is on its way");
+    rig.fill((1, 4), &room);
+    assert!(rig.has(1));
+    assert_eq!(rig.tier.usage(), (1, 4));
+    rig.tier.audit();
+}
+
+#[test]
+fn what_was_used_since_the_hand_came_by_stays() {
+    let mut rig = Rig::new(16, 16);
+    (0..4).for_each(|lo| rig.bring(lo, 4));
+    assert!((0..4).all(|lo| rig.has(lo)));
+    rig.tier.use_block(UID, 0, &mut rig.shown);
+    rig.tier.use_block(UID, 2, &mut rig.shown);
+    rig.bring(10, 4);
+    assert!(rig.has(0) && !rig.has(1) && rig.has(2) && rig.has(10));
+    rig.bring(11, 4);
+    assert!(rig.has(2) && !rig.has(3), "the hand goes on where it was");
+    rig.tier.audit();
+}
+
+#[test]
+fn a_long_block_takes_the_place_of_short_neighbours() {
+    let mut rig = Rig::new(16, 16);
+    (0..16).for_each(|lo| rig.bring(lo, 1));
+    rig.bring(20, 10);
+    assert!(rig.has(20));
+    assert_eq!((0..16).filter(|lo| rig.has(*lo)).count(), 6);
+    rig.bring(21, 17);
+    assert!(!rig.has(21), "longer than the tier");
+    assert_eq!(rig.tier.counts().refused, 1);
+    rig.tier.audit();
+}
+
+#[test]
+fn what_is_forgotten_on_its_way_is_never_found() {
+    let mut rig = Rig::new(16, 4);
+    rig.meet(1, 4);
+    let room = rig.meet(1, 4).unwrap();
+    rig.tier.forget(UID, 1, &mut rig.shown);
+    // The same key, put again and asked for twice, before the device's read of the old bytes ends.
+    rig.meet(1, 4);
+    let again = rig.meet(1, 4).unwrap();
+    assert_ne!((room.entry, room.page), (again.entry, again.page));
+    rig.fill((1, 4), &room);
+    assert!(!rig.has(1), "the old bytes are not shown");
+    rig.fill((1, 4), &again);
+    assert!(rig.has(1));
+    rig.tier.forget(UID, 1, &mut rig.shown);
+    assert!(!rig.has(1));
+    assert_eq!(rig.tier.usage(), (0, 0));
+    rig.tier.audit();
+}
+
+#[test]
+fn a_read_that_failed_leaves_its_room() {
+    let mut rig = Rig::new(8, 4);
+    rig.meet(1, 8);
+    let room = rig.meet(1, 8).unwrap();
+    rig.meet(2, 8);
+    assert_eq!(rig.meet(2, 8), None, "the device writes there");
+    rig.tier.give_up(&room);
+    rig.bring(3, 8);
+    assert!(rig.has(3));
+    rig.tier.audit();
+}
+
+/// A plain random number.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *state >> 33
+}
+
+/// Whatever happens in whatever order: what is shown never shares a page with anything else, and
+/// all pages are there in the end.
+#[test]
+fn no_two_blocks_share_a_page() {
+    for seed in 0..60 {
+        let (mut state, pages) = (seed, 40 + u32::try_from(seed).unwrap());
+        let mut rig = Rig::new(pages, 2 + seed as usize % 14);
+        let mut filling: Vec<(u64, u32, TierRoom)> = Vec::new();
+        for _ in 0..2000 {
+            let lo = next(&mut state) % 40;
+            match next(&mut state) % 8 {
+                0..4 => {
+                    let length = 1 + u32::try_from(lo % 7).unwrap();
+                    if let Some(room) = rig.meet(lo, length) {
+                        filling.push((lo, length, room));
+                    }
+                }
+                4 => rig.tier.use_block(UID, lo, &mut rig.shown),
+                5 => rig.tier.forget(UID, lo, &mut rig.shown),
+                other if !filling.is_empty() => {
+                    let at = next(&mut state) as usize % filling.len();
+                    let (lo, length, room) = filling.swap_remove(at);
+                    match other {
+                        6 => rig.fill((lo, length), &room),
+                        _ => rig.tier.give_up(&room),
+                    }
+                }
+                _ => {}
+            }
+            rig.tier.audit();
+            let ranges = rig.shown.of.values().map(|(_, first, pages)| (*first, *pages));
+            let flying = filling.iter().map(|(_, pages, room)| (room.page, *pages));
+            let mut all: Vec<_> = ranges.chain(flying).collect();
+            all.sort_unstable();
+            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{all:?}");
+        }
+        for (_, _, room) in filling.drain(..) {
+            rig.tier.give_up(&room);
+        }
+        (0..40).for_each(|lo| rig.tier.forget(UID, lo, &mut rig.shown));
+        rig.tier.audit();
+        assert_eq!(rig.tier.usage(), (0, 0));
+    }
+}

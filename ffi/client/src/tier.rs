@@ -1,0 +1,112 @@
+//! Memory tiers of the sidecar, mapped for reading: gets that need no request.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use kvrail_memory::WordView;
+use kvrail_protocol::{ControlReply, ControlRequest};
+use kvrail_ring::{TierFound, TierReader};
+use kvrail_store::Members;
+
+use crate::error::ClientError;
+use crate::session::Session;
+
+/// The tiers of a store's members.
+#[derive(Debug)]
+struct Tiers {
+    of: Vec<Option<TierReader>>,
+    members: Members,
+}
+
+impl Tiers {
+    fn get(session: &Session, volume: u16, members: Members) -> Result<Self, ClientError> {
+        let ask = ControlRequest::ShowTier { volume };
+        let packet = session.control().call("asking for memory tiers", ask, &[])?;
+        let ControlReply::Tier { members: bytes } = packet.message else {
+            let what = format!("answer about memory tiers: {:?}", packet.message);
+            return Err(ClientError::protocol(what));
+        };
+        let mut files = packet.fds.into_iter();
+        let tier = |bytes: u64| {
+            let file = if bytes > 0 { files.next() } else { None };
+            let view = |file| Ok(TierReader::new(WordView::open_untouched(file, bytes)?));
+            file.map_or(Ok(None), view)
+        };
+        let of = bytes.into_iter().map(tier).collect::<Result<Vec<_>, ClientError>>()?;
+        if of.len() != usize::from(members.count()) {
+            let what = format!("memory tiers of {} members, not {}", of.len(), members.count());
+            return Err(ClientError::protocol(what));
+        }
+        Ok(Self { of, members })
+    }
+
+    /// The tier of a key's member.
+    fn of_key(&self, uid: u64, lo: u64) -> Option<&TierReader> {
+        self.of[usize::from(self.members.place_of(uid, lo))].as_ref()
+    }
+}
+
+/// The tiers of a store, once it was asked for them: none where the sidecar has none, is of an
+/// earlier release, or does not show them to this client.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryTiers(Arc<OnceLock<Option<Tiers>>>);
+
+impl MemoryTiers {
+    /// Maps them, if that was not tried before.
+    pub(crate) fn fetch(&self, session: &Session, volume: u16, members: Members) {
+        self.0.get_or_init(|| {
+            let shows = session.control().protocol().shows_tiers();
+            let tiers = shows.then(|| Tiers::get(session, volume, members).ok()).flatten();
+            tiers.filter(|tiers| tiers.of.iter().any(Option::is_some))
+        });
+    }
+
+    fn known(&self) -> Option<&Tiers> {
+        self.0.get()?.as_ref()
+    }
+
+    /// Whether there are some.
+    pub(crate) fn are_there(&self) -> bool {
+        self.known().is_some()
+    }
+
+    /// The block whose key has this lower half, if a tier has it.
+    pub(crate) fn find(&self, uid: u64, lo: u64) -> Option<InMemory<'_>> {
+        let reader = self.known()?.of_key(uid, lo)?;
+        reader.find(uid, lo).map(|found| InMemory { reader, found })
+    }
+}
+
+impl fmt::Debug for MemoryTiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.are_there() { "memory tiers" } else { "no memory tiers" })
+    }
+}
+
+/// A block that a memory tier has.
+#[derive(Debug)]
+pub(crate) struct InMemory<'a> {
+    reader: &'a TierReader,
+    found: TierFound,
+}
+
+impl InMemory<'_> {
+    pub(crate) fn bytes(&self) -> u32 {
+        self.found.block.length
+    }
+
+    /// The check that its bytes must have.
+    pub(crate) fn check(&self) -> u64 {
+        self.found.block.check
+    }
+
+    /// Whether the sidecar knows already that it is used.
+    pub(crate) fn is_used(&self) -> bool {
+        self.found.is_used
+    }
+
+    /// Copies it. False: it left the tier meanwhile.
+    pub(crate) fn copy(&self, out: &mut [u8]) -> bool {
+        self.reader.copy(&self.found, out)
+    }
+}
