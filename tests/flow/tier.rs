@@ -1,6 +1,6 @@
 //! The memory tier: blocks that clients copy themselves, without a request and without a read.
 
-use kvrail_client::{BlockKey, BlockRequest, Status};
+use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status};
 use kvrail_protocol::StatusReport;
 
 use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, rounds, write_records};
@@ -119,6 +119,29 @@ fn a_second_process_gets_a_hot_block_without_a_request() {
     let verified = reader.0.queue.verified();
     assert_eq!((verified.right, verified.wrong, verified.reread), (20, 0, 0));
     assert_eq!(reader.get(99), None);
+    sidecar.stop();
+}
+
+/// What one process has put and expects to be used is there for another's first get.
+#[test]
+fn what_is_expected_comes_into_memory_before_its_first_get() {
+    let place = place("32MiB");
+    let sidecar = Sidecar::start(&place);
+    let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
+    (0..20).for_each(|number| writer.put(number, 0));
+    let keys: Vec<_> = (0..30).map(key).collect();
+    let how = Lookup { extent: LookupExtent::All, recency: Recency::Expected, ..Lookup::default() };
+    let found = writer.0.queue.lookup(&writer.0.space, &keys, &how).unwrap();
+    assert_eq!(found.there.iter().filter(|there| **there).count(), 20);
+    eventually("they are in memory", || sum(&sidecar.status(), "tier_blocks") == 20);
+    (0..20).for_each(|number| reader.has(number, 0));
+    eventually("calls are counted", || from_memory(&sidecar.status()) == 20);
+    let report = sidecar.status();
+    assert_eq!((sum(&report, "hits"), sum(&report, "tier_fills")), (0, 20));
+    // What is there is read once.
+    writer.0.queue.lookup(&writer.0.space, &keys, &how).unwrap();
+    reader.has(3, 0);
+    assert_eq!(sum(&sidecar.status(), "tier_fills"), 20);
     sidecar.stop();
 }
 

@@ -14,7 +14,7 @@ mod memory;
 use kvrail_device::{BufferIndex, WINDOW_BYTES};
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::slot::{
-    FLAG_CONTINUED, FLAG_DEMOTE, FLAG_DURABLE, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN,
+    FLAG_CONTINUED, FLAG_DEMOTE, FLAG_DURABLE, FLAG_FETCH, FLAG_SIDE, FLAG_TOUCH, FLAGS_KNOWN,
 };
 use kvrail_ring::{
     METADATA_BYTES_MAX, Opcode, RequestSnapshot, SideCopy, SideSlot, Status, VolumeId,
@@ -215,7 +215,7 @@ fn check_keyed(opcode: Opcode, request: &RequestSnapshot) -> Result<(), Status> 
     let allowed = match opcode {
         Opcode::Put => FLAG_DURABLE | FLAG_SIDE,
         Opcode::Drop => FLAG_DURABLE,
-        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH | FLAG_DEMOTE,
+        Opcode::Lookup => FLAG_CONTINUED | FLAG_TOUCH | FLAG_DEMOTE | FLAG_FETCH,
         Opcode::Release => FLAG_CONTINUED,
         _ => 0,
     };

@@ -46,7 +46,8 @@ impl Version {
         self.minor >= 7
     }
 
-    /// Whether a client can map memory tiers.
+    /// Whether a client can map memory tiers, and lookups may fetch into them
+    /// (`slot::FLAG_FETCH`): earlier sidecars refuse both.
     #[must_use]
     pub const fn shows_tiers(self) -> bool {
         self.minor >= 8

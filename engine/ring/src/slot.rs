@@ -143,6 +143,8 @@ pub const FLAG_CONTINUED: u8 = 1 << 5;
 pub const FLAG_TOUCH: u8 = 1 << 6;
 /// Request flag of a lookup: what is found goes first, until it is used again.
 pub const FLAG_DEMOTE: u8 = 1 << 7;
+/// Request flag of a lookup: what is found is to come into the member's memory tier now.
+pub const FLAG_FETCH: u8 = 1 << 1;
 /// Every flag of requests that name a place in a volume; any other bit makes those INVALID.
 pub const FLAGS_KNOWN: u8 = FLAG_DURABLE;
 

@@ -163,11 +163,19 @@ impl MemoryTier {
         pages: u32,
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
+        let is_known = self.find(uid, lo, view).is_some() || self.is_seen_again(uid, lo);
+        if is_known { self.fetch((uid, lo), pages, view) } else { None }
+    }
+
+    /// A block is to come in now, as a client expects to use it: a room for it.
+    pub fn fetch(
+        &mut self,
+        (uid, lo): (u64, u64),
+        pages: u32,
+        view: &mut impl TierView,
+    ) -> Option<TierRoom> {
         if let Some(entry) = self.find(uid, lo, view) {
             self.set_used(entry, view);
-            return None;
-        }
-        if !self.is_seen_again(uid, lo) {
             return None;
         }
         let room = self.make_room((uid, lo), pages, view);

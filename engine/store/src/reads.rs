@@ -53,6 +53,29 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     Ok(Reading { id: ReadId::new(segment), offset, exact, answer })
 }
 
+/// The length and check of the block whose key has this lower half, if it can be read.
+pub(crate) fn peek(core: &Core, (number, lo): (u16, u64)) -> Option<Answer> {
+    let entry = low(core, number, lo)?;
+    Some(Answer { status: Status::Ok, length: entry.length(), check: entry.check() })
+}
+
+/// Finds that block as `find` does, and holds its segment; nothing counts.
+pub(crate) fn find_low(core: &mut Core, (number, lo): (u16, u64)) -> Option<Reading> {
+    let entry = low(core, number, lo)?;
+    let segment = core.readable(&entry)?;
+    core.segments.read_begins(segment);
+    let (exact, check) = (entry.length(), entry.check());
+    let answer = Answer { status: Status::Ok, length: exact, check };
+    let offset = StoreGeometry::place_at(entry.place());
+    Some(Reading { id: ReadId::new(segment), offset, exact, answer })
+}
+
+fn low(core: &Core, number: u16, lo: u64) -> Option<Entry> {
+    let hash = core.index.hash(number, lo);
+    let is_it = |entry: &Entry| entry.is_low(lo, number) && core.readable(entry).is_some();
+    core.index.place_of(hash, is_it).map(|place| core.index.get(place))
+}
+
 /// Why a key was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {

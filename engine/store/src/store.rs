@@ -23,8 +23,8 @@ use crate::reclaim::Reclaim;
 use crate::recover::Recovery;
 use crate::refusal::Try;
 use crate::request::{
-    Begun, DeclineReason, DropKey, Fault, FoundKeys, Get, Got, PlaceKind, Put, ReadId, Reply,
-    SpaceId, Status,
+    Answer, Begun, DeclineReason, DropKey, Fault, FoundKeys, Get, Got, PlaceKind, Put, ReadId,
+    Reading, Reply, SpaceId, Status,
 };
 use crate::segments::bits;
 use crate::sizing::Sizing;
@@ -60,15 +60,17 @@ pub enum Hold {
     Touch,
     /// Nothing is held, and they go before all others, until they are used again.
     Demote,
+    /// Nothing is held; they count as used, and are to come into memory (the caller's task).
+    Fetch,
     /// Holds the blocks for this time in nanoseconds, at most `Times::hold`.
     For(u64),
 }
 
 impl Hold {
-    /// Whether the caller asks what is there. One that touches or demotes blocks had them before.
+    /// Whether the caller asks what is there. One that touches, demotes or fetches knows it.
     #[must_use]
     pub fn is_lookup(self) -> bool {
-        !matches!(self, Self::Touch | Self::Demote)
+        !matches!(self, Self::Touch | Self::Demote | Self::Fetch)
     }
 }
 
@@ -311,6 +313,23 @@ impl Store {
         Some(self.core.spaces.uid(number))
     }
 
+    /// The length and check of a block that can be read, by the lower half of its key.
+    #[must_use]
+    pub fn peek(&self, space: SpaceId, lo: u64) -> Option<Answer> {
+        let number = self.core.spaces.resolve(space).ok()?;
+        reads::peek(&self.core, (number, lo))
+    }
+
+    /// As `inspect` of a whole block, by the lower half of its key. What is returned is followed by
+    /// one `read_ended`.
+    pub fn inspect_low(&mut self, space: SpaceId, lo: u64) -> Option<Reading> {
+        let number = self.core.spaces.resolve(space).ok()?;
+        if !self.starting.is_done() {
+            return None;
+        }
+        reads::find_low(&mut self.core, (number, lo))
+    }
+
     /// Finds a block, or a part of one, that the caller is about to read. Each `Got::Read` is
     /// followed by one `read_ended`.
     #[inline(always)]
@@ -394,7 +413,7 @@ impl Store {
             found.bytes += u64::from(entry.length());
             match hold {
                 Hold::No => {}
-                Hold::Touch => {
+                Hold::Touch | Hold::Fetch => {
                     let segment = self.core.geometry().segment_of(entry.place());
                     self.core.use_block(place, &entry, segment);
                 }

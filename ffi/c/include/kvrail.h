@@ -229,6 +229,9 @@
 // What is found goes first, until it is used again: its session has ended. Not together with a
 // hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Earlier sidecars only look.
 #define KVRAIL_LOOKUP_ENDED 2
+// What is found is needed soon: it comes into the sidecar's memory tier, in the background, up to
+// 64 blocks of each member at once. Without a tier it counts as used. Not together with a hold.
+#define KVRAIL_LOOKUP_EXPECTED 3
 // The block is not there: a get would be a miss.
 #define KVRAIL_ABSENT 0
 // Only kvrail_lookup has the answer: the store still reads its drive, the namespace was cleared,

@@ -27,6 +27,9 @@ pub const KVRAIL_LOOKUP_RENEWED: u32 = 1;
 /// What is found goes first, until it is used again: its session has ended. Not together with a
 /// hold, and of writers of the namespace alone: else KVRAIL_E_DENIED. Earlier sidecars only look.
 pub const KVRAIL_LOOKUP_ENDED: u32 = 2;
+/// What is found is needed soon: it comes into the sidecar's memory tier, in the background, up to
+/// 64 blocks of each member at once. Without a tier it counts as used. Not together with a hold.
+pub const KVRAIL_LOOKUP_EXPECTED: u32 = 3;
 
 /// Options of a lookup. Members that are 0 or NULL are left out.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +112,7 @@ fn how(wanted: &LookupRequest) -> Result<Lookup, Failure> {
         KVRAIL_LOOKUP_KEPT => Recency::Kept,
         KVRAIL_LOOKUP_RENEWED => Recency::Renewed,
         KVRAIL_LOOKUP_ENDED => Recency::Ended,
+        KVRAIL_LOOKUP_EXPECTED => Recency::Expected,
         other => return Err(bad("recency", other, "KVRAIL_LOOKUP_KEPT, ...")),
     };
     if wanted.timeout_ns > 0 {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DEMOTE, FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DEMOTE, FLAG_FETCH, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{Opcode, Status, keys_slot};
 use kvrail_store::{Chain, HOLD_MS_MAX};
 
@@ -40,6 +40,10 @@ pub enum Recency {
     /// together with a hold, and of writers of the namespace alone. Sidecars of earlier releases
     /// only look.
     Ended,
+    /// They are to come into the sidecar's memory tier, in the background: they are needed soon.
+    /// Of each member 64 blocks wait at once, further ones are left where they are; without a tier
+    /// they count as used. Not together with a hold.
+    Expected,
 }
 
 /// What a lookup is to do.
@@ -201,7 +205,9 @@ impl Queue {
         let flags = match how.recency {
             Recency::Renewed if self.touches() => FLAG_TOUCH,
             Recency::Ended if self.takes_hints() => FLAG_DEMOTE,
-            Recency::Kept | Recency::Renewed | Recency::Ended => 0,
+            Recency::Expected if self.shows_tiers() => FLAG_FETCH,
+            Recency::Expected if self.touches() => FLAG_TOUCH,
+            Recency::Kept | Recency::Renewed | Recency::Ended | Recency::Expected => 0,
         };
         let hold_ms = hold_ms(how.hold)?;
         if hold_ms > 0 && how.recency != Recency::Kept {

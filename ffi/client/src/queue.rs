@@ -373,6 +373,11 @@ impl Queue {
         self.session.control().protocol().takes_hints()
     }
 
+    /// Whether the sidecar knows lookups that fetch.
+    pub(crate) fn shows_tiers(&self) -> bool {
+        self.session.control().protocol().shows_tiers()
+    }
+
     /// Counts a lookup that took this time.
     pub(crate) fn count_lookup(&mut self, took: Duration) {
         self.inflight.latencies().count(TimedCall::Lookup, took);

@@ -148,7 +148,7 @@ impl Asked {
     /// What Python's keyword arguments mean, in seconds.
     pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut asked = Self::plain(None)?;
-        let (mut touches, mut demotes) = (false, false);
+        let (mut touches, mut demotes, mut fetches) = (false, false, false);
         for (key, value) in given.into_iter().flatten() {
             match &*key.extract::<String>()? {
                 "hold" => asked.hold = seconds("hold", &value)?,
@@ -156,19 +156,20 @@ impl Asked {
                 "prefix_only" => {}
                 "touch" => touches = value.extract()?,
                 "demote" => demotes = value.extract()?,
+                "fetch" => fetches = value.extract()?,
                 "timeout" if value.is_none() => {}
                 "timeout" => asked.timeout = Some(seconds("timeout", &value)?),
                 other => {
-                    let known = "hold, prefix_only, touch, demote, timeout";
+                    let known = "hold, prefix_only, touch, demote, fetch, timeout";
                     let text = format!("{other:?} is no option of this call; there are {known}");
                     return Err(PyTypeError::new_err(text));
                 }
             }
         }
-        asked.recency = recency(touches, demotes)?;
+        asked.recency = recency(touches, demotes, fetches)?;
         if asked.recency != Recency::Kept && !asked.hold.is_zero() {
-            let text = "hold, touch and demote are for calls of their own: what is held is not \
-                        evicted";
+            let text = "hold, touch, demote and fetch are for calls of their own: what is held \
+                        is not evicted";
             return Err(PyTypeError::new_err(text));
         }
         Ok(asked)
@@ -186,13 +187,16 @@ impl Asked {
 }
 
 /// What a lookup does for what it finds.
-fn recency(touch: bool, demote: bool) -> PyResult<Recency> {
-    match (touch, demote) {
-        (false, false) => Ok(Recency::Kept),
-        (true, false) => Ok(Recency::Renewed),
-        (false, true) => Ok(Recency::Ended),
-        (true, true) => {
-            Err(PyTypeError::new_err("touch makes blocks go later, demote first: pass one of them"))
+fn recency(touch: bool, demote: bool, fetch: bool) -> PyResult<Recency> {
+    match (touch, demote, fetch) {
+        (false, false, false) => Ok(Recency::Kept),
+        (true, false, false) => Ok(Recency::Renewed),
+        (false, true, false) => Ok(Recency::Ended),
+        (false, false, true) => Ok(Recency::Expected),
+        _ => {
+            let text = "touch makes blocks go later, demote first, fetch brings them into memory: \
+                        pass one of them";
+            Err(PyTypeError::new_err(text))
         }
     }
 }

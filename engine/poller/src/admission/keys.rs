@@ -2,7 +2,7 @@
 //! no bytes.
 
 use arrayvec::ArrayVec;
-use kvrail_ring::slot::{FLAG_DEMOTE, FLAG_TOUCH, LOOKUP_KEYS};
+use kvrail_ring::slot::{FLAG_DEMOTE, FLAG_FETCH, FLAG_TOUCH, LOOKUP_KEYS};
 use kvrail_ring::{RequestSnapshot, Status};
 use kvrail_store::{Hold, SpaceId};
 
@@ -78,10 +78,12 @@ pub(super) fn lookup(
     session: SessionSlot,
     back_ends: &mut BackEnds,
 ) -> Result<(PlacedKeys, Hold), Status> {
-    let hold = match (request.hold_ms(), request.flags() & (FLAG_TOUCH | FLAG_DEMOTE)) {
+    let hold = match (request.hold_ms(), request.flags() & (FLAG_TOUCH | FLAG_DEMOTE | FLAG_FETCH))
+    {
         (0, 0) => Hold::No,
         (0, FLAG_TOUCH) => Hold::Touch,
         (0, FLAG_DEMOTE) => Hold::Demote,
+        (0, FLAG_FETCH) => Hold::Fetch,
         (ms, 0) => Hold::For(u64::from(ms) * 1_000_000),
         (_, _) => return Err(Status::Invalid),
     };

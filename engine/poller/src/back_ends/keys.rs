@@ -74,8 +74,10 @@ impl BackEnds {
             Fault::Space => Status::Stale,
             _ => Status::Invalid,
         })?;
-        if hold == Hold::Touch {
-            shard.use_in_tier(space, lows);
+        match hold {
+            Hold::Touch => shard.use_in_tier(space, lows),
+            Hold::Fetch => shard.fetch_into_tier(space, lows, now),
+            Hold::No | Hold::Demote | Hold::For(_) => {}
         }
         shard.leave_out_reported(space, lows, &mut found);
         Ok(found)

@@ -36,7 +36,7 @@ use life::Life;
 use load::ShardLoad;
 use pulse::Pulse;
 use site::ShardSite;
-use tier::{FILLS_MAX, ShardTier};
+use tier::{READS_MAX, ShardTier};
 
 /// Records or buckets that a step looks at: 2 to 5 us, and 10 to 20 while the store starts.
 const BUDGET: u32 = 64;
@@ -125,7 +125,7 @@ impl Shard {
     /// Tasks of such a store at the device at most, beside those of requests.
     pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
         // A flush, a discard, and a read of a block that was reported; reads into a memory tier.
-        config.transfers_max() + u32::from(config.images) + 3 + u32::from(FILLS_MAX)
+        config.transfers_max() + u32::from(config.images) + 3 + u32::from(READS_MAX)
     }
 
     pub(crate) fn start(&mut self, start: Start, now: Now) {
@@ -183,6 +183,18 @@ impl Shard {
     pub(crate) fn use_in_tier(&mut self, space: SpaceId, lows: &[u64]) {
         let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
         lows.iter().for_each(|lo| tier.use_block(uid, *lo));
+    }
+
+    /// Clients expect to use blocks: they are to come into the memory tier.
+    #[cold]
+    pub(crate) fn fetch_into_tier(&mut self, space: SpaceId, lows: &[u64], now: Now) {
+        let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
+        for lo in lows {
+            if let Some(answer) = self.store.peek(space, *lo) {
+                tier.fetch((space, uid, *lo), &answer);
+            }
+        }
+        self.touch(now.ns);
     }
 
     /// The key's block is another one from now on, or none: the memory tier shows it no more.

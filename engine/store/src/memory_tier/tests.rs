@@ -15,7 +15,8 @@ struct Shown {
 
 impl TierView for Shown {
     fn first_of(&self, uid: u64, lo: u64) -> usize {
-        (uid.wrapping_mul(31).wrapping_add(lo) as usize % self.sets) * WAYS
+        let set = (31 * uid + lo) % self.sets as u64;
+        usize::try_from(set).unwrap() * WAYS
     }
 
     fn hide(&mut self, entry: usize) {
@@ -142,23 +143,17 @@ fn a_read_that_failed_leaves_its_room() {
     rig.tier.audit();
 }
 
-/// A plain random number.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-    *state >> 33
-}
-
 /// Whatever happens in whatever order: what is shown never shares a page with anything else, and
 /// all pages are there in the end.
 #[test]
 fn no_two_blocks_share_a_page() {
     for seed in 0..60 {
-        let (mut state, pages) = (seed, 40 + u32::try_from(seed).unwrap());
-        let mut rig = Rig::new(pages, 2 + seed as usize % 14);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut rig = Rig::new(random.u32(40..100), random.usize(2..16));
         let mut filling: Vec<(u64, u32, TierRoom)> = Vec::new();
         for _ in 0..2000 {
-            let lo = next(&mut state) % 40;
-            match next(&mut state) % 8 {
+            let lo = random.u64(..40);
+            match random.u8(..8) {
                 0..4 => {
                     let length = 1 + u32::try_from(lo % 7).unwrap();
                     if let Some(room) = rig.meet(lo, length) {
@@ -168,7 +163,7 @@ fn no_two_blocks_share_a_page() {
                 4 => rig.tier.use_block(UID, lo, &mut rig.shown),
                 5 => rig.tier.forget(UID, lo, &mut rig.shown),
                 other if !filling.is_empty() => {
-                    let at = next(&mut state) as usize % filling.len();
+                    let at = random.usize(..filling.len());
                     let (lo, length, room) = filling.swap_remove(at);
                     match other {
                         6 => rig.fill((lo, length), &room),

@@ -391,12 +391,14 @@ class Namespace:
         prefix_only: bool = False,
         touch: bool = False,
         demote: bool = False,
+        fetch: bool = False,
         timeout: float | None = None,
     ) -> Found:
         """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
         what is found counts as used, as by a get; with `demote` it goes first until it is used
-        again, as of a session that has ended.
+        again, as of a session that has ended; with `fetch` it comes into the sidecar's memory tier
+        in the background, as it is needed soon.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64
@@ -755,6 +757,7 @@ class Queue(Generic[_End]):
         prefix_only: bool = False,
         touch: bool = False,
         demote: bool = False,
+        fetch: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Asks which blocks are there, without waiting; returns its ticket. What came of it is

@@ -11,15 +11,17 @@ use kvrail_memory::Pinned;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{TIER_PAGE_BYTES as PAGE, TierBlock, TierWriter};
 use kvrail_store::{
-    Extent, Get, Got, Key, MemoryTier, Outcome, Reading, SpaceId, Store, TierCounts, TierRoom,
+    Answer, Extent, Get, MemoryTier, Outcome, Reading, SpaceId, Store, TierCounts, TierRoom,
     TierView,
 };
 
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
 
-/// Reads into a tier at once, and those that are next: a further block waits for its next get.
-pub(crate) const FILLS_MAX: u8 = 8;
+/// Reads into a tier at once.
+pub(crate) const READS_MAX: u8 = 8;
+/// These, and those that are next: a further block waits for its next get.
+const FILLS_MAX: u8 = 64;
 
 const _: () = assert!(kvrail_store::TIER_WAYS == kvrail_ring::TIER_WAYS);
 
@@ -37,7 +39,6 @@ struct Fill {
     number: u8,
     room: TierRoom,
     space: SpaceId,
-    key: Key,
     block: TierBlock,
     stage: FillStage,
 }
@@ -113,42 +114,63 @@ impl ShardTier {
     /// The device serves a get of this block, of a namespace with this uid. True: the block is to
     /// come into the tier.
     pub(super) fn meet(&mut self, get: &Get, uid: u64, reading: &Reading) -> bool {
-        let length = reading.answer.length;
-        let is_whole = matches!(get.extent, Extent::Whole { .. }) && length <= REQUEST_LENGTH_MAX;
-        if !is_whole || self.fills.is_full() {
+        let is_whole = matches!(get.extent, Extent::Whole { .. });
+        if !is_whole || !self.has_room_for(&reading.answer) {
             return false;
         }
-        let pages = length.div_ceil(PAGE);
-        let lo = get.key.lo();
-        let Some(room) = self.tier.meet((uid, lo), pages, &mut self.shown) else { return false };
+        let (lo, pages) = (get.key.lo(), reading.answer.length.div_ceil(PAGE));
+        let room = self.tier.meet((uid, lo), pages, &mut self.shown);
+        room.map(|room| self.begin(room, (get.space, uid, lo), &reading.answer)).is_some()
+    }
+
+    /// A client expects to use a block with this length and check.
+    pub(super) fn fetch(&mut self, of: (SpaceId, u64, u64), answer: &Answer) {
+        if !self.has_room_for(answer) {
+            return;
+        }
+        let (key, pages) = ((of.1, of.2), answer.length.div_ceil(PAGE));
+        if let Some(room) = self.tier.fetch(key, pages, &mut self.shown) {
+            self.begin(room, of, answer);
+        }
+    }
+
+    /// Whether one read can bring the block, and there is a place among those on their way.
+    fn has_room_for(&self, answer: &Answer) -> bool {
+        answer.length <= REQUEST_LENGTH_MAX && !self.fills.is_full()
+    }
+
+    fn begin(&mut self, room: TierRoom, (space, uid, lo): (SpaceId, u64, u64), answer: &Answer) {
         let offset = self.data_at + u64::from(room.page) * u64::from(PAGE);
-        let block = TierBlock { uid, lo, check: reading.answer.check, offset, length };
+        let block = TierBlock { uid, lo, check: answer.check, offset, length: answer.length };
         let free = |number: &u8| self.fills.iter().all(|fill| fill.number != *number);
         let number = (0..FILLS_MAX).find(free).expect("there are fewer fills");
-        let (space, key, stage) = (get.space, get.key, FillStage::Next);
-        self.fills.push(Fill { number, room, space, key, block, stage });
-        true
+        self.fills.push(Fill { number, room, space, block, stage: FillStage::Next });
     }
 
     /// The next read, if there is one: the store's segment is held until it ends.
     pub(super) fn next_read(&mut self, store: &mut Store, logical_block: u32) -> Option<FillRead> {
+        let reads = self.fills.iter().filter(|fill| matches!(fill.stage, FillStage::Reading(_)));
+        if reads.count() >= usize::from(READS_MAX) {
+            return None;
+        }
         loop {
             let next = |fill: &Fill| matches!(fill.stage, FillStage::Next);
             let at = self.fills.iter().position(next)?;
-            let Fill { number, room, space, key, block, .. } = self.fills[at];
-            let whole = Extent::Whole { capacity: block.length };
-            match store.inspect(&Get { space, key, extent: whole }) {
-                Got::Read(reading) => {
-                    self.fills[at].stage = FillStage::Reading(reading);
-                    let length = reading.exact.next_multiple_of(logical_block);
-                    let memory = BufferRef { buffer: self.buffer, offset: block.offset };
-                    return Some(FillRead { number, offset: reading.offset, length, memory });
-                }
-                Got::Done(_) => {
-                    self.fills.swap_remove(at);
-                    self.tier.give_up(&room);
-                }
+            let Fill { number, room, space, block, .. } = self.fills[at];
+            let found = store.inspect_low(space, block.lo);
+            let Some(reading) = found else {
+                self.fills.swap_remove(at);
+                self.tier.give_up(&room);
+                continue;
+            };
+            self.fills[at].stage = FillStage::Reading(reading);
+            if reading.exact == block.length {
+                let length = reading.exact.next_multiple_of(logical_block);
+                let memory = BufferRef { buffer: self.buffer, offset: block.offset };
+                return Some(FillRead { number, offset: reading.offset, length, memory });
             }
+            // Another block has the key since.
+            self.read_ended(number, store, Outcome::Done);
         }
     }
 
