@@ -1,5 +1,7 @@
 //! The memory tier: blocks that clients copy themselves, without a request and without a read.
 
+use std::os::unix::fs::FileExt;
+
 use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status};
 use kvrail_protocol::StatusReport;
 
@@ -166,6 +168,48 @@ fn no_client_gets_what_was_replaced_dropped_or_cleared() {
     warm_one(&mut reader, 1);
     writer.0.space.clear().unwrap();
     assert_eq!(reader.get(1), None, "the namespace was cleared");
+    sidecar.stop();
+}
+
+/// Overwrites the blocks in the tiers of a sidecar. False where this user may not.
+fn damage(sidecar: &Sidecar) -> bool {
+    let own = format!("/proc/{}", sidecar.pid());
+    let maps = std::fs::read_to_string(format!("{own}/maps")).expect("our child");
+    let memory = std::fs::OpenOptions::new().write(true).open(format!("{own}/mem"));
+    let Ok(memory) = memory else { return false };
+    let tiers = maps.lines().filter(|line| line.contains("kvrail-tier"));
+    let ranges = tiers.filter_map(|line| line.split_whitespace().next()?.split_once('-'));
+    let mut written = 0;
+    for (begin, end) in ranges {
+        let [begin, end] = [begin, end].map(|it| u64::from_str_radix(it, 16).expect("an address"));
+        // Behind the directory, which has 2 entries of 64 bytes for each 64 KiB.
+        let begin = begin + (end - begin) / 100;
+        let noise = vec![0xa5; usize::try_from(end - begin).unwrap()];
+        written += usize::from(memory.write_all_at(&noise, begin).is_ok());
+    }
+    written > 0
+}
+
+/// Wrong bytes in memory are no block's: the drive has the right ones, and they come in again.
+#[test]
+fn what_is_damaged_in_memory_comes_from_the_drive() {
+    let place = place("32MiB");
+    let sidecar = Sidecar::start(&place);
+    let mut user = User::open(&sidecar);
+    (0..20).for_each(|number| user.put(number, 0));
+    warm(&sidecar, &mut user, 20);
+    if !damage(&sidecar) {
+        eprintln!("skipped: this user may not write its child's memory");
+        return sidecar.stop().clear();
+    }
+    (0..20).for_each(|number| user.has(number, 0));
+    assert!(user.0.queue.verified().reread > 0, "wrong copies were seen");
+    eventually("all blocks are right in memory again", || {
+        let reread = user.0.queue.verified().reread;
+        (0..20).for_each(|number| user.has(number, 0));
+        user.0.queue.verified().reread == reread && sum(&sidecar.status(), "tier_blocks") == 20
+    });
+    assert_eq!(sum(&sidecar.status(), "corrupt"), 0, "the drive has no wrong block");
     sidecar.stop();
 }
 

@@ -7,7 +7,8 @@ use crate::{Definition, Figure};
 counters! {
     /// Counters of a store since its start.
     StoreCounters {
-        hits: Counter, "kvrail_store_hits", "Gets that found their block.";
+        hits: Counter, "kvrail_store_hits",
+            "Gets that found their block; those that a memory tier serves are not among them.";
         misses: Sum, "kvrail_store_misses",
             "Gets that did not find their block. absent: the block was never put, or is gone.";
         misses_absent: Part("absent"), "kvrail_store_misses",
@@ -123,7 +124,7 @@ counters! {
         tier_evictions: Counter, "kvrail_store_tier_evictions",
             "Blocks that left the memory tier for others.";
         tier_refused: Counter, "kvrail_store_tier_refused",
-            "Blocks that found no room in the memory tier: all that lies there is in use.";
+            "Blocks that found no room in the memory tier.";
         budget_bytes_per_day: Gauge, "kvrail_store_write_budget_bytes_per_day",
             "Bytes that may be written in 24 hours; 0: no limit.";
         write_tokens: Gauge, "kvrail_store_write_tokens_bytes",

@@ -21,8 +21,10 @@ pub(crate) const SETS_WORD: usize = 2;
 /// The first word of a directory of this version.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"kvt1");
 
-/// The state of a directory that is not written any more.
-const RETIRED: u32 = 1;
+/// The state of a directory whose blocks are to be found; any other: none is.
+const SERVING: u32 = 0;
+/// The member is away, or the directory is not written any more.
+const AWAY: u32 = 1;
 
 /// The words of an entry.
 const COUNT: usize = 0;
@@ -130,9 +132,14 @@ impl<W: Words> Writer<W> {
         self.words.store(line(entry) + USED, 0, Ordering::Relaxed); // orders nothing
     }
 
-    /// Retires the directory: its memory stays readable, but no other block comes.
-    pub(crate) fn retire(&mut self) {
-        self.words.store(STATE_WORD, RETIRED, Ordering::Release); // P, pairs with T in `is_retired`
+    /// No block is found from now on, until `serve`.
+    pub(crate) fn stop(&mut self) {
+        self.words.store(STATE_WORD, AWAY, Ordering::Release); // P, pairs with T in `find`
+    }
+
+    /// Blocks that are shown are found.
+    pub(crate) fn serve(&mut self) {
+        self.words.store(STATE_WORD, SERVING, Ordering::Release); // P, pairs with T in `find`
     }
 }
 
@@ -153,13 +160,12 @@ impl<L: Load> Reader<L> {
         &self.words
     }
 
-    /// Whether it is not written any more.
-    pub(crate) fn is_retired(&self) -> bool {
-        self.words.load(STATE_WORD, Ordering::Acquire) == RETIRED // T, pairs with P in `retire`
-    }
-
     /// The block of a key, if it is in the tier.
     pub(crate) fn find(&self, uid: u64, lo: u64) -> Option<TierFound> {
+        // T, pairs with P in `stop` and `serve`
+        if self.words.load(STATE_WORD, Ordering::Acquire) != SERVING {
+            return None;
+        }
         let first = set_of(uid, lo, self.sets);
         (first..first + TIER_WAYS).find_map(|entry| self.read(entry, uid, lo))
     }

@@ -73,6 +73,16 @@ impl TierWriter {
         self.0.hide(entry);
     }
 
+    /// No block is found from now on, until `serve`: the member is away.
+    pub fn stop(&mut self) {
+        self.0.stop();
+    }
+
+    /// Blocks that are shown are found again.
+    pub fn serve(&mut self) {
+        self.0.serve();
+    }
+
     /// A use of the entry's block is known: readers report no other.
     pub fn set_used(&mut self, entry: usize) {
         self.0.set_used(entry);
@@ -85,9 +95,9 @@ impl TierWriter {
 }
 
 impl Drop for TierWriter {
-    /// Retires the directory.
+    /// No block is found any more.
     fn drop(&mut self) {
-        self.0.retire();
+        self.0.stop();
     }
 }
 
@@ -107,12 +117,6 @@ impl TierReader {
         let sets = word(SETS_WORD);
         let needed = (sets as usize * TIER_WAYS + 1) * LINE_BYTES;
         (sets > 0 && needed <= memory.bytes()).then(|| Self(Reader::new(memory, sets)))
-    }
-
-    /// Whether the sidecar that wrote it is gone, or its device.
-    #[must_use]
-    pub fn is_retired(&self) -> bool {
-        self.0.is_retired()
     }
 
     /// The block whose key has this lower half, in the namespace with this uid.

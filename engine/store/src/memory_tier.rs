@@ -9,8 +9,11 @@
 /// Entries of a set: the keys that share it compete.
 pub const WAYS: usize = 4;
 
-/// Spans that one search visits at most: some microseconds.
-const VISITS_MAX: u32 = 256;
+/// Spans that searches visit at most until `renew`: some microseconds.
+const VISITS_MAX: u32 = 64;
+
+/// Entries that a step of a clear looks at.
+const CLEARED_AT_ONCE: usize = 1024;
 
 /// No span.
 const NONE: u32 = u32::MAX;
@@ -92,6 +95,10 @@ pub struct MemoryTier {
     unused: Vec<u32>,
     /// Where the next search begins.
     hand: u32,
+    /// Spans that may still be visited until `renew`.
+    visits: u32,
+    /// The next entry of a clear that goes on; nothing comes in meanwhile.
+    clearing: Option<usize>,
     /// The first span, by address.
     first: u32,
     pages: u32,
@@ -119,6 +126,8 @@ impl MemoryTier {
             spans,
             unused: Vec::with_capacity(spans_max),
             hand: 0,
+            visits: VISITS_MAX,
+            clearing: None,
             first: 0,
             pages,
             seen: vec![0; entries.next_power_of_two()].into_boxed_slice(),
@@ -164,11 +173,23 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         let is_known = self.find(uid, lo, view).is_some() || self.is_seen_again(uid, lo);
-        if is_known { self.fetch((uid, lo), pages, view) } else { None }
+        if is_known { self.enter((uid, lo), pages, view) } else { None }
     }
 
     /// A block is to come in now, as a client expects to use it: a room for it.
     pub fn fetch(
+        &mut self,
+        (uid, lo): (u64, u64),
+        pages: u32,
+        view: &mut impl TierView,
+    ) -> Option<TierRoom> {
+        let room = self.enter((uid, lo), pages, view)?;
+        self.entries[room.entry].is_used = true; // or it could go before its first get
+        Some(room)
+    }
+
+    /// A room for a block that is not here; one that is counts as used.
+    fn enter(
         &mut self,
         (uid, lo): (u64, u64),
         pages: u32,
@@ -181,6 +202,22 @@ impl MemoryTier {
         let room = self.make_room((uid, lo), pages, view);
         self.counts.refused += u64::from(room.is_none());
         room
+    }
+
+    /// Searches may visit spans again: called once in a while, which bounds the work in between.
+    /// Goes on with a clear. True: that has more to do.
+    pub fn renew(&mut self, view: &mut impl TierView) -> bool {
+        self.visits = VISITS_MAX;
+        let Some(from) = self.clearing else { return false };
+        let end = self.entries.len().min(from + CLEARED_AT_ONCE);
+        for entry in from..end {
+            if self.entries[entry].state == EntryState::Shown {
+                view.hide(entry);
+                self.release(entry);
+            }
+        }
+        self.clearing = (end < self.entries.len()).then_some(end);
+        self.clearing.is_some()
     }
 
     /// Whether the key was asked for a while ago; remembers it otherwise.
@@ -203,10 +240,17 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         debug_assert!(pages > 0, "a block has bytes");
-        let entry = self.free_entry((uid, lo), view)?;
+        if pages > self.pages || self.clearing.is_some() {
+            return None;
+        }
+        let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
         self.cut(span, pages);
         self.spans[span as usize].entry = small(entry);
+        // The sweep may have evicted it.
+        if self.entries[entry].state == EntryState::Shown {
+            self.evict(entry, view);
+        }
         let page = self.spans[span as usize].first;
         let state = EntryState::Filling;
         self.entries[entry] = Entry { uid, lo, span, state, is_used: false };
@@ -217,7 +261,7 @@ impl MemoryTier {
     }
 
     /// An entry of the key's set: an empty one, or that of the first block that was not used.
-    fn free_entry(&mut self, key: (u64, u64), view: &mut impl TierView) -> Option<usize> {
+    fn choose_entry(&mut self, key: (u64, u64), view: &mut impl TierView) -> Option<usize> {
         let first = view.first_of(key.0, key.1);
         let set = first..first + WAYS;
         if let Some(empty) = set.clone().find(|at| self.entries[*at].state == EntryState::Empty) {
@@ -226,10 +270,7 @@ impl MemoryTier {
         for at in set {
             let Entry { state, is_used, .. } = self.entries[at];
             match (state, is_used) {
-                (EntryState::Shown, false) => {
-                    self.evict(at, view);
-                    return Some(at);
-                }
+                (EntryState::Shown, false) => return Some(at),
                 (EntryState::Shown, true) => self.clear_used(at, view),
                 _ => {}
             }
@@ -239,10 +280,8 @@ impl MemoryTier {
 
     /// Goes round until this number of pages lies free one behind the other; returns their span.
     fn sweep(&mut self, pages: u32, view: &mut impl TierView) -> Option<u32> {
-        if pages > self.pages {
-            return None;
-        }
-        for _ in 0..VISITS_MAX {
+        while self.visits > 0 {
+            self.visits -= 1;
             let at = self.hand;
             let Span { entry, pages: there, .. } = self.spans[at as usize];
             if entry == NONE {
@@ -349,8 +388,8 @@ impl MemoryTier {
 
     fn set_used(&mut self, entry: usize, view: &mut impl TierView) {
         let one = &mut self.entries[entry];
-        if one.state == EntryState::Shown && !one.is_used {
-            one.is_used = true;
+        let was_used = std::mem::replace(&mut one.is_used, true);
+        if one.state == EntryState::Shown && !was_used {
             view.set_used(entry);
         }
     }
@@ -374,18 +413,22 @@ impl MemoryTier {
         }
     }
 
-    /// All bytes of a room are there. Whether readers are to find them.
-    pub fn is_filled(&mut self, room: &TierRoom) -> bool {
-        if self.entries[room.entry].state == EntryState::Doomed {
+    /// All bytes of a room are there: `show` has readers find them, unless they are of a block that
+    /// was forgotten meanwhile.
+    pub fn fill<V: TierView>(&mut self, room: &TierRoom, view: &mut V, show: impl FnOnce(&mut V)) {
+        if self.entries[room.entry].state == EntryState::Doomed || self.clearing.is_some() {
             self.release(room.entry);
-            return false;
+            return;
         }
         debug_assert_eq!(self.entries[room.entry].state, EntryState::Filling, "its device's");
         self.entries[room.entry].state = EntryState::Shown;
         let span = self.entries[room.entry].span;
         self.counts.filled += 1;
         self.counts.filled_pages += u64::from(self.spans[span as usize].pages);
-        true
+        show(view);
+        if self.entries[room.entry].is_used {
+            view.set_used(room.entry);
+        }
     }
 
     /// The bytes of a room did not come.
@@ -397,21 +440,9 @@ impl MemoryTier {
         self.release(room.entry);
     }
 
-    /// All blocks go.
-    ///
-    /// # Panics
-    /// If the device writes one.
-    pub fn clear(&mut self, view: &mut impl TierView) {
-        for entry in 0..self.entries.len() {
-            match self.entries[entry].state {
-                EntryState::Empty => {}
-                EntryState::Shown => {
-                    view.hide(entry);
-                    self.release(entry);
-                }
-                state => panic!("a tier is cleared while nothing is on its way: {state:?}"),
-            }
-        }
+    /// All blocks go, step by step (`renew`), and none comes in meanwhile.
+    pub fn clear(&mut self) {
+        self.clearing = Some(0);
     }
 
     /// Checks that spans and entries are what they say, for tests.

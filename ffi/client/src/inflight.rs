@@ -96,7 +96,7 @@ impl InFlightEntry {
     }
 
     /// Takes a lookup or release; returns its `user_data`.
-    pub(crate) fn occupy_keys(&mut self, lane: u16, opcode: Opcode, keys: KeysName) -> u64 {
+    fn occupy_keys(&mut self, lane: u16, opcode: Opcode, keys: KeysName) -> u64 {
         (self.lane, self.opcode) = (lane, opcode);
         (self.length, self.state) = (0, EntryState::Keys(keys));
         self.name
@@ -141,6 +141,8 @@ pub(crate) struct InflightTable {
     first_free: u32,
     /// Free entries.
     room: u32,
+    /// Entries of keys whose answer is passed over: reports to the sidecar.
+    unasked: usize,
     joins: Joins,
     blocks: BlockOps,
     answers: Answers,
@@ -160,6 +162,7 @@ impl InflightTable {
             entries: (0..depth).map(InFlightEntry::free).collect(),
             first_free: 0,
             room: depth,
+            unasked: 0,
             joins: Joins::new(depth),
             blocks: BlockOps::new(tails),
             answers: Answers::default(),
@@ -178,6 +181,19 @@ impl InflightTable {
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.room as usize
+    }
+
+    /// Slots of reports, whose answers are passed over.
+    #[inline]
+    pub(crate) fn unasked(&self) -> usize {
+        self.unasked
+    }
+
+    /// Takes a lookup, a release or a report; returns its `user_data`. The caller has asked `room`.
+    pub(crate) fn add_keys(&mut self, lane: u16, opcode: Opcode, keys: KeysName) -> u64 {
+        self.unasked += usize::from(keys == KeysName::UNASKED);
+        let entry = self.claim().expect("the caller has asked for room");
+        entry.occupy_keys(lane, opcode, keys)
     }
 
     /// An entry for one more slot, if there is one. It is the slot's from now on.
@@ -428,6 +444,7 @@ impl InflightTable {
             }
             EntryState::Keys(keys) => {
                 self.vacate(index);
+                self.unasked -= usize::from(keys == KeysName::UNASKED);
                 let bits = u32::try_from(end.bytes).expect("bits of one slot");
                 let RangeEnd { status, device_ns: reads_ns, queue_ns: ahead_ns, .. } = end;
                 self.answers.add(KeysAnswer { keys, status, bits, reads_ns, ahead_ns });

@@ -1,7 +1,5 @@
 //! Gets that a memory tier serves: without a request, and without a read.
 
-use kvrail_ring::Presence;
-
 use crate::block_op::{Verified, crc_of};
 use crate::block_request::Verifier;
 use crate::key::BlockKey;
@@ -20,32 +18,40 @@ impl Store {
     /// still in force, and whether the block is still there.
     pub(crate) fn in_memory(&self, uid: u64, key: BlockKey) -> Option<InMemory<'_>> {
         let found = self.tiers().find(uid, key.lo())?;
-        let is_there = self.known_tables()?.probe_open(uid, key.lo()) == Presence::Present;
-        is_there.then_some(found)
+        self.has_open(uid, key.lo()).then_some(found)
     }
 }
 
-/// Copies a block out of a memory tier, and verifies it unless the program does. Returns the CRC
-/// for a program that verifies, 0 for others; nothing where the bytes changed meanwhile, or are
-/// wrong: the device has them.
+/// What a copy out of a memory tier came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// The bytes are the block's. With the CRC for a program that verifies, 0 for others.
+    Right(u64),
+    /// The bytes are wrong: the device has others, and the sidecar is to look.
+    Wrong,
+    /// The block left the tier meanwhile.
+    Gone,
+}
+
+/// Copies a block out of a memory tier, and verifies it unless the program does.
 pub(crate) fn copy_block(
     found: &InMemory<'_>,
     (uid, key): (u64, BlockKey),
     verifier: Verifier,
     memory: &mut [u8],
     verified: &mut Verified,
-) -> Option<u64> {
+) -> Copied {
     let (bytes, check) = (found.bytes(), found.check());
     if !found.copy(memory) {
-        return None;
+        return Copied::Gone;
     }
     if verifier == Verifier::Program {
-        return Some(key.check(check, uid, bytes));
+        return Copied::Right(key.check(check, uid, bytes));
     }
     if key.check(crc_of(memory), uid, bytes) != check {
         verified.reread += 1;
-        return None;
+        return Copied::Wrong;
     }
     verified.count_right();
-    Some(0)
+    Copied::Right(0)
 }

@@ -22,7 +22,14 @@ impl Store {
         let _fetched = self.tables(); // without them probes are `Maybe`
     }
 
-    pub(crate) fn known_tables(&self) -> Option<Arc<Tables>> {
+    /// Whether a member has a key of a uid that is in force, by tables that are mapped.
+    pub(crate) fn has_open(&self, uid: u64, lo: u64) -> bool {
+        let lives = self.session().control().was_seen();
+        let tables = if lives { self.shown().mapped() } else { None };
+        tables.is_some_and(|tables| tables.probe_open(uid, lo) == Presence::Present)
+    }
+
+    fn known_tables(&self) -> Option<Arc<Tables>> {
         if self.session().control().was_seen() { self.shown().known() } else { None }
     }
 }

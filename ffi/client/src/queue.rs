@@ -140,7 +140,7 @@ impl Queue {
     /// completions may still wait to be fetched by `poll` or `wait`.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.inflight.capacity() - self.inflight.room()
+        self.inflight.capacity() - self.inflight.room() - self.inflight.unasked()
     }
 
     /// Why the session has ended, if anybody noticed that it has.
@@ -297,6 +297,7 @@ impl Queue {
         }
         if !self.ready.is_empty() {
             done.extend(self.ready.drain(..));
+            self.submitter.fetched();
         }
         self.reap(until, done);
         if done.len() > before || self.inflight.answers().count() > 0 {
@@ -452,7 +453,11 @@ impl Queue {
             self.ready = ready;
             outcome?;
         }
-        Ok(self.ready.pop_front())
+        let first = self.ready.pop_front();
+        if self.ready.is_empty() {
+            self.submitter.fetched();
+        }
+        Ok(first)
     }
 
     /// Waits until `count` more completions or notices were pushed to `done`; returns how many

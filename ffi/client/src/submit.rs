@@ -1,7 +1,7 @@
 //! Submission: requests checked, cut into pieces, written into lanes.
 
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_TOUCH};
-use kvrail_ring::{Class, Opcode, TimedCall, keys_slot};
+use kvrail_ring::{Class, KeyedRequest, Opcode, RegionId, TimedCall, keys_slot};
 
 use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
@@ -12,7 +12,7 @@ use crate::joins::{Checksum, Origin};
 use crate::key::BlockKey;
 use crate::lanes::{LaneError, LaneRoom, QueueLanes};
 use crate::lease::Lease;
-use crate::memory_get::copy_block;
+use crate::memory_get::{Copied, copy_block};
 use crate::opened::OpenedNamespace;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
@@ -134,11 +134,19 @@ pub(crate) struct Submitter {
     routes: Vec<VolumeRoute>,
     last_ticket: u64,
     state: QueueState,
+    /// Gets that memory tiers have served since completions were fetched. With as many as the
+    /// queue has entries further ones take the lane, which bounds what waits to be fetched.
+    served: usize,
 }
 
 impl Submitter {
     pub(crate) fn new(tag: ClientTag, routes: Vec<VolumeRoute>) -> Self {
-        Self { tag, routes, last_ticket: 0, state: QueueState::Open }
+        Self { tag, routes, last_ticket: 0, state: QueueState::Open, served: 0 }
+    }
+
+    /// What was served is fetched.
+    pub(crate) fn fetched(&mut self) {
+        self.served = 0;
     }
 
     pub(crate) fn state(&self) -> QueueState {
@@ -283,12 +291,13 @@ impl Submitter {
     /// Serves a get from a memory tier, where the block lies in one: its bytes are copied and
     /// verified here. Wrong bytes and those that change meanwhile come from the device.
     fn serve_from_memory(
-        &self,
+        &mut self,
         request: &mut BlockRequest,
         lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
     ) -> Option<NotStaged> {
-        if request.opcode != Opcode::Get || self.check_block(request).is_err() {
+        let is_full = self.served >= inflight.capacity();
+        if request.opcode != Opcode::Get || is_full || self.check_block(request).is_err() {
             return None;
         }
         let opened = request.namespace.opened();
@@ -304,11 +313,21 @@ impl Submitter {
         let begun_ns = inflight.latencies().begin(bytes.into());
         let (of, verifier) = ((opened.uid, request.key()), request.verifier);
         let memory = &mut request.lease.as_mut()?[..bytes as usize];
-        let crc = copy_block(&found, of, verifier, memory, inflight.verified_mut())?;
+        let copied = copy_block(&found, of, verifier, memory, inflight.verified_mut());
+        let of = (&namespace, opened, request.key());
+        let crc = match copied {
+            Copied::Right(crc) => crc,
+            Copied::Wrong => {
+                report(of, Report::Wrong(found.check()), lanes, inflight);
+                return None;
+            }
+            Copied::Gone => return None,
+        };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes.into());
         if !found.is_used() && request.class != Class::Background {
-            report_use(&namespace, opened, request.key(), lanes, inflight);
+            report(of, Report::Used, lanes, inflight);
         }
+        self.served += 1;
         Some(NotStaged::Served { bytes, crc })
     }
 
@@ -444,16 +463,45 @@ struct BlockPlace {
     lane: u16,
 }
 
-/// Has the sidecar know that a block in its memory tier is used. Without room the next get does.
-fn report_use(
-    namespace: &Namespace,
-    opened: OpenedNamespace,
-    key: BlockKey,
+/// What the sidecar is to know of a block in its memory tier.
+#[derive(Clone, Copy, Debug)]
+enum Report {
+    Used,
+    /// Its bytes are not what this check says.
+    Wrong(u64),
+}
+
+/// Reports something of a block in a memory tier. Without much room in the queue the next get does.
+fn report(
+    (namespace, opened, key): (&Namespace, OpenedNamespace, BlockKey),
+    what: Report,
     lanes: &mut QueueLanes,
     inflight: &mut InflightTable,
 ) {
-    let slot = keys_slot(Opcode::Lookup, opened.handle, 0, &[key.lo()]);
-    let slot = kvrail_ring::Request { flags: FLAG_TOUCH, ..slot };
+    if 2 * inflight.room() <= inflight.capacity() {
+        return;
+    }
+    let OpenedNamespace { handle, .. } = opened;
+    let slot = match what {
+        Report::Used => {
+            let slot = keys_slot(Opcode::Lookup, handle, 0, &[key.lo()]);
+            kvrail_ring::Request { flags: FLAG_TOUCH, ..slot }
+        }
+        Report::Wrong(check) => {
+            let report = KeyedRequest {
+                handle,
+                chain: 0,
+                bytes: 0,
+                key: key.halves(),
+                region: RegionId(0),
+                region_offset: 0,
+                check,
+                tail: 0,
+                deadline_us: 0,
+            };
+            report.slot(Opcode::Suspect)
+        }
+    };
     let lane = namespace.lane_of(opened.uid, key);
     // A broken lane is found by the next request.
     let _staged = stage_keys(KeysName::UNASKED, lane, slot, lanes, inflight);
@@ -469,9 +517,8 @@ pub(crate) fn stage_keys(
 ) -> Result<(), NotStaged> {
     reserve((lane, 1), lanes, inflight)?;
     let opcode = Opcode::from_number(slot.opcode).expect("made from one");
-    let (room, entry) = (lanes.room(lane), inflight.claim());
-    let (room, entry) = room.zip(entry).expect("there is room, just seen");
-    let user_data = entry.occupy_keys(lane, opcode, keys);
+    let room = lanes.room(lane).expect("there is room, just seen");
+    let user_data = inflight.add_keys(lane, opcode, keys);
     room.stage(kvrail_ring::Request { user_data, ..slot });
     Ok(())
 }

@@ -84,6 +84,12 @@ impl PresenceTables {
         known.filter(|tables| !tables.is_retired())
     }
 
+    /// As `known`, also where the table of a member is retired: it answers nothing then, those of
+    /// others do.
+    pub(crate) fn mapped(&self) -> Option<Arc<Tables>> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     #[cold]
     fn ask(&self, session: &Session, volume: u16, members: Members) -> Option<Arc<Tables>> {
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);

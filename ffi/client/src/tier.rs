@@ -54,11 +54,19 @@ pub(crate) struct MemoryTiers(Arc<OnceLock<Option<Tiers>>>);
 impl MemoryTiers {
     /// Maps them, if that was not tried before.
     pub(crate) fn fetch(&self, session: &Session, volume: u16, members: Members) {
-        self.0.get_or_init(|| {
-            let shows = session.control().protocol().shows_tiers();
-            let tiers = shows.then(|| Tiers::get(session, volume, members).ok()).flatten();
-            tiers.filter(|tiers| tiers.of.iter().any(Option::is_some))
-        });
+        if self.0.get().is_some() {
+            return;
+        }
+        let tiers = match session.control().protocol().shows_tiers() {
+            true => Tiers::get(session, volume, members),
+            false => Err(ClientError::protocol("a sidecar without tiers")),
+        };
+        let tiers = match tiers {
+            Ok(tiers) => Some(tiers).filter(|tiers| tiers.of.iter().any(Option::is_some)),
+            Err(ClientError::Denied { .. } | ClientError::Protocol { .. }) => None,
+            Err(_) => return, // the next opening of a namespace asks again
+        };
+        let _first = self.0.set(tiers); // or another thread's, which are the same
     }
 
     fn known(&self) -> Option<&Tiers> {

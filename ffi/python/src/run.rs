@@ -104,7 +104,8 @@ fn advance(
         if group.is_over() || group.is_cleared() || slice <= Instant::now() {
             return Ok(());
         }
-        if queue.outstanding() == 0 {
+        // A get of a block in memory has ended although nothing was outstanding.
+        if queue.outstanding() == 0 && group.in_flight() == 0 {
             // Other calls' blocks are in the memory to copy through: some of calls that run, some
             // of calls whose time was over.
             session.reap_idle();

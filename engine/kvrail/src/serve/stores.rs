@@ -33,6 +33,9 @@ use kvrail_cli::output::human_bytes;
 /// How long a store may take to read its heads: 65,536 of them from a slow drive.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
+/// Bytes of a memory tier for each member at least: a reserved page.
+const TIER_PART_MIN: usize = 2 << 20;
+
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -97,6 +100,7 @@ impl PreparedStores {
             return Ok(());
         }
         let part = all / self.0.len() / TIER_PAGE_BYTES as usize * TIER_PAGE_BYTES as usize;
+        let members = self.0.len();
         for shard in &mut self.0 {
             let refuse = |why: String| {
                 let what =
@@ -105,6 +109,11 @@ impl PreparedStores {
                     "make the tier smaller, or free memory (reserved pages: vm.nr_hugepages)";
                 Failure::new(Exit::Refused, what).with_remedy(remedy)
             };
+            if part < TIER_PART_MIN {
+                let (bytes, least) = (human_bytes(part as u64), human_bytes(TIER_PART_MIN as u64));
+                let why = format!("{bytes} for each of {members} members, {least} at least");
+                return Err(refuse(why).with_remedy("make the tier larger, or \"0\""));
+            }
             let block_mean = shard.setup.config.block_mean;
             let (memory, directory_bytes, remark) =
                 memory_tier(part, block_mean).map_err(|error| refuse(error.to_string()))?;

@@ -217,7 +217,7 @@ impl Shard {
         self.load.end_reads(count);
         self.store.reads_ended(id, count, outcome);
         if outcome == Outcome::Failed(Status::DeviceGone.number()) {
-            self.life.lose_device();
+            self.lose();
             self.pulse.mark();
         }
     }
@@ -313,10 +313,19 @@ impl Shard {
         self.life.lose_device();
     }
 
+    /// Its device is gone: of the memory tier nothing is found either, since a clear would not
+    /// reach this member.
+    fn lose(&mut self) {
+        self.life.lose_device();
+        if let Some(tier) = &mut self.tier {
+            tier.stop();
+        }
+    }
+
     /// Its device is gone for good.
     pub(crate) fn retire(&mut self) {
         self.is_retired = true;
-        self.life.lose_device();
+        self.lose();
         self.pulse.mark();
     }
 
@@ -360,8 +369,9 @@ impl Shard {
         self.end_report(&pending.asked().ask, (space, key), now);
         let begun = self.begin(pending, (user, owner), metadata, now);
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
-        // A put that writes nothing changes nothing.
-        if is_drop || matches!(begun, Begun::Taken) {
+        let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
+        // A put that writes nothing changes nothing, nor does a drop that ends without effect.
+        if matches!(begun, Begun::Taken) || (is_drop && is_done) {
             self.forget_in_tier(space, key);
         }
         begun
@@ -432,7 +442,7 @@ impl Shard {
     pub(crate) fn task_ended(&mut self, status: Status, now_ns: u64) {
         self.load.end_task();
         if status == Status::DeviceGone {
-            self.life.lose_device();
+            self.lose();
         }
         self.touch(now_ns);
     }
@@ -470,6 +480,9 @@ impl Shard {
         let serving = self.store.phase() == Phase::Serving;
         let budget = if serving { BUDGET } else { BUDGET_WARMING };
         self.look_at_suspects(now);
+        if self.tier.as_mut().is_some_and(|tier| tier.step()) {
+            self.pulse.mark();
+        }
         self.store.step(&self.pool, budget, now);
         let after_ns = match self.phase() {
             Phase::Starting | Phase::Warming => 0,
@@ -561,6 +574,8 @@ impl Shard {
         }
         let noted = self.store.suspect(report.space, report.key, report.check);
         if noted {
+            // The reader may have got its bytes from there.
+            self.forget_in_tier(report.space, report.key);
             self.suspects.push(report);
             self.touch(now_ns);
         }

@@ -229,6 +229,10 @@ impl Stores {
         rights: &Rights,
     ) -> Result<Reply, Failure> {
         let store = &self.stores[self.position(volume)?];
+        if !self.handles.has_any(session, volume) {
+            let message = "memory tiers need an open namespace of the store; open one first";
+            return Err((Status::Denied, message.into()));
+        }
         // Blocks of all namespaces lie side by side there.
         if !rights.are_all() {
             let message = "the memory tier is for clients that may read all of the store; this one \

@@ -48,13 +48,14 @@ impl Rig {
     }
 
     fn meet(&mut self, lo: u64, pages: u32) -> Option<TierRoom> {
+        self.tier.renew(&mut self.shown);
         self.tier.meet((UID, lo), pages, &mut self.shown)
     }
 
     fn fill(&mut self, (lo, pages): (u64, u32), room: &TierRoom) {
-        if self.tier.is_filled(room) {
-            self.shown.of.insert(room.entry, (lo, room.page, pages));
-        }
+        self.tier.fill(room, &mut self.shown, |shown| {
+            shown.of.insert(room.entry, (lo, room.page, pages));
+        });
     }
 
     /// Two gets, and the device's read.
@@ -127,6 +128,40 @@ fn what_is_forgotten_on_its_way_is_never_found() {
     rig.tier.forget(UID, 1, &mut rig.shown);
     assert!(!rig.has(1));
     assert_eq!(rig.tier.usage(), (0, 0));
+    rig.tier.audit();
+}
+
+#[test]
+fn a_search_that_finds_no_room_costs_little_and_evicts_little() {
+    let mut rig = Rig::new(4096, 4096);
+    (0..4096).for_each(|lo| rig.bring(lo, 1));
+    assert!(rig.tier.usage().0 > 3500, "{:?}", rig.tier.usage());
+    let before = rig.tier.usage().0;
+    rig.tier.renew(&mut rig.shown);
+    for lo in 10_000..10_100 {
+        assert_eq!(rig.tier.fetch((UID, lo), 5000, &mut rig.shown), None, "longer than the tier");
+    }
+    assert_eq!(rig.tier.usage().0, before, "nothing goes for what can never come");
+    for lo in 10_000..10_100 {
+        rig.tier.fetch((UID, lo), 1000, &mut rig.shown);
+    }
+    assert!(rig.tier.usage().0 + 64 >= before, "one budget for all searches of a step");
+    rig.tier.audit();
+}
+
+#[test]
+fn a_clear_goes_on_step_by_step_and_nothing_comes_in_meanwhile() {
+    let mut rig = Rig::new(4096, 1024);
+    (0..2000).for_each(|lo| rig.bring(lo, 1));
+    rig.meet(5000, 1);
+    let room = rig.meet(5000, 1).unwrap();
+    rig.tier.clear();
+    assert_eq!(rig.tier.fetch((UID, 6000), 1, &mut rig.shown), None);
+    rig.fill((5000, 1), &room);
+    while rig.tier.renew(&mut rig.shown) {}
+    assert_eq!((rig.tier.usage(), rig.shown.of.len()), ((0, 0), 0));
+    rig.bring(1, 1);
+    assert!(rig.has(1));
     rig.tier.audit();
 }
 

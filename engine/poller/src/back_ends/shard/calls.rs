@@ -180,7 +180,7 @@ impl Shard {
         self.discarding = Discarding::default();
         self.listings.begin_anew();
         if let Some(tier) = &mut self.tier {
-            tier.clear();
+            tier.begin_anew();
         }
         self.store.start(start, now);
         self.touch(now.ns);

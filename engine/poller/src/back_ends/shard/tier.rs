@@ -70,6 +70,8 @@ pub(crate) struct ShardTier {
     /// First byte of the blocks, behind the directory.
     data_at: u64,
     fills: ArrayVec<Fill, { FILLS_MAX as usize }>,
+    /// Another store begins: blocks of the one before are being hidden.
+    is_stopped: bool,
 }
 
 /// The directory that clients read.
@@ -108,6 +110,7 @@ impl ShardTier {
             buffer: setup.buffer,
             data_at: setup.directory_bytes as u64,
             fills: ArrayVec::new(),
+            is_stopped: false,
         }
     }
 
@@ -159,7 +162,7 @@ impl ShardTier {
             let Fill { number, room, space, block, .. } = self.fills[at];
             let found = store.inspect_low(space, block.lo);
             let Some(reading) = found else {
-                self.fills.swap_remove(at);
+                self.fills.remove(at);
                 self.tier.give_up(&room);
                 continue;
             };
@@ -177,16 +180,14 @@ impl ShardTier {
     /// A read has ended.
     pub(super) fn read_ended(&mut self, number: u8, store: &mut Store, outcome: Outcome) {
         let at = self.fills.iter().position(|fill| fill.number == number);
-        let Fill { room, block, stage, .. } = self.fills.swap_remove(at.expect("it was begun"));
+        let Fill { room, block, stage, .. } = self.fills.remove(at.expect("it was begun"));
         let FillStage::Reading(reading) = stage else { unreachable!("it was given to the device") };
         store.read_ended(reading.id, outcome);
         let is_same = reading.answer.check == block.check && reading.exact == block.length;
         if outcome != Outcome::Done || !is_same {
             return self.tier.give_up(&room);
         }
-        if self.tier.is_filled(&room) {
-            self.shown.0.show(room.entry, &block);
-        }
+        self.tier.fill(&room, &mut self.shown, |shown| shown.0.show(room.entry, &block));
     }
 
     /// A client used a block that it got from here.
@@ -199,13 +200,30 @@ impl ShardTier {
         self.tier.forget(uid, lo, &mut self.shown);
     }
 
+    /// The device is gone: no block is found until another store serves.
+    pub(super) fn stop(&mut self) {
+        self.shown.0.stop();
+    }
+
     /// Another store is behind it from now on; nothing is being read.
-    pub(super) fn clear(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
+        self.shown.0.stop();
         while let Some(Fill { room, stage, .. }) = self.fills.pop() {
             assert!(matches!(stage, FillStage::Next), "nothing of the life before is in flight");
             self.tier.give_up(&room);
         }
-        self.tier.clear(&mut self.shown);
+        self.tier.clear();
+        self.is_stopped = true;
+    }
+
+    /// A step of the shard: searches may go on, and a clear does. True: that has more to do.
+    pub(super) fn step(&mut self) -> bool {
+        let goes_on = self.tier.renew(&mut self.shown);
+        if self.is_stopped && !goes_on {
+            self.is_stopped = false;
+            self.shown.0.serve();
+        }
+        goes_on
     }
 
     pub(super) fn usage(&self) -> TierUsage {
