@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status};
 use kvrail_protocol::StatusReport;
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, eventually, rounds, write_records};
+use crate::rig::{
+    LONG, Place, Sidecar, StoreShape, eventually, kvrail, rounds, run, write_records,
+};
 use crate::store_user::StoreUser;
 
 /// Bytes of a block, no multiple of a page.
@@ -118,6 +120,9 @@ fn a_second_process_gets_a_hot_block_without_a_request() {
     eventually("calls are counted", || from_memory(&sidecar.status()) >= from_memory(&before) + 20);
     let after = sidecar.status();
     assert_eq!(sum(&after, "hits"), sum(&before, "hits"), "no get reached the store");
+    let status = run(kvrail().args(["store", "status", "--socket"]).arg(place.socket()));
+    let shown = status.stdout.lines().filter(|line| line.contains("blocks; "));
+    assert!(shown.count() >= 2 && status.stdout.contains(" came in, 0 went"), "{}", status.stdout);
     let verified = reader.0.queue.verified();
     assert_eq!((verified.right, verified.wrong, verified.reread), (20, 0, 0));
     assert_eq!(reader.get(99), None);
@@ -181,7 +186,8 @@ fn damage(sidecar: &Sidecar) -> bool {
     let ranges = tiers.filter_map(|line| line.split_whitespace().next()?.split_once('-'));
     let mut written = 0;
     for (begin, end) in ranges {
-        let [begin, end] = [begin, end].map(|it| u64::from_str_radix(it, 16).expect("an address"));
+        let [begin, end] =
+            [begin, end].map(|text| u64::from_str_radix(text, 16).expect("an address"));
         // Behind the directory, which has 2 entries of 64 bytes for each 64 KiB.
         let begin = begin + (end - begin) / 100;
         let noise = vec![0xa5; usize::try_from(end - begin).unwrap()];

@@ -132,7 +132,7 @@ fn main() -> Result<()> {
     let [socket, store, sizes @ ..] = &arguments[..] else {
         bail!("usage: tier SOCKET STORE [BLOCK_KIB] [BLOCKS]")
     };
-    let size = |at: usize, default: usize| sizes.get(at).map_or(Ok(default), |it| it.parse());
+    let size = |at: usize, default: usize| sizes.get(at).map_or(Ok(default), |text| text.parse());
     let (bytes, blocks) = (size(0, 1024)? << 10, size(1, 200)?);
     let mut user = User::attach(socket, store, (bytes, blocks as u64))?;
     user.fill()?;

@@ -247,7 +247,7 @@ impl Stores {
     /// Entries of devices' buffer tables that memory tiers take.
     pub(crate) fn tier_entries(&self) -> u16 {
         let shards = self.stores.iter().flat_map(|store| &store.shards);
-        let bytes = shards.filter_map(|shard| shard.served.tier.as_ref()).map(|it| it.bytes());
+        let bytes = shards.filter_map(|shard| shard.served.tier.as_ref()).map(|tier| tier.bytes());
         let entries = bytes.max().map_or(0, |bytes| (bytes as u64).div_ceil(ENTRY_BYTES));
         u16::try_from(entries).expect("the configuration bounds tiers")
     }

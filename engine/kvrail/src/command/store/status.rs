@@ -232,6 +232,7 @@ fn notes((member, report): (&str, &ShardReport)) -> Vec<String> {
         by_reason(member, counters, ("declined", "puts declined")),
         suspects.map(|count| format!("  {member}: {count} suspect blocks")),
         budget(&counters.serving).map(|budget| format!("  {member}: budget {budget}")),
+        tier(&counters.serving).map(|tier| format!("  {member}: memory tier {tier}")),
     ];
     notes.into_iter().flatten().collect()
 }
@@ -289,6 +290,15 @@ fn budget(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     let bytes = counters.budget_bytes_per_day.filter(|bytes| *bytes > 0)?;
     let tokens = counters.write_tokens.map_or_else(dash, human_bytes);
     Some(format!("{}/day, {tokens} now", human_bytes(bytes)))
+}
+
+/// The fill of the memory tier, and what came and went, where there is one.
+fn tier(counters: &ServingCounters<Option<u64>>) -> Option<String> {
+    let size = human_bytes(counters.tier_bytes_max.filter(|bytes| *bytes > 0)?);
+    let used = counters.tier_bytes.map_or_else(dash, human_bytes);
+    let [blocks, came, went] =
+        [counters.tier_blocks, counters.tier_fills, counters.tier_evictions].map(count);
+    Some(format!("{used} of {size}, {blocks} blocks; {came} came in, {went} went"))
 }
 
 fn dash() -> String {
