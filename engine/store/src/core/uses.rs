@@ -98,6 +98,12 @@ impl Core {
         assert_eq!(again, self.retained, "entries and retained bytes");
     }
 
+    /// When the hint of a block ends, as far as the table of ends has it.
+    pub(crate) fn hint_end(&self, entry: &Entry) -> Option<u32> {
+        let end = self.ends.held_until(entry.number(), entry.lo(), 0)?;
+        u32::try_from(end).ok()
+    }
+
     /// The end of a block's hint is not needed any more.
     pub(super) fn forget_end(&mut self, number: u16, lo: u64) {
         if self.ends.count() > 0 {
