@@ -192,6 +192,36 @@ def test_blocks_behind_a_wrong_one_are_put_anew(client, space):
         assert its.outstanding == 0
 
 
+def test_puts_have_worths_and_a_time_to_live(client, space):
+    cache = Tensors(2, 4096)
+
+    def there(key):
+        return space.explain(key)["state"]["there"]
+
+    with paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10) as its:
+        each = ["high", "normal", "low"] * 4
+        assert its.put(keys(12), range(12), worth=each).all_ok
+        assert [there(key)["worth"] for key in keys(12)] == each, "over several waves"
+        assert its.put([b"a", b"b"], [0, 1], worth="high", ttl=500).all_ok
+        ends = [there(key)["worth_until_unix_s"] - time.time() for key in (b"a", b"b")]
+        assert all(490 < end < 502 for end in ends)
+        assert there(keys(12)[0])["worth_until_unix_s"] is None
+        assert its.put([b"c"], [0], worth=None, ttl=None).all_ok
+        for options, says in [
+            ({"worth": "most"}, "worth is 'most'"),
+            ({"worth": ["high", None]}, "worth is None"),
+            ({"worth": 2}, "worth is 2"),
+            ({"worth": ["high"]}, "worth has 1 items for 2 keys"),
+            ({"ttl": -1}, "ttl is -1"),
+            ({"ttl": float("nan")}, "ttl is nan"),
+            ({"ttl": float("inf")}, "ttl is inf"),
+            ({"ttl": 1e300}, "ttl is 1e"),
+        ]:
+            with pytest.raises(kvrail.RequestError, match=says):
+                its.put([b"x", b"y"], [0, 1], **options)
+        assert its.put([b"x"], [0]).all_ok, "nothing has failed for it"
+
+
 @pytest.mark.parametrize("hole", [0, 5, 11])
 def test_blocks_behind_a_hole_are_given_up(client, space, hole):
     cache = Tensors(2, 4096)

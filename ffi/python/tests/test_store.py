@@ -426,18 +426,21 @@ def test_blocks_have_a_worth_and_a_time_to_live(space):
     assert space.put(b"less", b"x", worth="low") == "OK"
     assert space.put_many([b"more", b"too"], [b"x"] * 2, worth="high", ttl=600.0).all_ok
     assert space.put(b"over", b"x", worth="high", ttl=0) == "OK"
+    assert space.put_many([b"one", b"other"], [b"x"] * 2, worth=("low", "high")).all_ok
 
     def worth_of(key):
         return space.explain(key)["state"]["there"]["worth"]
 
     worth = {key: worth_of(key) for key in (b"as others", b"less", b"more", b"too")}
     assert worth == {b"as others": "normal", b"less": "low", b"more": "high", b"too": "high"}
+    assert (worth_of(b"one"), worth_of(b"other")) == ("low", "high")
     assert space.get(b"over") == b"x", "it is served for as long as it is there"
     assert space.lookup([b"more", b"none"], demote=True).prefix == 1
     assert (worth_of(b"more"), worth_of(b"too")) == ("normal", "high")
     for options, words in [
         ({"worth": "urgent"}, "worth is 'urgent'"),
         ({"worth": 2}, "worth is 2"),
+        ({"worth": ["low", "high"]}, "worth has 2 items for 1 keys"),
         ({"ttl": -1}, "ttl"),
         ({"ttl": float("nan")}, "ttl"),
     ]:

@@ -43,6 +43,12 @@ METADATA_BYTES_MAX = 1024
 PRIORITIES = ("demand", "prefetch", "background")
 """Priorities, in order."""
 
+WORTHS = ("low", "normal", "high")
+"""Worths of blocks."""
+
+TTL_MAX = 1 << 32
+"""Longest time to live, in seconds."""
+
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S = 0.0001
@@ -295,8 +301,9 @@ class Cache:
         :param stream: behind what it has now the pages are read: a number, or an object of
             PyTorch; by default the default stream.
         :param metadata: for each key up to 1 KiB that stays with the block.
-        :param options: `priority`, `durable`, `depth`, `chain`, `replace` as for
+        :param options: `priority`, `durable`, `depth`, `chain`, `replace`, `worth`, `ttl` as for
             `Namespace.put_many`; a chain has a word. The rest of one that is declined is put too.
+            A session that has ended is `Namespace.lookup(keys, demote=True)`.
         """
         return self._submit("put", keys, blocks, stream, options, metadata)
 
@@ -653,7 +660,7 @@ def _check(
     work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
 ) -> None:
     """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
-    of_puts = {"priority", "durable", "depth", "chain", "replace"}
+    of_puts = {"priority", "durable", "depth", "chain", "replace", "worth", "ttl"}
     known = {"priority", "prefix", "patience"} if work == "get" else of_puts
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
@@ -661,6 +668,8 @@ def _check(
     if (priority := options.get("priority", "demand")) not in PRIORITIES:
         text = f'priority is {priority!r}; it must be "demand", "prefetch" or "background"'
         raise kvrail.RequestError(text)
+    if (ttl := options.get("ttl")) is not None and not 0 <= ttl <= TTL_MAX:
+        raise kvrail.RequestError(f"ttl is {ttl}; it must be seconds, {TTL_MAX} at most")
     for at, piece in enumerate(metadata or ()):
         if len(piece) > METADATA_BYTES_MAX:
             text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
@@ -684,6 +693,13 @@ def _each(
     if "depth" in options or any(deeper):
         depths = [int(depth) + it for it in deeper] if hasattr(depth, "__index__") else depth
         each["depth"] = list(depths)
+    worth = options.get("worth")
+    for word in worth if isinstance(worth, list | tuple) else WORTHS if worth is None else [worth]:
+        if word not in WORTHS:
+            text = f'worth is {word!r}; it must be "low", "normal" or "high"'
+            raise kvrail.RequestError(f"{text}, or one of these words for each block")
+    if isinstance(worth, list | tuple):
+        each["worth"] = worth
     return each
 
 
