@@ -200,7 +200,7 @@ impl Queue {
         };
         let flags = match how.recency {
             Recency::Renewed if self.touches() => FLAG_TOUCH,
-            Recency::Ended if self.takes_hints() => FLAG_DEMOTE,
+            Recency::Ended if self.takes_hint() => FLAG_DEMOTE,
             Recency::Kept | Recency::Renewed | Recency::Ended => 0,
         };
         let hold_ms = hold_ms(how.hold)?;

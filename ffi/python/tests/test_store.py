@@ -421,7 +421,7 @@ def test_puts_carry_their_place_in_their_chain(space):
     assert space.lookup(keys, prefix_only=True).chain == "begins"
 
 
-def test_blocks_have_a_worth_and_a_time_to_live(space):
+def test_blocks_have_a_worth_and_a_time_to_live(client, space):
     assert space.put(b"as others", b"x") == "OK"
     assert space.put(b"less", b"x", worth="low") == "OK"
     assert space.put_many([b"more", b"too"], [b"x"] * 2, worth="high", ttl=600.0).all_ok
@@ -437,6 +437,7 @@ def test_blocks_have_a_worth_and_a_time_to_live(space):
     assert space.get(b"over") == b"x", "it is served for as long as it is there"
     assert space.lookup([b"more", b"none"], demote=True).prefix == 1
     assert (worth_of(b"more"), worth_of(b"too")) == ("normal", "high")
+    assert client.dropped_hints == 0, "this sidecar takes them"
     for options, words in [
         ({"worth": "urgent"}, "worth is 'urgent'"),
         ({"worth": 2}, "worth is 2"),
