@@ -173,6 +173,8 @@ class _Wave:
     batch: Batch
     crcs: list[int] = field(default_factory=list)
     """Of a get: CRCs that the pages must have."""
+    checked: Sequence[int] = ()
+    """Of a put: blocks that are read, because they are in doubt, before pages are read."""
     given_up: bool = False
     """Its job does not wait for it: the bytes go nowhere."""
     begun_ns: int = 0
@@ -294,7 +296,8 @@ class Cache:
         **options: Any,
     ) -> int:
         """Begins a put; its ticket. Leave the pages as they are until it has ended. A block that a
-        get of this cache found wrong, or gave up behind such a one, is dropped and put anew.
+        get of this cache found wrong, or gave up behind such a one, is read first, and put anew if
+        it is wrong still.
 
         :param keys: as for `Namespace.put_many`.
         :param blocks: for each key the number of its page, or of its pages in their order.
@@ -347,6 +350,12 @@ class Cache:
                 job.end(at, "DECLINED", "its page was needed before there was memory for the block")
             cut += len(job.keys) - job.begun
             job.begun = len(job.keys)
+        for wave in self._on_drive.values():
+            if wave.checked and wave.job.ticket in tickets and not wave.given_up:
+                wave.given_up = True
+                for at in wave.places:
+                    wave.job.end(at, "DECLINED", "its page was needed before the block was read")
+                cut += len(wave.places)
         self._advance(0.0)
         while any(wave.way is Way.OUT and wave.job.ticket in tickets for wave in self._on_gpu):
             if self._failure is not None:
@@ -487,7 +496,7 @@ class Cache:
                 if end == len(job.keys):
                     waiting.pop(0)
                 if places:
-                    (self._to_gpu if work == "put" else self._from_drive)(wave)
+                    (self._from_pages if work == "put" else self._from_drive)(wave)
 
     def _has_room(self, work: Work) -> bool:
         return work == "put" or _gets(self._on_drive.values()) + _gets(self._on_gpu) < self._window
@@ -499,6 +508,31 @@ class Cache:
         waited = given < wave.among
         window = given + 1 if waited else max(self._window, given + 1)
         self._window = min(max(2, window), self._window_most)
+
+    def _from_pages(self, wave: _Wave) -> None:
+        """Begins a wave of a put. Blocks in doubt are read first, into the memory that the pages
+        will have: another engine may have put them anew, and what is whole must not be dropped."""
+        keys = [wave.job.keys[at] for at in wave.places]
+        wave.checked = [at for at, key in enumerate(keys) if key in self._doubted]
+        if not wave.checked:
+            self._to_gpu(wave)
+            return
+        positions = [wave.slots[at] * self._slot_bytes for at in wave.checked]
+        ticket = self._queue.submit_get(
+            kvrail.uniform([keys[at] for at in wave.checked]),
+            (self._arena, positions, [self.block_bytes] * len(positions)),
+            priority="background",
+            verify=True,
+        )
+        self._on_drive[ticket] = wave
+
+    def _checked(self, wave: _Wave, results: kvrail.Results) -> None:
+        """Blocks in doubt were read: the whole ones are in doubt no more."""
+        whole = zip(wave.checked, results.ok, results.lengths, strict=True)
+        places = [wave.places[at] for at, ok, size in whole if ok and size == self.block_bytes]
+        self._believe([wave.job.keys[at] for at in places])
+        wave.checked = ()
+        self._to_gpu(wave)
 
     def _to_gpu(self, wave: _Wave) -> None:
         slots = [self._mover.slot(slot * self._slot_bytes) for slot in wave.slots]
@@ -533,7 +567,8 @@ class Cache:
         more |= {key: [values[at] for at in wave.places] for key, values in job.each.items()}
         doubted = [job.keys[at] for at in wave.places if job.keys[at] in self._doubted]
         if doubted:
-            # Its put would find it PRESENT: the store has the check of what should be there.
+            # They were read. A put would find them PRESENT: the store has the check of what should
+            # be there.
             self._queue.submit_drop(kvrail.uniform(doubted))
             self._believe(doubted)
         self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
@@ -543,6 +578,9 @@ class Cache:
         self._answered = time.monotonic()
         if wave.given_up:
             self._keep(wave, ())
+            return
+        if wave.checked:
+            self._checked(wave, results)
             return
         if wave.way is Way.IN:
             self._fit(wave, results.queue_ns)
