@@ -556,7 +556,9 @@ impl Core {
     /// Counters of a pool, with its present write tokens.
     pub(crate) fn pool_view(&self, pool: u8) -> PoolStats {
         let write_tokens = u64::try_from(self.admission.tokens_of(pool)).unwrap_or(0);
-        PoolStats { write_tokens, ..self.pool_stats[usize::from(pool)] }
+        let (retained_bytes, ends) = (self.retained.bytes(pool), self.ends.count_of(pool.into()));
+        let counted = self.pool_stats[usize::from(pool)];
+        PoolStats { write_tokens, retained_bytes, ends: ends.into(), ..counted }
     }
 
     pub(crate) fn pool_stats(&mut self, pool: u8) -> &mut PoolStats {

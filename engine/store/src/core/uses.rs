@@ -122,6 +122,7 @@ impl Core {
         };
         let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
         let stamp = self.worth.stamp_of_demoted(pool);
+        self.stats.demoted += 1;
         self.replace(position, entry, entry.with_class(class).with_stamp(stamp));
     }
 

@@ -236,6 +236,7 @@ fn what_was_demoted_goes_first_until_it_is_used() {
         demote(&mut world, 200..220);
         demote(&mut world, 300..320);
         assert_eq!(world.store.stats().lookup_hits, before, "a demotion is no lookup");
+        assert_eq!(world.store.stats().demoted, 100);
         assert_eq!(class(&mut world, 200), Some(WorthClass::Of(Priority::Normal)));
         for key in 300..320 {
             world.get(0, key);

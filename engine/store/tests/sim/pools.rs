@@ -74,6 +74,11 @@ fn ends_of_one_pool_leave_room_for_those_of_another() {
     let [first, second] = [0, 1].map(|space| count(&mut world, space, 1_000));
     assert!(first >= 16 && second >= 16, "{first} {second}");
     assert_eq!(count(&mut world, 0, 10_000), 0, "the first one has its part, and no more");
+    for (name, count) in [("default", first), ("one", second)] {
+        let (stats, count) = (pool(&world, name).stats, u64::try_from(count).unwrap());
+        let wanted = (count, 512 * count);
+        assert_eq!((stats.ends, stats.retained_bytes), wanted, "{name}: one logical block each");
+    }
     world.store.audit();
 }
 
