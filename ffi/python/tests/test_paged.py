@@ -223,7 +223,7 @@ def test_puts_have_worths_and_a_time_to_live(client, space):
 
 
 def doubting(client, space, cache, **more):
-    """A cache of which all 12 blocks were wrong on the drive, those behind the first ones unread."""
+    """A cache with 12 blocks that are wrong on the drive; those behind the first are unread."""
     its = paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10, **more)
     its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots]
     assert its.put(keys(12), range(12)).all_ok

@@ -57,7 +57,8 @@ fn a_draining_store_answers_no_lookup_get_or_change() {
     let key = Key::of(1, 1);
     assert_eq!(rig.put(&mut client, key, &block(1, 5000)).status(), Status::Ok);
     rig.mailbox.send(PollerCommand::Drain).unwrap();
-    rig.until(|rig| rig.own.notices.iter().any(|it| matches!(it, Notice::Drained)));
+    let is_drained = |notice: &Notice| matches!(notice, Notice::Drained);
+    rig.until(|rig| rig.own.notices.iter().any(is_drained));
     let looks = [(0, 0), (0, 50), (FLAG_TOUCH, 0), (FLAG_DEMOTE, 0)];
     for (flags, hold_ms) in looks {
         let look = Request { flags, ..keys_slot(Opcode::Lookup, HANDLE, hold_ms, &[1]) };

@@ -35,10 +35,11 @@ is), other length (than the room of the get), drive gone. Absent keys, estimated
 those that went lately: evicted, expired (evicted after its hint's end), dropped, damaged (dropped
 because of wrong bytes), lost (with a segment), budget, colder, declined (the put was), unknown
 (never put since the start, cleared with its namespace, or forgotten). Suspect blocks are those
-that readers have reported. Hints: bytes of blocks that are retained, blocks with a time to live,
-blocks that lookups demoted since the start, and hints without room. STATE: starting (reads its heads), warming (serves;
-a missing block may still be found), serving, gone (its drive is), missing (its drive was at the
-sidecar's start). Pools follow where there are some, all members together.";
+that readers have reported. Hints: bytes of blocks that are retained, blocks with a time to
+live, blocks that lookups demoted since the start, and hints without room. STATE: starting
+(reads its heads), warming (serves; a missing block may still be found), serving, gone (its
+drive is), missing (its drive was at the sidecar's start). Pools follow where there are some,
+all members together.";
 
 /// Columns of the notes.
 const COLUMNS: usize = 100;
