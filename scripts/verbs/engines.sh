@@ -188,6 +188,8 @@ a stand-in for the GPU" vllm_spec
 bytes finds nothing, and no other does" vllm_identity
             suite "V5 on vLLM $newest_vllm" "what its publisher sends over more stores than fit is \
 what lookups find" vllm_events
+            suite "V8 on vLLM $newest_vllm" "hints in its own envelopes change the worth of \
+blocks; absurd ones change nothing" vllm_hints
             try vllm
             ahead vllm "$newest_vllm" vllm vllm_spec
             ;;

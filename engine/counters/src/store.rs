@@ -84,6 +84,8 @@ counters! {
             "Holds not granted, because more of the store would be held than may be.";
         hints_refused: Counter, "kvrail_store_hints_refused",
             "Hints without room: ends above their number, worth above a quarter of the pool.";
+        demoted: Counter, "kvrail_store_demotions",
+            "Blocks that lookups made to go first, as of a session that has ended.";
         moved: Counter, "kvrail_store_moves",
             "Blocks moved out of segments that were reclaimed.";
         moved_bytes: Counter, "kvrail_store_moved_bytes", "Bytes of blocks moved.";
@@ -151,6 +153,10 @@ counters! {
             "Segments reclaimed that went to another pool.";
         write_tokens: Gauge, "kvrail_store_pool_write_tokens_bytes",
             "Bytes that may be written into the pool at once, of the write budget.";
+        retained_bytes: Gauge, "kvrail_store_pool_retained_bytes",
+            "Bytes of the pool's blocks that are worth more than others; a quarter of it at most.";
+        ends: Gauge, "kvrail_store_pool_ends",
+            "Blocks of the pool with a noted end of their time to live.";
     }
 }
 

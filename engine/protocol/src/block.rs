@@ -166,6 +166,16 @@ pub struct KeyBlock {
     pub check: u64,
     /// How much it is worth beside others that were used at the same time.
     pub worth: KeyWorth,
+    /// Seconds since 1970 from which on it is worth nothing, where the sidecar has room to know.
+    #[serde(default)]
+    pub worth_until_unix_s: Option<u32>,
+    /// How long ago it counts as used: so many percent of the store's bytes were used since. What
+    /// was demoted counts as used a turn (100) before the coldest blocks.
+    #[serde(default)]
+    pub age_percent: Option<u32>,
+    /// The same for the coldest blocks of its pool in the mean: some of them go next.
+    #[serde(default)]
+    pub coldest_age_percent: Option<u32>,
     /// Milliseconds until its last hold ends.
     pub held_ms: Option<u64>,
     /// A reader reported it as corrupt, and it is not verified yet.
@@ -178,7 +188,7 @@ pub struct KeyBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyWorth {
-    /// Less: it was demoted.
+    /// Less: it was put with that worth.
     Low,
     /// Same priority as a block without a hint.
     Normal,

@@ -163,6 +163,10 @@ pub(crate) struct Core {
     bytes: Box<[u8]>,
 }
 
+/// Pools have ends of hints as owners have holds.
+const END_OWNERS: u16 = 16;
+const _: () = assert!(END_OWNERS as usize == POOLS_MAX, "an owner for each pool");
+
 impl Core {
     /// Evictions that readers of the feed have not seen yet.
     pub(crate) fn feed(&self) -> &Feed {
@@ -231,7 +235,7 @@ impl Core {
             fates: Fates::new(blocks),
             admission,
             worth: Worth::new(u64::from(geometry.segments) * geometry.segment_bytes),
-            ends: Holds::new(ends_of(blocks), 1, u32::MAX),
+            ends: Holds::new(ends_of(blocks), END_OWNERS, u32::MAX),
             retained: Retained::default(),
             payers: Payers::new(config.owners),
             witness: Box::new(Nobody),
@@ -552,7 +556,9 @@ impl Core {
     /// Counters of a pool, with its present write tokens.
     pub(crate) fn pool_view(&self, pool: u8) -> PoolStats {
         let write_tokens = u64::try_from(self.admission.tokens_of(pool)).unwrap_or(0);
-        PoolStats { write_tokens, ..self.pool_stats[usize::from(pool)] }
+        let (retained_bytes, ends) = (self.retained.bytes(pool), self.ends.count_of(pool.into()));
+        let counted = self.pool_stats[usize::from(pool)];
+        PoolStats { write_tokens, retained_bytes, ends: ends.into(), ..counted }
     }
 
     pub(crate) fn pool_stats(&mut self, pool: u8) -> &mut PoolStats {

@@ -7,6 +7,7 @@ use crate::hint::WorthClass;
 use crate::holds::Holds;
 use crate::key::Key;
 use crate::reclaim::Reclaim;
+use crate::worth::TICKS_OF_STORE;
 use crate::writes::Writes;
 
 /// The explanation of a key.
@@ -53,6 +54,13 @@ pub struct ExplainedBlock {
     pub check: u64,
     /// How much it is worth beside others.
     pub class: WorthClass,
+    /// Seconds since 1970 when it is worth nothing any more, as far as the table of ends has it.
+    pub worth_until: Option<u32>,
+    /// How long ago it counts as used: so many percent of the store's bytes were used since.
+    pub age_percent: u32,
+    /// The same for the coldest blocks of its pool, of which some go next; nothing is known before
+    /// all segments were looked at.
+    pub coldest_percent: Option<u32>,
     /// When its last hold ends, in `Now::ns`.
     pub held_until: Option<u64>,
     /// A reader reported the block as corrupt, and it is not verified yet.
@@ -89,6 +97,11 @@ impl Explained {
     }
 }
 
+/// Ticks of the clock of uses, in percent of the store's bytes.
+fn percent(ticks: u64) -> u32 {
+    u32::try_from(ticks * 100 / TICKS_OF_STORE).unwrap_or(u32::MAX)
+}
+
 impl ExplainedBlock {
     fn of(core: &Core, holds: &Holds, entry: &Entry) -> Self {
         let segment = core.geometry().segment_of(entry.place());
@@ -102,6 +115,9 @@ impl ExplainedBlock {
             length: entry.length(),
             check: entry.check(),
             class: entry.class(),
+            worth_until: core.hint_end(entry),
+            age_percent: percent(core.worth.clock.age(entry.stamp())),
+            coldest_percent: core.worth.life(pool).map(percent),
             held_until: holds.held_until(entry.number(), entry.lo(), core.now().ns),
             suspect: entry.kind() == Kind::Suspect,
             ahead: core.segments.before(segment),

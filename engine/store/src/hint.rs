@@ -9,7 +9,7 @@ pub(crate) fn ends_of(blocks: u64) -> u32 {
 }
 
 /// How much a block is worth beside others that were used at the same time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// Less: it was demoted.
     Low,

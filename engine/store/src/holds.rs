@@ -196,6 +196,13 @@ impl Holds {
         })
     }
 
+    /// Ends all holds of a block.
+    pub(crate) fn release_all(&mut self, number: u16, lo: u64) {
+        while let Some(at) = self.find(number, lo, |_| true) {
+            self.remove(at);
+        }
+    }
+
     /// Ends all holds of an owner.
     pub(crate) fn owner_gone(&mut self, owner: u16) {
         while self.owners[usize::from(owner)].first != NONE {
@@ -235,6 +242,16 @@ impl Holds {
                 ended(number, lo);
             }
         }
+    }
+
+    /// Holds that there may be.
+    pub(crate) fn limit(&self) -> u32 {
+        self.slots.slots()
+    }
+
+    /// Holds of an owner.
+    pub(crate) fn count_of(&self, owner: u16) -> u32 {
+        self.owners[usize::from(owner)].count
     }
 
     /// Holds in force.

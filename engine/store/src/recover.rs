@@ -325,11 +325,11 @@ impl Recovery {
             core.stats.recovered += 1;
         }
         let Some((position, old)) = found else {
-            let entry = self.entry(core, number, segment, record);
+            let entry = self.entry(core, (number, segment), record, None);
             return Self::add(core, hash, record.key, entry);
         };
         if Self::counts(core, &old, segment, record) {
-            let new = self.entry(core, number, segment, record);
+            let new = self.entry(core, (number, segment), record, Some(&old));
             core.replace(position, &old, new);
         } else if record.kind == RecordKind::Put && !Self::is_recorded_drop(&old) {
             core.segments.set_stale(segment);
@@ -361,7 +361,13 @@ impl Recovery {
 
     /// The entry of a record. When a block was used is not known: those of older segments count as
     /// older, up to the ticks in which the store is used once.
-    fn entry(&self, core: &mut Core, number: u16, segment: u32, record: &Record) -> Entry {
+    fn entry(
+        &self,
+        core: &mut Core,
+        (number, segment): (u16, u32),
+        record: &Record,
+        old: Option<&Entry>,
+    ) -> Entry {
         if record.kind == RecordKind::Drop {
             let place = core.geometry().place(segment, 0);
             return Entry::dropped(record.key, number, record.check, place);
@@ -369,7 +375,7 @@ impl Recovery {
         let read = u64::try_from(self.segments_read).unwrap_or(u64::MAX);
         let age = read * TICKS_OF_STORE / u64::from(core.segments.count());
         let place = (core.segments.pool(segment), record.length);
-        let class = core.class_of((number, record.key), place, record.hint);
+        let class = core.class_of_recovered((number, record.key), place, record.hint, old);
         let age = if class == WorthClass::Over { AGE_MAX } else { age };
         Entry::new(record.key, number, Kind::Live)
             .with_place(core.geometry().place(segment, record.offset))

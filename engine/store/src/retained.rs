@@ -29,7 +29,8 @@ impl Retained {
     }
 }
 
-fn retained(entry: &Entry, geometry: &StoreGeometry) -> u64 {
+/// The bytes of an entry that are retained.
+pub(crate) fn retained(entry: &Entry, geometry: &StoreGeometry) -> u64 {
     let is_retained = entry.class() == WorthClass::Of(Priority::High);
     if is_retained { geometry.padded(entry.length()).into() } else { 0 }
 }

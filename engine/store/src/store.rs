@@ -302,7 +302,17 @@ impl Store {
         self.core.set_now(now);
         match self.busy() {
             Some(why) => Begun::Done(why.into()),
-            None => self.writes.put(&mut self.core, &mut self.log, put),
+            None => self.writes.put(&mut self.core, &mut self.log, put, None),
+        }
+    }
+
+    /// As `put`, over a block that a reader found wrong: it is dropped if the put is taken, and
+    /// stays if that is declined. `wrong` is the drop of the check that it has.
+    pub fn put_over(&mut self, put: &Put<'_>, wrong: &DropKey, now: Now) -> Begun {
+        self.core.set_now(now);
+        match self.busy() {
+            Some(why) => Begun::Done(why.into()),
+            None => self.writes.put(&mut self.core, &mut self.log, put, Some(wrong)),
         }
     }
 

@@ -260,18 +260,21 @@ impl Worth {
 
     /// The stamp of a block that is put into a pool.
     pub(crate) fn stamp_of_put(&self, pool: u8) -> u16 {
-        let pool = self.pool(pool);
-        let life = if pool.known { self.clock.tick() - pool.cold_tick } else { 0 };
-        self.clock.stamp(life / UNUSED_SHARE)
+        self.clock.stamp(self.life(pool).unwrap_or(0) / UNUSED_SHARE)
     }
 
     /// The stamp of a block of a pool that is to go first: a turn of the store older than the
     /// coldest blocks. Were it older still, the mean age of the coldest ones, by which puts are
     /// judged, would be that of what was demoted.
     pub(crate) fn stamp_of_demoted(&self, pool: u8) -> u16 {
-        let pool = self.pool(pool);
-        let life = if pool.known { self.clock.tick() - pool.cold_tick } else { TICKS_OF_STORE };
+        let life = self.life(pool).unwrap_or(TICKS_OF_STORE);
         self.clock.stamp(life + TICKS_OF_STORE)
+    }
+
+    /// Ticks since the coldest blocks of a pool were used, in the mean; nothing before a survey.
+    pub(crate) fn life(&self, pool: u8) -> Option<u64> {
+        let pool = self.pool(pool);
+        pool.known.then(|| self.clock.tick() - pool.cold_tick)
     }
 
     /// Whether a chain of which the store has little is worth more than what is there.

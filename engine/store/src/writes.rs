@@ -120,8 +120,16 @@ impl Writes {
         self.incomplete[usize::from(owner)] > 0
     }
 
-    pub(crate) fn put(&mut self, core: &mut Core, log: &mut Log, put: &Put<'_>) -> Begun {
-        match self.begin_put(core, put) {
+    /// Begins a put. The block that `wrong` drops does not count as present: it goes once nothing
+    /// declines the put.
+    pub(crate) fn put(
+        &mut self,
+        core: &mut Core,
+        log: &mut Log,
+        put: &Put<'_>,
+        wrong: Option<&DropKey>,
+    ) -> Begun {
+        match self.begin_put(core, log, put, wrong) {
             Ok(part) => {
                 self.begin_part(core, log, part);
                 Begun::Taken
@@ -146,11 +154,20 @@ impl Writes {
         }
     }
 
-    fn begin_put(&mut self, core: &mut Core, put: &Put<'_>) -> Result<u32, Answer> {
+    fn begin_put(
+        &mut self,
+        core: &mut Core,
+        log: &mut Log,
+        put: &Put<'_>,
+        wrong: Option<&DropKey>,
+    ) -> Result<u32, Answer> {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
         put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
-        let (hash, found) = core.find(number, put.key);
-        if let Some((position, entry)) = found {
+        let (hash, mut found) = core.find(number, put.key);
+        let is_wrong = |entry: &Entry| {
+            entry.is_there() && wrong.is_some_and(|drop| drop.only == Some(entry.check()))
+        };
+        if let Some((position, entry)) = found.filter(|(_, entry)| !is_wrong(entry)) {
             match entry.kind() {
                 Kind::Live | Kind::Suspect => {
                     core.offered_again(position, &entry, put.chain);
@@ -173,6 +190,12 @@ impl Writes {
         }
         let pool = core.spaces.pool(number);
         core.admit(pool, hash, put).map_err(Status::Declined)?;
+        if let Some(drop) = wrong.filter(|_| found.is_some_and(|(_, entry)| is_wrong(&entry))) {
+            if let Begun::Done(answer) = self.drop_key(core, log, drop) {
+                return Err(answer);
+            }
+            found = core.find(number, put.key).1;
+        }
         let slot = self.blocks.insert(self.user(put.owner), Block::new(core, number, put));
         let entry = Entry::new(put.key, number, Kind::Writing)
             .with_place(slot.into())

@@ -212,9 +212,15 @@ impl BlockOp {
             kvrail_ring::Request { flags, class: self.request.class as u8, ..keyed.slot(opcode) };
         let block_bytes = u32::try_from(self.request.bytes).unwrap_or(u32::MAX);
         let metadata = if self.at == 0 { &self.request.metadata[..] } else { &[] };
-        let takes_hints =
-            self.request.namespace.store().session().control().protocol().takes_hints();
-        let hint = if takes_hints { self.request.hint } else { Hint::default() };
+        // A block has one hint, in however many parts it goes.
+        let is_hinted = self.request.hint != Hint::default() && opcode == Opcode::Put;
+        let control = self.request.namespace.store().session().control();
+        let is_taken = match (is_hinted, self.at) {
+            (true, 0) => control.takes_hint(),
+            (true, _) => control.protocol().takes_hints(),
+            (false, _) => false,
+        };
+        let hint = if is_taken { self.request.hint } else { Hint::default() };
         let is_more = bytes < block_bytes || !metadata.is_empty() || hint != Hint::default();
         let sided = opcode == Opcode::Put && is_more;
         let (worth, until) = (hint.priority.number(), hint.until);

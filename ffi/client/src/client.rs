@@ -375,6 +375,13 @@ impl Client {
         Ok((pages, Some(arena)))
     }
 
+    /// Worths, times to live and demotions that were left out, because the sidecar is of a release
+    /// without them: the puts and lookups themselves were sent.
+    #[must_use]
+    pub fn dropped_hints(&self) -> u64 {
+        self.session.control().dropped_hints()
+    }
+
     /// Bytes of leases that are kept out of reach, because hardware may still write them although
     /// their request has completed.
     #[must_use]

@@ -54,6 +54,8 @@ pub(crate) struct Control {
     begun: Instant,
     /// When the socket was looked at for `was_seen`, since `begun`.
     seen_us: AtomicU64,
+    /// Hints of puts and lookups that the sidecar does not take.
+    dropped_hints: AtomicU64,
 }
 
 /// How long a look at the socket counts.
@@ -63,6 +65,20 @@ impl Control {
     /// What both sides speak.
     pub(crate) fn protocol(&self) -> Version {
         self.protocol
+    }
+
+    /// Whether the sidecar takes a hint; one that it does not take is counted.
+    pub(crate) fn takes_hint(&self) -> bool {
+        let takes = self.protocol.takes_hints();
+        if !takes {
+            self.dropped_hints.fetch_add(1, Ordering::Relaxed); // a count of its own
+        }
+        takes
+    }
+
+    /// Hints that the sidecar did not take.
+    pub(crate) fn dropped_hints(&self) -> u64 {
+        self.dropped_hints.load(Ordering::Relaxed) // a count of its own
     }
 
     /// Over a connection that was let in.
@@ -79,6 +95,7 @@ impl Control {
             gone: AtomicBool::new(false),
             begun: Instant::now(),
             seen_us: AtomicU64::new(0),
+            dropped_hints: AtomicU64::new(0),
         }
     }
 

@@ -204,7 +204,7 @@ impl Queue {
         };
         let flags = match how.recency {
             Recency::Renewed if self.touches() => FLAG_TOUCH,
-            Recency::Ended if self.takes_hints() => FLAG_DEMOTE,
+            Recency::Ended if self.takes_hint() => FLAG_DEMOTE,
             Recency::Expected if self.shows_tiers() => FLAG_FETCH,
             Recency::Expected if self.touches() => FLAG_TOUCH,
             Recency::Kept | Recency::Renewed | Recency::Ended | Recency::Expected => 0,

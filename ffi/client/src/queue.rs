@@ -369,9 +369,9 @@ impl Queue {
         self.session.control().protocol().touches()
     }
 
-    /// Whether the sidecar knows lookups that demote.
-    pub(crate) fn takes_hints(&self) -> bool {
-        self.session.control().protocol().takes_hints()
+    /// Whether the sidecar knows lookups that demote; one that does not is counted.
+    pub(crate) fn takes_hint(&self) -> bool {
+        self.session.control().takes_hint()
     }
 
     /// Whether the sidecar knows lookups that fetch.

@@ -54,8 +54,8 @@ pub(crate) struct CallOptions {
     dependency: BlockDependency,
     /// What the store has of the chain of each block; none where all extend theirs.
     chains: Vec<Chain>,
-    /// How much the blocks are worth beside others.
-    worth: Priority,
+    /// How much each block is worth beside others; none where all are worth the same as those.
+    worths: Vec<Priority>,
     /// How long they are worth that.
     ttl: Option<Duration>,
     /// How long the call may wait; for ever if nothing is said.
@@ -86,7 +86,7 @@ impl CallOptions {
                 "crc" => options.crc = Some(each(&key, &value, count)?),
                 "verify" => options.unverified = (!value.extract::<bool>()?).then_some(()),
                 "replace" => options.replacing = value.extract::<bool>()?.then_some(()),
-                "worth" => options.worth = worth(&value)?,
+                "worth" => options.worths = worths(&value, count)?,
                 "ttl" => options.ttl = Some(seconds("ttl", &value)?),
                 "depth" => options.depth = Some(each(&key, &value, count)?),
                 _ => (options.dependency, options.chains) = chains(&value, count)?,
@@ -116,7 +116,8 @@ impl CallOptions {
 
     /// The request of the block with this number, with all of it.
     pub(crate) fn apply(&self, index: usize, request: BlockRequest) -> BlockRequest {
-        let mut request = request.class(self.class).depth(self.depth(index)).worth(self.worth);
+        let worth = self.worths.get(index).copied().unwrap_or_default();
+        let mut request = request.class(self.class).depth(self.depth(index)).worth(worth);
         if let Some(ttl) = self.ttl {
             request = request.ttl(ttl);
         }
@@ -175,17 +176,32 @@ fn chains(value: &Bound<'_, PyAny>, count: usize) -> PyResult<(BlockDependency, 
     }
 }
 
+/// The worth of each block: one word for all of them, or a word for each.
+fn worths(value: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<Priority>> {
+    if value.is_instance_of::<PyString>() {
+        return Ok(vec![worth(value)?; count]);
+    }
+    let all = value.try_iter().map_err(|_| no_worth(value))?;
+    let all = all.map(|it| worth(&it?)).collect::<PyResult<Vec<_>>>()?;
+    match all.len() {
+        given if given == count => Ok(all),
+        given => Err(unequal("worth", given, count)),
+    }
+}
+
 fn worth(value: &Bound<'_, PyAny>) -> PyResult<Priority> {
     let word = value.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
     match word {
         Some("low") => Ok(Priority::Low),
         Some("normal") => Ok(Priority::Normal),
         Some("high") => Ok(Priority::High),
-        _ => {
-            let text = format!("worth is {value:?}; it must be \"low\", \"normal\" or \"high\"");
-            Err(RequestError::new_err(text))
-        }
+        _ => Err(no_worth(value)),
     }
+}
+
+fn no_worth(value: &Bound<'_, PyAny>) -> PyErr {
+    let text = format!("worth is {value:?}; it must be \"low\", \"normal\" or \"high\", or one of");
+    RequestError::new_err(format!("{text} these words for each block"))
 }
 
 fn chain(value: &Bound<'_, PyAny>) -> PyResult<Chain> {

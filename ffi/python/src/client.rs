@@ -121,6 +121,12 @@ impl Client {
         self.session.copied_bytes()
     }
 
+    #[getter]
+    fn dropped_hints(&self) -> u64 {
+        // A closed or forked one has none to count.
+        self.session.client().map_or(0, |client| client.dropped_hints())
+    }
+
     #[pyo3(signature = (nbytes, *, pages="auto"))]
     fn create_arena(&self, py: Python<'_>, nbytes: usize, pages: &str) -> PyResult<Arena> {
         let (client, pages) = (self.session.client()?, self::pages(pages)?);

@@ -192,6 +192,77 @@ def test_blocks_behind_a_wrong_one_are_put_anew(client, space):
         assert its.outstanding == 0
 
 
+def test_puts_have_worths_and_a_time_to_live(client, space):
+    cache = Tensors(2, 4096)
+
+    def there(key):
+        return space.explain(key)["state"]["there"]
+
+    with paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10) as its:
+        each = ["high", "normal", "low"] * 4
+        assert its.put(keys(12), range(12), worth=each).all_ok
+        assert [there(key)["worth"] for key in keys(12)] == each, "over several waves"
+        assert its.put([b"a", b"b"], [0, 1], worth="high", ttl=500).all_ok
+        ends = [there(key)["worth_until_unix_s"] - time.time() for key in (b"a", b"b")]
+        assert all(490 < end < 502 for end in ends)
+        assert there(keys(12)[0])["worth_until_unix_s"] is None
+        assert its.put([b"c"], [0], worth=None, ttl=None).all_ok
+        for options, says in [
+            ({"worth": "most"}, "worth is 'most'"),
+            ({"worth": ["high", None]}, "worth is None"),
+            ({"worth": 2}, "worth is 2"),
+            ({"worth": ["high"]}, "worth has 1 items for 2 keys"),
+            ({"ttl": -1}, "ttl is -1"),
+            ({"ttl": float("nan")}, "ttl is nan"),
+            ({"ttl": float("inf")}, "ttl is inf"),
+            ({"ttl": 1e300}, "ttl is 1e"),
+        ]:
+            with pytest.raises(kvrail.RequestError, match=says):
+                its.put([b"x", b"y"], [0, 1], **options)
+        assert its.put([b"x"], [0]).all_ok, "nothing has failed for it"
+
+
+def doubting(client, space, cache, **more):
+    """A cache with 12 blocks that are wrong on the drive; those behind the first are unread."""
+    its = paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10, **more)
+    its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots]
+    assert its.put(keys(12), range(12)).all_ok
+    its._mover.spoil = lambda way, batch: None
+    its.submit_get(keys(12), range(12, 24), prefix=True)
+    (ended,) = its.wait(timeout=10)
+    assert set(ended.results) == {"MISS"}
+    return its
+
+
+def test_blocks_that_another_engine_has_repaired_are_left_as_they_are(client, space):
+    cache = Tensors(2, 4096)
+    wanted = [cache.block(page) for page in range(12)]
+    with doubting(client, space, cache) as its:
+        space.drop(keys(12))
+        with paged.Cache(client, space, cache.tensors) as other:
+            assert other.put(keys(9), range(9)).counts == {"OK": 9}
+        before = space.explain(keys(12)[8])["state"]["there"]
+        assert its.put(keys(12), range(12), replace=True).counts == {"PRESENT": 9, "OK": 3}
+        assert space.explain(keys(12)[8])["state"]["there"]["offset"] == before["offset"]
+        assert its.get(keys(12), range(12, 24)).all_ok and not its._doubted
+        assert [cache.block(12 + at) for at in range(12)] == wanted
+
+
+def test_a_put_of_blocks_in_doubt_that_is_cut_short_reads_no_page(client, space):
+    cache = Tensors(2, 4096)
+    with doubting(client, space, cache) as its:
+        put = its.submit_put(keys(12), range(12), replace=True)
+        while not any(wave.checked for wave in its._on_drive.values()):
+            its.poll()  # first the wrong blocks are reported
+        assert its.cut_short({put}) == 12
+        cache.clear()
+        (ended,) = its.wait(timeout=10)
+        assert ended.results.counts == {"DECLINED": 12}
+        while its._on_drive:
+            its.poll()
+        assert not any(space.get_many(keys(12), [bytearray(8192) for _ in range(12)]).ok)
+
+
 @pytest.mark.parametrize("hole", [0, 5, 11])
 def test_blocks_behind_a_hole_are_given_up(client, space, hole):
     cache = Tensors(2, 4096)

@@ -421,23 +421,27 @@ def test_puts_carry_their_place_in_their_chain(space):
     assert space.lookup(keys, prefix_only=True).chain == "begins"
 
 
-def test_blocks_have_a_worth_and_a_time_to_live(space):
+def test_blocks_have_a_worth_and_a_time_to_live(client, space):
     assert space.put(b"as others", b"x") == "OK"
     assert space.put(b"less", b"x", worth="low") == "OK"
     assert space.put_many([b"more", b"too"], [b"x"] * 2, worth="high", ttl=600.0).all_ok
     assert space.put(b"over", b"x", worth="high", ttl=0) == "OK"
+    assert space.put_many([b"one", b"other"], [b"x"] * 2, worth=("low", "high")).all_ok
 
     def worth_of(key):
         return space.explain(key)["state"]["there"]["worth"]
 
     worth = {key: worth_of(key) for key in (b"as others", b"less", b"more", b"too")}
     assert worth == {b"as others": "normal", b"less": "low", b"more": "high", b"too": "high"}
+    assert (worth_of(b"one"), worth_of(b"other")) == ("low", "high")
     assert space.get(b"over") == b"x", "it is served for as long as it is there"
     assert space.lookup([b"more", b"none"], demote=True).prefix == 1
     assert (worth_of(b"more"), worth_of(b"too")) == ("normal", "high")
+    assert client.dropped_hints == 0, "this sidecar takes them"
     for options, words in [
         ({"worth": "urgent"}, "worth is 'urgent'"),
         ({"worth": 2}, "worth is 2"),
+        ({"worth": ["low", "high"]}, "worth has 2 items for 1 keys"),
         ({"ttl": -1}, "ttl"),
         ({"ttl": float("nan")}, "ttl"),
     ]:

@@ -366,7 +366,6 @@ impl Shard {
         let (user, owner) = (pending.id.to_u64(), u16::from(pending.asked().client.session.0));
         let StoreRequest { space, key, .. } = *pending.asked();
         self.touch(now.ns);
-        self.end_report(&pending.asked().ask, (space, key), now);
         let begun = self.begin(pending, (user, owner), metadata, now);
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
         let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
@@ -385,6 +384,7 @@ impl Shard {
         now: Now,
     ) -> Begun {
         let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
+        let reported = self.suspects.check_of(space, key);
         match pending.asked().ask {
             BlockCommand::Put { chain, depth, block_bytes: length, at, check, hint } => {
                 let put = Put {
@@ -402,32 +402,30 @@ impl Shard {
                     durability,
                     metadata,
                 };
-                self.store.put(&put, now)
+                match reported {
+                    Some(check) if at == 0 => self.put_over(&put, check, now),
+                    _ => self.store.put(&put, now),
+                }
             }
             BlockCommand::Get(_) => unreachable!("the store has found the block"),
             BlockCommand::Drop { only } => {
+                if reported.is_some_and(|check| only.is_none_or(|only| only == check)) {
+                    self.suspects.withdraw(space, key);
+                }
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
             }
         }
     }
 
-    /// A block that a writer reported is replaced by a put, which would find it PRESENT a moment
-    /// before it goes; a writer may drop it anyway. What has its key next is not what was reported.
-    fn end_report(&mut self, ask: &BlockCommand, (space, key): (SpaceId, Key), now: Now) {
-        let Some(check) = self.suspects.check_of(space, key) else { return };
-        let is_ended = match ask {
-            // Without room for the drop it stays until it is read.
-            BlockCommand::Put { at: 0, .. } => {
-                let dropped = self.store.drop_key(&drop_of((space, key), check), now);
-                !matches!(dropped, Begun::Done(Answer { status: Ending::Declined(_), .. }))
-            }
-            BlockCommand::Drop { only } => only.is_none_or(|only| only == check),
-            BlockCommand::Put { .. } | BlockCommand::Get(_) => false,
-        };
-        if is_ended {
-            self.suspects.withdraw(space, key);
+    /// A block that was reported is replaced by a put, which would find it PRESENT a moment before
+    /// it goes. One that the put leaves there, because the store declines that, is read.
+    fn put_over(&mut self, put: &Put<'_>, check: u64, now: Now) -> Begun {
+        let begun = self.store.put_over(put, &drop_of((put.space, put.key), check), now);
+        if !matches!(begun, Begun::Done(Answer { status: Ending::Declined(_), .. })) {
+            self.suspects.withdraw(put.space, put.key);
         }
+        begun
     }
 
     /// A session is gone.

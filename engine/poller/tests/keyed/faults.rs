@@ -4,7 +4,7 @@ use kvrail_device::{Device, Fault, Rule, SimOptions};
 use kvrail_poller::{Counter, Notice, PollerCommand, StoreAsk, StoreCall};
 use kvrail_ring::slot::{FLAG_PRESENT, FLAG_TOUCH};
 use kvrail_ring::{Opcode, Request, Status, keys_slot};
-use kvrail_store::{Cursor, Key, Status as Ending, Store, check};
+use kvrail_store::{Budget, Cursor, Key, Status as Ending, Store, StoreConfig, check};
 
 use super::rig::{Asked, HANDLE, Rig, block, config, crc, drop_slot, keyed, open};
 
@@ -157,6 +157,34 @@ fn a_reported_block_is_replaced_by_a_put_while_the_sidecar_reads_it() {
         let good = rig.stats.devices[0].store.counters.serving.verified_good.get();
         assert_eq!((good, rig.lookup(&mut client, 0, &[1])), (1, 0b1));
     }
+}
+
+/// A report may be false: a put that the store declines leaves the block, and the sidecar reads it.
+#[test]
+fn a_reported_block_stays_where_its_put_is_declined() {
+    let small = StoreConfig { budget: Budget::BytesPerDay(0), ..config(512, 120 << 20, 8 << 20) };
+    let mut rig = Rig::with(small, SimOptions::default());
+    let mut client = rig.client(0);
+    let bytes = block(1, 100_001);
+    let mut last = 0;
+    // While it fills, the budget does not count; of the rest it takes what it saw before.
+    let takes = |rig: &mut Rig, client: &mut _, key| {
+        (0..2).any(|_| rig.put(client, key, &bytes).status() == Status::Ok)
+    };
+    while takes(&mut rig, &mut client, Key::of(last + 1, last + 1)) {
+        last += 1;
+    }
+    let key = Key::of(last, last);
+    let report = drop_slot(Opcode::Suspect, key, check(crc(&bytes), 1_000, key, 100_001));
+    rig.own.sim.borrow_mut().plan().add(Rule::once(Fault::Hang).on(Opcode::Read));
+    assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+    let sim = rig.own.sim.borrow().control();
+    rig.until(|_| sim.hung() > 0);
+    assert_eq!(rig.put(&mut client, key, &bytes).status(), Status::Declined);
+    sim.release();
+    rig.pass(20_000_000);
+    assert!(rig.get(&mut client, key, 100_001).1 == bytes, "it was right, and is gone");
+    assert_eq!(rig.stats.devices[0].store.counters.serving.verified_good.get(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kvrail_device::SimOptions;
 use kvrail_poller::{Notice, Permit, PollerCommand, StoreAsk, StoreCall, TickOutcome};
-use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DURABLE};
+use kvrail_ring::slot::{FLAG_CONTINUED, FLAG_DEMOTE, FLAG_DURABLE, FLAG_TOUCH};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Key, check};
 
@@ -46,6 +46,32 @@ fn a_sidecar_that_is_told_to_stop_writes_what_it_acknowledged() {
     let mut rig = rig.restart();
     let mut client = rig.client(0);
     assert_eq!(rig.get(&mut client, Key::of(1, 1), 8192).1, block(1, 5000));
+}
+
+/// Each kind of request has a way of its own through the poller. None of them gets to a store that
+/// drains.
+#[test]
+fn a_draining_store_answers_no_lookup_get_or_change() {
+    let mut rig = Rig::new(512);
+    let mut client = rig.client(0);
+    let key = Key::of(1, 1);
+    assert_eq!(rig.put(&mut client, key, &block(1, 5000)).status(), Status::Ok);
+    rig.mailbox.send(PollerCommand::Drain).unwrap();
+    let is_drained = |notice: &Notice| matches!(notice, Notice::Drained);
+    rig.until(|rig| rig.own.notices.iter().any(is_drained));
+    let looks = [(0, 0), (0, 50), (FLAG_TOUCH, 0), (FLAG_DEMOTE, 0)];
+    for (flags, hold_ms) in looks {
+        let look = Request { flags, ..keys_slot(Opcode::Lookup, HANDLE, hold_ms, &[1]) };
+        let done = rig.ask_one(&mut client, look);
+        let answer = (done.status(), done.bytes, done.device_ns);
+        assert_eq!(answer, (Status::Draining, 0, 0), "{flags} {hold_ms}");
+    }
+    assert_eq!(rig.get(&mut client, key, 8192).0.status(), Status::Draining);
+    assert_eq!(rig.put(&mut client, Key::of(2, 2), b"x").status(), Status::Draining);
+    let drop = rig.ask_one(&mut client, drop_slot(Opcode::Drop, key, 0));
+    assert_eq!(drop.status(), Status::Draining);
+    let counters = &rig.stats.devices[0].store.counters;
+    assert_eq!((counters.store.lookup_hits.get(), counters.store.hits.get()), (0, 0));
 }
 
 /// Whether all is written is no question of time: a machine may stand still, and a drive be slow.

@@ -176,6 +176,22 @@ fn another_version_is_refused_with_both() {
     assert_eq!(welcome.protocol, Version::CURRENT);
 }
 
+/// A client of minor 6 has no hints and gets none: the sidecar speaks as it does.
+#[test]
+fn an_older_minor_is_spoken_as_it_is() {
+    let sidecar = Sidecar::start();
+    for minor in 0..=Version::CURRENT.minor {
+        let mut older = Rude::connect(&sidecar);
+        let its = Version { minor, ..Version::CURRENT };
+        let answer = older.ask(hello(its, LANE_VERSION), &[]);
+        let SidecarMessage::Reply { answer: ControlReply::Welcome(welcome), .. } = answer else {
+            panic!("minor {minor}: {answer:?}");
+        };
+        assert_eq!((welcome.protocol, its.takes_hints()), (its, minor >= 7));
+    }
+    still_serves(&sidecar);
+}
+
 #[test]
 fn who_does_not_say_hello_is_sent_away() {
     let sidecar = Sidecar::start();

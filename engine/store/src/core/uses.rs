@@ -9,7 +9,7 @@ use crate::index::Position;
 use crate::key::Key;
 use crate::pools::POOL_SEGMENTS_MIN;
 use crate::request::Chain;
-use crate::retained::Retained;
+use crate::retained::{Retained, retained};
 use crate::worth::AGE_MAX;
 
 /// A pool needs this many times the segments that its held blocks fill.
@@ -50,29 +50,67 @@ impl Core {
         self.index.update(position, entry.with_stamp(stamp));
     }
 
-    /// The class of a block of this pool with a hint. Its end is noted; where there is no room for
-    /// that, and where a quarter of the pool is retained already, the block is worth no more than
-    /// others.
+    /// The class of a block that is put into this pool with a hint. Its end is noted; where there
+    /// is no room for that, and where a quarter of the pool is retained already, the block is worth
+    /// no more than others, and the hint counts as refused.
     pub(crate) fn class_of(
+        &mut self,
+        block: (u16, Key),
+        place: (u8, u32),
+        hint: Hint,
+    ) -> WorthClass {
+        let class = self.class_beside(block, place, hint, None);
+        self.stats.hints_refused += u64::from(class.is_none());
+        class.unwrap_or(WorthClass::Of(hint.priority.min(Priority::Normal)))
+    }
+
+    /// The class of a block that recovery finds, instead of an entry of the same key. Its hint was
+    /// counted at its put.
+    pub(crate) fn class_of_recovered(
+        &mut self,
+        block: (u16, Key),
+        place: (u8, u32),
+        hint: Hint,
+        old: Option<&Entry>,
+    ) -> WorthClass {
+        let class = self.class_beside(block, place, hint, old);
+        class.unwrap_or(WorthClass::Of(hint.priority.min(Priority::Normal)))
+    }
+
+    /// The class by a hint; none where there is no room for that.
+    fn class_beside(
         &mut self,
         (number, key): (u16, Key),
         (pool, length): (u8, u32),
         hint: Hint,
-    ) -> WorthClass {
+        old: Option<&Entry>,
+    ) -> Option<WorthClass> {
         // Of an older put.
         self.forget_end(number, key.lo());
         if hint.until != 0 && hint.is_over(self.now.unix) {
-            return WorthClass::Over;
+            return Some(WorthClass::Over);
         }
-        let retained = self.retained.bytes(pool) + u64::from(self.geometry.padded(length));
-        let fits = hint.priority != Priority::High || retained <= self.holdable(pool, 0);
-        let block = HeldBlock { number, lo: key.lo(), pool: 0, bytes: 0 };
-        let ends = hint.until == 0 || self.ends.take(block, 0, hint.until.into(), u64::MAX);
-        self.stats.hints_refused += u64::from(!fits || !ends);
-        WorthClass::Of(match hint.priority {
-            Priority::High if !fits || !ends => Priority::Normal,
-            priority => priority,
-        })
+        let freed = old.map_or(0, |old| retained(old, &self.geometry));
+        let wanted = u64::from(self.geometry.padded(length));
+        let bytes = self.retained.bytes(pool) - freed + wanted;
+        let fits = hint.priority != Priority::High || bytes <= self.holdable(pool, 0);
+        let ends = hint.until == 0 || self.note_end(number, key.lo(), pool, hint.until);
+        (fits && ends).then_some(WorthClass::Of(hint.priority))
+    }
+
+    /// Notes when the hint of a block ends. `false`: there is no row for its pool. Rows are kept
+    /// for the others by the segments that each has or may claim, so that none takes all.
+    fn note_end(&mut self, number: u16, lo: u64, pool: u8, until: u32) -> bool {
+        let (shares, rows) = (self.segments.shares(), u64::from(self.ends.limit()));
+        let all = u64::from(shares.iter().sum::<u32>().max(self.segments.count()));
+        let others = (0_u8..).zip(shares).filter(|(other, _)| *other != pool);
+        let kept = others.map(|(other, share)| {
+            let part = rows * u64::from(share) / all;
+            part.saturating_sub(self.ends.count_of(other.into()).into())
+        });
+        let block = HeldBlock { number, lo, pool, bytes: 0 };
+        u64::from(self.ends.count()) + kept.sum::<u64>() < rows
+            && self.ends.take(block, pool.into(), until.into(), u64::MAX)
     }
 
     /// A block that is there counts as older than the coldest of its pool, and is not retained any
@@ -84,6 +122,7 @@ impl Core {
         };
         let pool = self.segments.pool(self.geometry.segment_of(entry.place()));
         let stamp = self.worth.stamp_of_demoted(pool);
+        self.stats.demoted += 1;
         self.replace(position, entry, entry.with_class(class).with_stamp(stamp));
     }
 
@@ -98,10 +137,16 @@ impl Core {
         assert_eq!(again, self.retained, "entries and retained bytes");
     }
 
+    /// When the hint of a block ends, as far as the table of ends has it.
+    pub(crate) fn hint_end(&self, entry: &Entry) -> Option<u32> {
+        let end = self.ends.held_until(entry.number(), entry.lo(), 0)?;
+        u32::try_from(end).ok()
+    }
+
     /// The end of a block's hint is not needed any more.
     pub(super) fn forget_end(&mut self, number: u16, lo: u64) {
         if self.ends.count() > 0 {
-            let _ = self.ends.release(number, lo, 0);
+            self.ends.release_all(number, lo);
         }
     }
 

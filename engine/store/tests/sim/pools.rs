@@ -1,7 +1,8 @@
 //! Several pools in one store: each keeps its blocks, and what was dropped stays away.
 
 use kvrail_store::{
-    Budget, Hold, Phase, PoolLimits, PoolRule, PoolView, StartError, Status, StoreConfig,
+    Budget, Hint, Hold, Phase, PoolLimits, PoolRule, PoolView, Priority, StartError, Status,
+    StoreConfig,
 };
 
 use crate::crash::crash_and_verify;
@@ -52,6 +53,33 @@ fn all_there(world: &mut World, keys: u64) {
         assert_eq!(status, None, "key {key} is gone: {:?}", pool(world, "one"));
         world.run_until("got", World::is_idle);
     }
+}
+
+/// Of the rows for ends each pool has some, whatever the others have noted.
+#[test]
+fn ends_of_one_pool_leave_room_for_those_of_another() {
+    let mut world = world(3, 24, (8, 24));
+    put(&mut world, 1, 0, 1500);
+    let until = world.time().unix + 600;
+    let noted = |world: &mut World, space: u16, key: u64| {
+        let before = world.store.stats().hints_refused;
+        world.hint = Hint { priority: Priority::High, until };
+        put(world, space, key, 100);
+        world.hint = Hint::default();
+        world.store.stats().hints_refused == before
+    };
+    let count = |world: &mut World, space: u16, from: u64| {
+        (from..).take_while(|key| noted(world, space, *key)).count()
+    };
+    let [first, second] = [0, 1].map(|space| count(&mut world, space, 1_000));
+    assert!(first >= 16 && second >= 16, "{first} {second}");
+    assert_eq!(count(&mut world, 0, 10_000), 0, "the first one has its part, and no more");
+    for (name, count) in [("default", first), ("one", second)] {
+        let (stats, count) = (pool(&world, name).stats, u64::try_from(count).unwrap());
+        let wanted = (count, 512 * count);
+        assert_eq!((stats.ends, stats.retained_bytes), wanted, "{name}: one logical block each");
+    }
+    world.store.audit();
 }
 
 /// Rules change, pools come and go, the power fails: no wrong byte, nothing that was dropped.

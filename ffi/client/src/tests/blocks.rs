@@ -258,6 +258,37 @@ fn a_put_says_what_its_block_is_worth() {
     assert!(refused.to_string().contains("a worth or time to live"), "{refused}");
 }
 
+/// A sidecar of minor 6 refuses slots with hints: puts go without them, and each is counted once.
+#[test]
+fn a_sidecar_without_hints_gets_puts_without_them() {
+    for (minor, dropped) in [(6, 2), (7, 0)] {
+        let mut rig = Rig::of_minor(minor, 1, 8, ARENA_BYTES);
+        let put = |rig: &mut Rig| BlockRequest::put(&rig.space(3), key(), rig.lease(512));
+        let plain = put(&mut rig).depth(4);
+        rig.queue.submit(plain).unwrap();
+        let (plain, side) = rig.sidecar.take_sided(0);
+        assert!(side.is_none());
+        rig.sidecar.complete(0, end(&plain, Status::Ok, 512));
+        assert_eq!(ended(&mut rig).status, Status::Ok);
+        let hinted = [
+            put(&mut rig).depth(4).worth(Priority::High),
+            put(&mut rig).depth(4).ttl(Duration::from_secs(9)),
+        ];
+        for request in hinted {
+            rig.queue.submit(request).unwrap();
+            let (slot, side) = rig.sidecar.take_sided(0);
+            assert_eq!(side.is_some(), minor == 7);
+            if minor == 6 {
+                let same = Slot { user_data: plain.user_data, ..slot };
+                assert_eq!(Slot { region_offset: plain.region_offset, ..same }, plain);
+            }
+            rig.sidecar.complete(0, end(&slot, Status::Ok, 512));
+            assert_eq!(ended(&mut rig).status, Status::Ok);
+        }
+        assert_eq!(rig.client.dropped_hints(), dropped);
+    }
+}
+
 #[test]
 fn a_chain_extends_from_its_half_on() {
     let found = |prefix, keys| Found { prefix, keys, ..Found::default() }.chain();

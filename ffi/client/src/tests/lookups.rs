@@ -43,6 +43,21 @@ fn a_touch_says_so_and_holds_nothing() {
     }
 }
 
+/// A sidecar of minor 6 refuses the flag of a demotion: it is asked what is there, and no more.
+#[test]
+fn a_sidecar_without_hints_gets_lookups_that_demote_nothing() {
+    let mut rig = Rig::of_minor(6, 1, 8, ARENA_BYTES);
+    let demoting = Lookup { recency: Recency::Ended, ..all() };
+    for count in 1..3 {
+        let (found, asked) = ask(&mut rig, &keys(2), &demoting, |_, slot| bits(slot, |_| true));
+        assert_eq!((found.unwrap().prefix, asked[0].1.flags), (2, 0));
+        assert_eq!(rig.client.dropped_hints(), count);
+    }
+    let touching = Lookup { recency: Recency::Renewed, ..all() };
+    let (_, asked) = ask(&mut rig, &keys(2), &touching, |_, slot| bits(slot, |_| true));
+    assert_eq!((asked[0].1.flags, rig.client.dropped_hints()), (FLAG_TOUCH, 2));
+}
+
 /// Asks while another thread answers each request with what `answer` makes of it, until the answer
 /// is there. Returns what was asked.
 fn ask(

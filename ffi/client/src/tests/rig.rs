@@ -112,7 +112,13 @@ fn tails(client: &Client, depth: u32) -> (Vec<Lease>, Option<Arena>) {
 impl Rig {
     /// With a store in the volume's place, and an arena of this size.
     pub(super) fn with_store(members: u16, depth: u32, arena_bytes: usize) -> Self {
+        Self::of_minor(Version::CURRENT.minor, members, depth, arena_bytes)
+    }
+
+    /// The same, of a sidecar that speaks this minor.
+    pub(super) fn of_minor(minor: u16, members: u16, depth: u32, arena_bytes: usize) -> Self {
         let mut welcome = welcome(geometry(members, 1 << 20), members, 0);
+        welcome.protocol.minor = minor;
         let (block_bytes_max, segment_bytes) = (128 << 20, 256 << 20);
         welcome.volumes[0].content =
             VolumeContent::Store(StoreInfo { block_bytes_max, segment_bytes, members: None });

@@ -65,6 +65,10 @@ class Client:
     def copied_bytes(self) -> int:
         """Bytes of blocks that were copied by the calls of this client, because they were put from
         or got into memory that is in none of its arenas."""
+    @property
+    def dropped_hints(self) -> int:
+        """Worths, times to live and demotions that were left out, because the sidecar is of a
+        release without them: the puts and lookups themselves were sent."""
     def create_arena(self, nbytes: int, *, pages: str = "auto") -> Arena:
         """Has the sidecar make an arena of at least so many bytes. `pages` is "auto" (what the
         sidecar's configuration says), "base", "2MiB" or "1GiB"."""

@@ -9,6 +9,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import kvrail
 from kvrail._chains import Places
 from kvrail._mapping import Memory
+from kvrail._types import Worth
 
 QUARANTINE_S = 5.0
 """Time for which memory that a dead sidecar was filling is kept from the engine: its drives may
@@ -38,6 +39,8 @@ class Blocks:
     """Metadata of each put block, for listings and the feed of gone blocks."""
     places: Places | None = None
     """Places of put blocks in their chains, where these are known."""
+    worths: Sequence[Worth] | None = None
+    """The worth of each put block; none where all are worth as much as others."""
 
     @property
     def nbytes(self) -> int:
@@ -162,15 +165,16 @@ class Lane(Generic[T]):
         elif self._kept:
             time.sleep(min(seconds, max(0.0, self._kept[0][0] - time.monotonic())))
 
-    def touch(self, keys: Sequence[bytes]) -> bool:
-        """Makes the store count blocks as used, without waiting. False: it cannot now, because the
-        last touch is in flight, or there is no sidecar."""
+    def touch(self, keys: Sequence[bytes], *, demote: bool = False) -> bool:
+        """Makes the store count blocks as used, without waiting, or with `demote` as those that go
+        first. False: it cannot now, because the last touch is in flight, or there is no sidecar."""
         self._take(0.0)
         queue = None if self._touch is not None or self._link.hangs else self._open()
         if queue is None or self._session is None:
             return False
         try:
-            self._touch = queue.submit_lookup(keys, touch=True, timeout=TOUCH_S)
+            how = {"touch": not demote, "demote": demote}
+            self._touch = queue.submit_lookup(keys, timeout=TOUCH_S, **how)
         except kvrail.KvrailError as error:
             self._link.failed(self._session, error)
             return False
@@ -293,6 +297,7 @@ def _submit(queue: "kvrail.Queue[kvrail.GroupEnd]", session: Session, group: _Gr
         metadata=blocks.metadata,
         chain=places.chains if places is not None else None,
         depth=places.depths if places is not None else None,
+        worth=blocks.worths,
         priority="background",
         replace=True,
     )

@@ -227,6 +227,7 @@ class Link:
             "drive_hangs": hangs,
             "copied_bytes": session.client.copied_bytes if session else 0,
             "copies": session.memory.why_copied if session else None,
+            "dropped_hints": session.client.dropped_hints if session else 0,
         }
 
     def close(self) -> None:

@@ -19,6 +19,9 @@ class Array(Protocol):
     def __getitem__(self, rows: slice, /) -> Any: ...
 
 
+Worth = Literal["low", "normal", "high"]
+"""How much a block is worth beside others that are used as often."""
+
 ChainWord = Literal["begins", "extends"]
 """The part of a chain that a store has: less than half of it, or the rest."""
 
@@ -102,9 +105,10 @@ class PutOptions(DropOptions, total=False):
     """CRC-64/NVME of each block, if the caller has computed it: it is not computed again."""
     depth: Numbers | None
     """How deep in its prompt the (first) block is, or each block; 0 is its head."""
-    worth: Literal["low", "normal", "high"]
-    """How much the blocks are worth beside others that are used as often, over restarts too. A
-    quarter of a pool may be ``"high"``; what is beyond is as others."""
+    worth: Worth | Sequence[Worth] | None
+    """How much the blocks are worth beside others that are used as often, over restarts too; one
+    word, or a word for each block. A quarter of a pool may be ``"high"``; what is beyond is as
+    others."""
     ttl: float | None
     """Seconds after which the blocks are worth nothing: they go first, and are served for as
     long as they are there. One in 128 blocks of a store may have an end."""

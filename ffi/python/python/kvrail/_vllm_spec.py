@@ -38,7 +38,8 @@ from kvrail._lane import Lane, Session
 from kvrail._load_choice import LoadChoice, Speed
 from kvrail._log import Warnings
 from kvrail._tier import Link
-from kvrail._types import ChainWord
+from kvrail._types import ChainWord, Worth
+from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
 from kvrail._vllm_pages import GivesUpLoads, ReportsPages
 
@@ -63,6 +64,8 @@ class Keys(LoadStoreSpec):
     keys: list[OffloadKey]
     places: Places | None = None
     """Those of chunks that are stored."""
+    worths: Sequence[Worth] | None = None
+    """The worth of each chunk that is stored; none where all are worth as much as others."""
 
 
 class KvrailOffloadingSpec(OffloadingSpec):
@@ -138,6 +141,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
         self._answers: dict[OffloadKey, bool] = {}
         self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
         self._touched: dict[bytes, None] = {}
+        self._hinted = Hinted()
         self._events: list[OffloadingEvent] | None = [] if events else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -178,7 +182,8 @@ class _Manager(GivesUpLoads, OffloadingManager):
             if not found or key in computed
         ]
         places = Prompt.of(req_context).places(new, self._chain)
-        return PrepareStoreOutput(new, Keys(new, places), evicted_keys=[])
+        worths = Hints.of(req_context).worths(req_context, new)
+        return PrepareStoreOutput(new, Keys(new, places, worths), evicted_keys=[])
 
     def complete_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
@@ -192,7 +197,12 @@ class _Manager(GivesUpLoads, OffloadingManager):
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         # A loaded block that was wrong is offered again when it is computed, and so is a block that
         # a store before left out. Present blocks cost the lookup of `prepare_store`.
+        self._hinted.begin(req_context)
         return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        for key in self._hinted.end(req_context):
+            self._touched.pop(key, None)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         room = TOUCHED - len(self._touched)
@@ -206,6 +216,10 @@ class _Manager(GivesUpLoads, OffloadingManager):
             told = [lane.touch(list(self._touched)) for lane in self._lanes]
             if any(told):
                 self._touched.clear()
+        elif ending := self._hinted.take(TOUCHED):
+            told = [lane.touch(ending, demote=True) for lane in self._lanes]
+            if any(told):
+                self._hinted.sent(ending)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
@@ -221,8 +235,10 @@ class _Manager(GivesUpLoads, OffloadingManager):
         self._answers.clear()
 
     def status(self) -> list[dict[str, Any]]:
-        """Whether each worker's namespace is attached, and what was declined to be loaded."""
-        return [link.status() | self._loads.status() for link in self._links]
+        """Whether each worker's namespace is attached, what was declined to be loaded, and what
+        became of hints."""
+        its = self._loads.status() | self._hinted.status()
+        return [link.status() | its for link in self._links]
 
     def shutdown(self) -> None:
         for link in self._links:
@@ -462,6 +478,8 @@ def _manner(where: LoadStoreSpec, chunks: Sequence[int]) -> dict[str, Any]:
     """How these of the chunks of a store are put."""
     assert isinstance(where, Keys), "vLLM hands back what prepare_store gave"
     manner: dict[str, Any] = {"priority": "background", "replace": True}
+    if where.worths is not None:
+        manner["worth"] = [where.worths[at] for at in chunks]
     if where.places is None:
         return manner
     places = where.places.some(chunks)

@@ -43,6 +43,12 @@ METADATA_BYTES_MAX = 1024
 PRIORITIES = ("demand", "prefetch", "background")
 """Priorities, in order."""
 
+WORTHS = ("low", "normal", "high")
+"""Worths of blocks."""
+
+TTL_MAX = 1 << 32
+"""Longest time to live, in seconds."""
+
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S = 0.0001
@@ -167,6 +173,8 @@ class _Wave:
     batch: Batch
     crcs: list[int] = field(default_factory=list)
     """Of a get: CRCs that the pages must have."""
+    checked: Sequence[int] = ()
+    """Of a put: blocks that are read, because they are in doubt, before pages are read."""
     given_up: bool = False
     """Its job does not wait for it: the bytes go nowhere."""
     begun_ns: int = 0
@@ -288,15 +296,17 @@ class Cache:
         **options: Any,
     ) -> int:
         """Begins a put; its ticket. Leave the pages as they are until it has ended. A block that a
-        get of this cache found wrong, or gave up behind such a one, is dropped and put anew.
+        get of this cache found wrong, or gave up behind such a one, is read first, and put anew if
+        it is wrong still.
 
         :param keys: as for `Namespace.put_many`.
         :param blocks: for each key the number of its page, or of its pages in their order.
         :param stream: behind what it has now the pages are read: a number, or an object of
             PyTorch; by default the default stream.
         :param metadata: for each key up to 1 KiB that stays with the block.
-        :param options: `priority`, `durable`, `depth`, `chain`, `replace` as for
+        :param options: `priority`, `durable`, `depth`, `chain`, `replace`, `worth`, `ttl` as for
             `Namespace.put_many`; a chain has a word. The rest of one that is declined is put too.
+            A session that has ended is `Namespace.lookup(keys, demote=True)`.
         """
         return self._submit("put", keys, blocks, stream, options, metadata)
 
@@ -340,6 +350,12 @@ class Cache:
                 job.end(at, "DECLINED", "its page was needed before there was memory for the block")
             cut += len(job.keys) - job.begun
             job.begun = len(job.keys)
+        for wave in self._on_drive.values():
+            if wave.checked and wave.job.ticket in tickets and not wave.given_up:
+                wave.given_up = True
+                for at in wave.places:
+                    wave.job.end(at, "DECLINED", "its page was needed before the block was read")
+                cut += len(wave.places)
         self._advance(0.0)
         while any(wave.way is Way.OUT and wave.job.ticket in tickets for wave in self._on_gpu):
             if self._failure is not None:
@@ -480,7 +496,7 @@ class Cache:
                 if end == len(job.keys):
                     waiting.pop(0)
                 if places:
-                    (self._to_gpu if work == "put" else self._from_drive)(wave)
+                    (self._from_pages if work == "put" else self._from_drive)(wave)
 
     def _has_room(self, work: Work) -> bool:
         return work == "put" or _gets(self._on_drive.values()) + _gets(self._on_gpu) < self._window
@@ -492,6 +508,31 @@ class Cache:
         waited = given < wave.among
         window = given + 1 if waited else max(self._window, given + 1)
         self._window = min(max(2, window), self._window_most)
+
+    def _from_pages(self, wave: _Wave) -> None:
+        """Begins a wave of a put. Blocks in doubt are read first, into the memory that the pages
+        will have: another engine may have put them anew, and what is whole must not be dropped."""
+        keys = [wave.job.keys[at] for at in wave.places]
+        wave.checked = [at for at, key in enumerate(keys) if key in self._doubted]
+        if not wave.checked:
+            self._to_gpu(wave)
+            return
+        positions = [wave.slots[at] * self._slot_bytes for at in wave.checked]
+        ticket = self._queue.submit_get(
+            kvrail.uniform([keys[at] for at in wave.checked]),
+            (self._arena, positions, [self.block_bytes] * len(positions)),
+            priority="background",
+            verify=True,
+        )
+        self._on_drive[ticket] = wave
+
+    def _checked(self, wave: _Wave, results: kvrail.Results) -> None:
+        """Blocks in doubt were read: the whole ones are in doubt no more."""
+        whole = zip(wave.checked, results.ok, results.lengths, strict=True)
+        places = [wave.places[at] for at, ok, size in whole if ok and size == self.block_bytes]
+        self._believe([wave.job.keys[at] for at in places])
+        wave.checked = ()
+        self._to_gpu(wave)
 
     def _to_gpu(self, wave: _Wave) -> None:
         slots = [self._mover.slot(slot * self._slot_bytes) for slot in wave.slots]
@@ -526,7 +567,8 @@ class Cache:
         more |= {key: [values[at] for at in wave.places] for key, values in job.each.items()}
         doubted = [job.keys[at] for at in wave.places if job.keys[at] in self._doubted]
         if doubted:
-            # Its put would find it PRESENT: the store has the check of what should be there.
+            # They were read. A put would find them PRESENT: the store has the check of what should
+            # be there.
             self._queue.submit_drop(kvrail.uniform(doubted))
             self._believe(doubted)
         self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
@@ -536,6 +578,9 @@ class Cache:
         self._answered = time.monotonic()
         if wave.given_up:
             self._keep(wave, ())
+            return
+        if wave.checked:
+            self._checked(wave, results)
             return
         if wave.way is Way.IN:
             self._fit(wave, results.queue_ns)
@@ -653,7 +698,7 @@ def _check(
     work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
 ) -> None:
     """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
-    of_puts = {"priority", "durable", "depth", "chain", "replace"}
+    of_puts = {"priority", "durable", "depth", "chain", "replace", "worth", "ttl"}
     known = {"priority", "prefix", "patience"} if work == "get" else of_puts
     if unknown := options.keys() - known:
         names = ", ".join(sorted(known))
@@ -661,6 +706,8 @@ def _check(
     if (priority := options.get("priority", "demand")) not in PRIORITIES:
         text = f'priority is {priority!r}; it must be "demand", "prefetch" or "background"'
         raise kvrail.RequestError(text)
+    if (ttl := options.get("ttl")) is not None and not 0 <= ttl <= TTL_MAX:
+        raise kvrail.RequestError(f"ttl is {ttl}; it must be seconds, {TTL_MAX} at most")
     for at, piece in enumerate(metadata or ()):
         if len(piece) > METADATA_BYTES_MAX:
             text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
@@ -684,6 +731,13 @@ def _each(
     if "depth" in options or any(deeper):
         depths = [int(depth) + it for it in deeper] if hasattr(depth, "__index__") else depth
         each["depth"] = list(depths)
+    worth = options.get("worth")
+    for word in worth if isinstance(worth, list | tuple) else WORTHS if worth is None else [worth]:
+        if word not in WORTHS:
+            text = f'worth is {word!r}; it must be "low", "normal" or "high"'
+            raise kvrail.RequestError(f"{text}, or one of these words for each block")
+    if isinstance(worth, list | tuple):
+        each["worth"] = worth
     return each
 
 

@@ -43,6 +43,7 @@ from kvrail._chains import Prompt
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._load_choice import LoadChoice, Prefer, Speed
 from kvrail._tier import Link
+from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
 
 TIER = "kvrail"
@@ -142,6 +143,7 @@ class Tier(SecondaryTierManager):
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
         self._touched: dict[bytes, None] = {}
+        self._hinted = Hinted()
         wanted = offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
             log.warning("kvrail announces no events: they are off in vLLM's kv_events_config")
@@ -170,6 +172,9 @@ class Tier(SecondaryTierManager):
         self._begin_stores(STORES_BYTES)
         if self._touched and self._lane.touch(list(self._touched)):
             self._touched.clear()
+        ending = [] if self._touched else self._hinted.take(TOUCHED)
+        if ending and self._lane.touch(ending, demote=True):
+            self._hinted.sent(ending)
         return results
 
     def has_pending_work(self) -> bool:
@@ -181,7 +186,12 @@ class Tier(SecondaryTierManager):
         self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        self._hinted.begin(req_context)
         return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        for key in self._hinted.end(req_context):
+            self._touched.pop(key, None)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
@@ -195,9 +205,9 @@ class Tier(SecondaryTierManager):
         return events
 
     def status(self) -> dict[str, Any]:
-        """Whether the tier is attached, whether rows are copied, and what was declined to be
-        loaded."""
-        return self._link.status() | self._loads.status()
+        """Whether the tier is attached, whether rows are copied, what was declined to be loaded,
+        and what became of hints."""
+        return self._link.status() | self._loads.status() | self._hinted.status()
 
     def drain_jobs(self) -> None:
         # Memory must not be given back while a drive may touch it: this waits without a limit.
@@ -219,7 +229,8 @@ class Tier(SecondaryTierManager):
             job, blocks = self._stores.popleft()
             # Looked up now: chunks of the prompt that were stored meanwhile count.
             places = Prompt.of(job.req_context).places(blocks.keys, self._link.chain)
-            self._lane.begin("put", job, replace(blocks, places=places))
+            worths = Hints.of(job.req_context).worths(job.req_context, blocks.keys)
+            self._lane.begin("put", job, replace(blocks, places=places, worths=worths))
 
     def _blocks(self, job: TransferJob) -> Blocks:
         first, keys = self._rows.ctypes.data, [bytes(key) for key in job.keys]

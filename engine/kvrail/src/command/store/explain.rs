@@ -1,5 +1,7 @@
 //! `kvrail store explain`.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use clap::Args;
 use indicatif::HumanDuration;
 use kvrail_client::{
@@ -11,6 +13,9 @@ use super::target::{TargetArgs, ago};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_text};
+
+/// A block that counts as used so much earlier than the coldest ones was made to go first.
+const DEMOTED_PERCENT: u32 = 90;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -112,7 +117,7 @@ fn text(report: &KeyReport) -> String {
 fn absent(report: &KeyReport) -> String {
     let Some((event, seconds)) = &report.event else {
         let Remembered { all_s, this_s, one_in } = report.remembered;
-        let time = |seconds| HumanDuration(std::time::Duration::from_secs(seconds));
+        let time = |seconds| HumanDuration(Duration::from_secs(seconds));
         return format!(
             "is not there: never put in this namespace, or gone more than {} ago\n  since the \
              sidecar's start, keys that went are remembered for {},\n  one key in {one_in} for an \
@@ -121,7 +126,7 @@ fn absent(report: &KeyReport) -> String {
             time(all_s)
         );
     };
-    let ago = HumanDuration(std::time::Duration::from_secs(*seconds));
+    let ago = HumanDuration(Duration::from_secs(*seconds));
     match event.kind {
         EventKind::Evicted => {
             format!("is not there: evicted {ago} ago with {} bytes", event.length)
@@ -138,11 +143,12 @@ fn there(it: &KeyBlock) -> String {
         KeyFate::Evicted => "evicted: others were used later",
     };
     let worth = match it.worth {
-        KeyWorth::Low => "less than that of others: it was demoted",
+        KeyWorth::Low => "less than that of others",
         KeyWorth::Normal => "as that of others",
         KeyWorth::High => "more than that of others: it is retained",
         KeyWorth::Over => "none: the time that it was to be kept for is over",
     };
+    let until = it.worth_until_unix_s.map_or_else(String::new, until);
     let turn = match it.segments_ahead {
         0 => "its segment is the oldest".to_owned(),
         ahead => format!("{ahead} segments of its pool are older"),
@@ -150,7 +156,7 @@ fn there(it: &KeyBlock) -> String {
     let doubt = if it.suspect { "\n  doubt    a reader reported wrong bytes" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
-         of the member's area\n  check    {:016x}\n  worth    {worth}\n  hold     \
+         of the member's area\n  check    {:016x}\n  worth    {worth}{until}{}\n  hold     \
          {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
         human_bytes(it.length.into()),
         it.length,
@@ -159,12 +165,43 @@ fn there(it: &KeyBlock) -> String {
         ago(it.opened_unix_s),
         it.offset,
         it.check,
+        use_of(it),
     )
+}
+
+/// The end of a block's worth.
+fn until(unix_s: u32) -> String {
+    let end = UNIX_EPOCH + Duration::from_secs(unix_s.into());
+    match end.duration_since(SystemTime::now()) {
+        Ok(left) => format!(", for {} more", HumanDuration(left)),
+        Err(_) => ", until now".to_owned(),
+    }
+}
+
+/// When a block counts as used, beside the coldest ones of its pool.
+fn use_of(it: &KeyBlock) -> String {
+    let Some(age) = it.age_percent else { return String::new() };
+    let used = format!("\n  use      {age} % of the store's bytes were used since it was");
+    match it.coldest_age_percent {
+        None => used,
+        Some(coldest) if age < coldest + DEMOTED_PERCENT => {
+            format!("{used}, {coldest} % since the coldest were")
+        }
+        Some(coldest) => format!(
+            "{used}, {coldest} % since the coldest were:\n           it was demoted, or its time \
+             is over"
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KeyReport, KeyState, Remembered, ShownBlock, absent, bits, folded};
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use super::{
+        KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered, ShownBlock, absent, bits,
+        folded, there,
+    };
     use kvrail_client::BlockKey;
 
     /// A parser keeps one of two fields with the same name.
@@ -180,6 +217,38 @@ mod tests {
         assert_eq!(text.matches("\"device\":").count(), 1, "{text}");
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&value["device"], &value["path"]), (&3.into(), &"/dev/nvme3n1".into()));
+    }
+
+    #[test]
+    fn hints_are_in_the_text() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let end = u32::try_from((now + Duration::from_secs(7230)).as_secs()).unwrap();
+        let mut block = KeyBlock {
+            segment: 1,
+            epoch: 2,
+            opened_unix_s: 3,
+            segments_ahead: 4,
+            offset: 5,
+            length: 6,
+            check: 7,
+            worth: KeyWorth::High,
+            worth_until_unix_s: Some(end),
+            age_percent: Some(20),
+            coldest_age_percent: Some(80),
+            held_ms: None,
+            suspect: false,
+            next: KeyFate::Moved,
+        };
+        let text = there(&block);
+        assert!(text.contains("it is retained, for 2 hours more\n  use      20 % of"), "{text}");
+        assert!(text.contains("it was, 80 % since the coldest were\n"), "{text}");
+        (block.worth, block.worth_until_unix_s, block.age_percent) =
+            (KeyWorth::Normal, None, Some(181));
+        let text = there(&block);
+        assert!(text.contains("as that of others\n"), "{text}");
+        assert!(text.contains("it was demoted"), "{text}");
+        (block.age_percent, block.coldest_age_percent) = (None, None);
+        assert!(!there(&block).contains("  use "), "an earlier sidecar");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use comfy_table::Table;
 use indicatif::HumanDuration;
-use kvrail_counters::{MemberCounters, MetricKind, ServingCounters};
+use kvrail_counters::{MemberCounters, MetricKind, PoolCounters, ServingCounters};
 use kvrail_protocol::{ShardReport, StatusReport};
 use serde::Serialize;
 
@@ -35,9 +35,11 @@ is), other length (than the room of the get), drive gone. Absent keys, estimated
 those that went lately: evicted, expired (evicted after its hint's end), dropped, damaged (dropped
 because of wrong bytes), lost (with a segment), budget, colder, declined (the put was), unknown
 (never put since the start, cleared with its namespace, or forgotten). Suspect blocks are those
-that readers have reported. STATE: starting (reads its heads), warming (serves;
-a missing block may still be found), serving, gone (its drive is), missing (its drive was at the
-sidecar's start). Pools follow where there are some, all members together.";
+that readers have reported. Hints: bytes of blocks that are retained, blocks with a time to
+live, blocks that lookups demoted since the start, and hints without room. STATE: starting
+(reads its heads), warming (serves; a missing block may still be found), serving, gone (its
+drive is), missing (its drive was at the sidecar's start). Pools follow where there are some,
+all members together.";
 
 /// Columns of the notes.
 const COLUMNS: usize = 100;
@@ -231,10 +233,29 @@ fn notes((member, report): (&str, &ShardReport)) -> Vec<String> {
     let notes = [
         by_reason(member, counters, ("declined", "puts declined")),
         suspects.map(|count| format!("  {member}: {count} suspect blocks")),
+        hints(report).map(|hints| format!("  {member}: hints: {hints}")),
         budget(&counters.serving).map(|budget| format!("  {member}: budget {budget}")),
         tier(&counters.serving).map(|tier| format!("  {member}: memory tier {tier}")),
     ];
     notes.into_iter().flatten().collect()
+}
+
+/// What became of hints, if there were any.
+fn hints(report: &ShardReport) -> Option<String> {
+    let store = &report.counters.store;
+    let sum = |of: fn(&PoolCounters<Option<u64>>) -> Option<u64>| {
+        report.pools.iter().filter_map(|pool| of(&pool.counters)).sum::<u64>()
+    };
+    let (retained, ends) = (sum(|pool| pool.retained_bytes), sum(|pool| pool.ends));
+    let [demoted, refused] = [store.demoted, store.hints_refused].map(Option::unwrap_or_default);
+    let parts = [
+        (retained, format!("{} retained", human_bytes(retained))),
+        (ends, format!("{ends} blocks with an end")),
+        (demoted, format!("{demoted} demoted")),
+        (refused, format!("{refused} refused")),
+    ];
+    let there: Vec<_> = parts.into_iter().filter(|part| part.0 > 0).map(|part| part.1).collect();
+    (!there.is_empty()).then(|| there.join(", "))
 }
 
 /// Why keys were not found: all members together.
@@ -311,7 +332,8 @@ mod tests {
     use kvrail_protocol::{PoolReport, ShardReport};
 
     use super::{
-        COLUMNS, MemberStatus, POOLS_SHOWN, ShownStore, misses, notes, pools, space, total, traffic,
+        COLUMNS, MemberStatus, POOLS_SHOWN, ShownStore, hints, misses, notes, pools, space, total,
+        traffic,
     };
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
@@ -327,6 +349,7 @@ mod tests {
             absent_estimated: Some(21),
             absent_estimated_unknown: Some(14),
             absent_estimated_evicted: Some(7),
+            hints_refused: Some(4),
             ..StoreCounters::default()
         };
         let budget_bytes_per_day = Some(3 << 30);
@@ -401,9 +424,28 @@ mod tests {
             "/dev/x: budget 3.00 GiB/day",
             "all: 40 keys of lookups missed (40 absent)",
             "all: 42 keys absent, estimated (28 unknown, 14 evicted)",
+            "/dev/x: hints: 4 refused",
         ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
         }
+    }
+
+    #[test]
+    fn hints_of_all_pools_are_in_one_line() {
+        let mut report = member("serving", None);
+        let pool = |retained: u64, ends: u64| PoolReport {
+            counters: PoolCounters {
+                retained_bytes: Some(retained),
+                ends: Some(ends),
+                ..PoolCounters::default()
+            },
+            ..PoolReport::default()
+        };
+        report.pools = vec![pool(3 << 20, 0), pool(1 << 20, 7)];
+        (report.counters.store.demoted, report.counters.store.hints_refused) = (Some(9), None);
+        let line = hints(&report).unwrap();
+        assert_eq!(line, "4.00 MiB retained, 7 blocks with an end, 9 demoted");
+        assert_eq!(hints(&ShardReport::default()), None);
     }
 
     fn lines(text: String) -> Vec<String> {
