@@ -270,7 +270,8 @@ def test_a_pause_ends_when_something_came(client, space):
         ended, pauses = [], 0
         while not ended:
             descriptors, seconds = its.rest()
-            assert seconds is not None and seconds <= 3.5 and bool(its._on_drive) == bool(descriptors)
+            assert seconds is not None and seconds <= 3.5
+            assert bool(its._on_drive) == bool(descriptors)
             assert not its._on_gpu or seconds <= 0.001
             came, *_ = select.select(descriptors, [], [], seconds)
             assert came or seconds < 3.5, "a drive has answered"

@@ -193,7 +193,12 @@ def test_a_failed_load_is_given_up_and_is_no_slow_drive(host, measured, monkeypa
 
 @pytest.mark.parametrize(
     ("steps_s", "expected_s", "correction"),
-    [([0.25] * 2, 0.03, 1.0), ([0.25] * 2, 0.9, 0.556), ([0.25] * 6, 0.5, 1.5), ([0.001] * 90, 0.03, 2.9)],
+    [
+        ([0.25] * 2, 0.03, 1.0),
+        ([0.25] * 2, 0.9, 0.556),
+        ([0.25] * 6, 0.5, 1.5),
+        ([0.001] * 90, 0.03, 2.9),
+    ],
 )
 def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     monkeypatch, steps_s, expected_s, correction
