@@ -127,6 +127,7 @@ class Loads:
     def step(self) -> None:
         """The engine has scheduled a step: later lookups see its loads in the drives' queues."""
         self._chosen_s = 0.0
+        self._choice.step()
         self._steps.append(time.monotonic())
 
     def loaded(self, expected: float | None, seconds: float) -> None:
