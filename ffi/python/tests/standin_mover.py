@@ -62,12 +62,18 @@ class StandIn:
         self.spoil = lambda way, batch: None
         self.ordered: list[tuple[Way, int]] = []
         self.looks: dict[Batch, int] = {}
-        self.closed = False
+        self.closed, self.marks = False, 0
 
-    def order(self, way: Way, stream: int) -> None:
-        self.ordered.append((way, stream))
+    def mark(self, stream: int) -> int:
+        self.marks += 1
+        return stream
 
-    def begin(self, way: Way, batch: Batch) -> None:
+    def unmark(self, mark: int) -> None:
+        self.marks -= 1
+
+    def begin(self, way: Way, batch: Batch, behind: int | None = None) -> None:
+        if behind is not None:
+            self.ordered.append((way, behind))
         for at in range(batch.count):
             if way is Way.OUT:
                 self._sum(batch, at)

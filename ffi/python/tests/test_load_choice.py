@@ -23,6 +23,12 @@ def speed(tokens_per_second: float) -> Speed:
     return made
 
 
+def chosen_alone(choice: LoadChoice, load_s: float) -> int:
+    """Of 32 blocks, in a step of their own."""
+    choice.step()
+    return choice.blocks(front(32, load_s))
+
+
 def test_blocks_are_loaded_where_that_is_sooner():
     choice = LoadChoice(speed(8192))
     assert choice.blocks(front(32, 0.9)) == 32
@@ -66,6 +72,14 @@ def test_prompts_that_the_engine_computes_first_leave_time_for_loads():
     assert LoadChoice(busy).blocks(front(32, 3.0)) == 0
     busy.backlog = 4 * 8192
     assert LoadChoice(busy).blocks(front(32, 3.0)) == 32
+
+
+def test_prompts_of_one_step_are_computed_one_after_the_other():
+    """Each alone would be computed sooner; behind the first of them all others are loaded."""
+    choice = LoadChoice(speed(8192))
+    assert [choice.blocks(front(32, 1.2)) for _ in range(4)] == [0, 32, 32, 32]
+    choice.step()
+    assert choice.blocks(front(32, 1.2)) == 0, "what was computed then is the engine's backlog"
 
 
 def test_tokens_behind_many_others_take_longer():
@@ -117,7 +131,7 @@ def test_old_loads_correct_nothing(monkeypatch):
 def test_one_prompt_in_many_is_loaded_all_the_same(caplog):
     choice = LoadChoice(speed(8192))
     with caplog.at_level(logging.INFO, logger="kvrail"):
-        chosen = [choice.blocks(front(32, 2.0)) for _ in range(2 * (DECLINES + 1))]
+        chosen = [chosen_alone(choice, 2.0) for _ in range(2 * (DECLINES + 1))]
     assert chosen == [*[0] * DECLINES, 32] * 2
     assert choice.declined_prompts == 2 * DECLINES
     assert len(caplog.records) == 7, "at 1, 2, 4, ... 64"
@@ -130,7 +144,7 @@ def test_one_prompt_in_many_is_loaded_all_the_same(caplog):
 def test_what_costs_little_is_tried_soon(load_s, declines):
     """An estimate that is wrong by a little would stay so: nothing is read that corrects it."""
     choice = LoadChoice(speed(8192))
-    chosen = [choice.blocks(front(32, load_s)) for _ in range(declines + 1)]
+    chosen = [chosen_alone(choice, load_s) for _ in range(declines + 1)]
     assert chosen == [*[0] * declines, 32]
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+import select
 import time
 from types import SimpleNamespace
 
@@ -317,6 +318,37 @@ def test_loads_go_before_stores_and_behind_the_callers_stream(client, space):
             ("gather", 5),
             ("scatter", 0),
         ]
+
+
+def test_a_load_does_not_wait_for_work_of_a_later_one(client, space):
+    cache, began = Tensors(2, 4096), []
+    with paged.Cache(client, space, cache.tensors, staging_bytes=32 << 10) as its:
+        its.put(keys(12), range(12))
+        its._mover.spoil = lambda way, batch: began.append(len(its._mover.ordered))
+        its.submit_get(keys(12), range(12, 24), stream=1)
+        its.submit_get(keys(4), range(4), stream=2)
+        its.wait(2)
+        assert [at for _, at in its._mover.ordered] == [0, 1, 2]
+        assert began == [2] * 12 + [3] * 4 and its._mover.marks == 0
+
+
+def test_a_pause_ends_when_something_came(client, space):
+    cache = Tensors(2, 4096)
+    with paged.Cache(client, space, cache.tensors, staging_bytes=32 << 10) as its:
+        assert its.rest() == ([], None), "nothing is in flight"
+        its.put(keys(8), range(8))
+        its.submit_get(keys(8), range(8, 16), patience=7.0)
+        ended, pauses = [], 0
+        while not ended:
+            descriptors, seconds = its.rest()
+            assert seconds is not None and seconds <= 3.5
+            assert bool(its._on_drive) == bool(descriptors)
+            assert not its._on_gpu or seconds <= 0.001
+            came, *_ = select.select(descriptors, [], [], seconds)
+            assert came or seconds < 3.5, "a drive has answered"
+            ended, pauses = its.poll(), pauses + 1
+        assert ended[0].results.all_ok and pauses < 1000
+        assert its.rest() == ([], None)
 
 
 def test_a_put_that_is_cut_short_reads_its_pages_no_more(client, space):

@@ -347,6 +347,18 @@ def test_a_sidecar_that_is_killed_costs_blocks_and_nothing_else(host, rows, monk
     tie.close()
 
 
+def test_a_session_that_has_ended_is_made_again_at_once(host, rows, monkeypatch):
+    """A worker learns from its next load that its sidecar has ended, long after the new one is
+    there."""
+    tie, keys = link(host), blocks(rows, range(1)).keys
+    monkeypatch.setattr(_tier, "RETRY_S", 3600.0)
+    host.kill()
+    host.start()
+    assert list(tie.lookup(keys)) == [False]
+    until("it is attached again", lambda: tie.status()["is_healthy"])
+    tie.close()
+
+
 @pytest.fixture
 def cut(host, monkeypatch) -> Link:
     """A link whose sidecar was started again, and answers nothing until it is thawed."""

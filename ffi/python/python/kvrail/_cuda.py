@@ -24,6 +24,19 @@ _POSIX_FD = 1
 _INVALID_VALUE = 1
 _NOT_READY = 600
 
+# Calls that wait for nothing: the interpreter's lock is kept, since to get it back from a thread
+# that computes takes milliseconds.
+_SHORT = frozenset(
+    {
+        "cuCtxPopCurrent_v2",
+        "cuCtxPushCurrent_v2",
+        "cuEventQuery",
+        "cuEventRecord",
+        "cuLaunchKernel",
+        "cuStreamWaitEvent",
+    }
+)
+
 
 class Descriptor:
     """A descriptor that is closed with the object."""
@@ -111,6 +124,7 @@ class Driver:
     def __init__(self) -> None:
         try:
             self._library = ctypes.CDLL("libcuda.so.1")
+            self._holding = ctypes.PyDLL("libcuda.so.1")
         except OSError as error:
             raise GpuError(
                 f"no CUDA driver: {error}; install the NVIDIA driver, or give the container its "
@@ -125,7 +139,7 @@ class Driver:
 
     def _try(self, name: str, *arguments: Any) -> int:
         try:
-            function = getattr(self._library, name)
+            function = getattr(self._holding if name in _SHORT else self._library, name)
         except AttributeError:
             raise GpuError(
                 f"the CUDA driver has no {name}; it is older than CUDA 12.4, install driver 550 on"

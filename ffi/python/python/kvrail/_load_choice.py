@@ -134,11 +134,21 @@ class LoadChoice:
         self._speed, self._prefer = speed, prefer
         speed.give(prefill_tokens_per_second)
         self._noticed: deque[tuple[float, float]] = deque(maxlen=NOTICED)
-        self._in_a_row = 0
+        self._in_a_row = self._left = 0
         self.declined_prompts = self.declined_blocks = 0
 
+    def step(self) -> None:
+        """The engine has scheduled what was chosen: it is the engine's backlog from now on."""
+        self._left = 0
+
     def blocks(self, front: Front) -> int:
-        """The number of blocks, from the first on, with which the prompt is done soonest."""
+        """The number of blocks, from the first on, with which the prompt is done soonest. What it
+        leaves to compute is ahead of prompts that are chosen later in the same step."""
+        some = self._best(front)
+        self._left += max(0, front.total - (front.ends[some - 1] if some else front.first))
+        return some
+
+    def _best(self, front: Front) -> int:
         count = len(front.ends)
         if self._prefer == "throughput" or count == 0:
             return count
@@ -183,7 +193,7 @@ class LoadChoice:
         beside the prompts that the engine computes first."""
         begun = front.ends[count - 1] if count else front.first
         rest = self._speed.seconds(begun, max(front.total, begun))
-        ahead = self._speed.seconds(0, self._speed.backlog)
+        ahead = self._speed.seconds(0, self._speed.backlog + self._left)
         load = front.load_seconds(count) if count else 0.0
         if rest is None or ahead is None or load is None:
             return None

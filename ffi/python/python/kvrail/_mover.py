@@ -23,6 +23,8 @@ _ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _PORTABLE_MAPPED = 1 | 2
 _NON_BLOCKING = 1
 _NO_TIMING = 2
+# Before kernels of the model that have not begun: a load is awaited, and takes little of a GPU.
+_FIRST = -100  # clamped to the device's highest
 _KERNELS = Path(__file__).with_name("blocks.ptx")
 
 
@@ -129,8 +131,8 @@ class Mover:
         mapped = ctypes.c_uint64()
         self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), base, ctypes.c_uint(0))
         self._offset = mapped.value - self.base
-        self._streams = {way: self._stream() for way in Way}
-        self._behind = self._event()
+        self._streams = {Way.OUT: self._stream(), Way.IN: self._stream(_FIRST)}
+        self._marks: list[ctypes.c_void_p] = []
         each = Batch.nbytes(self._shape, most)
         control = ctypes.c_void_p()
         self._call(
@@ -180,9 +182,10 @@ class Mover:
         self._call("cuMemcpyHtoD_v2", address, ctypes.c_void_p(at), nbytes)
         return address.value
 
-    def _stream(self) -> ctypes.c_void_p:
-        stream = ctypes.c_void_p()
-        self._call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
+    def _stream(self, priority: int = 0) -> ctypes.c_void_p:
+        stream, flags = ctypes.c_void_p(), ctypes.c_uint(_NON_BLOCKING)
+        name = "cuStreamCreateWithPriority"
+        self._call(name, ctypes.byref(stream), flags, ctypes.c_int(priority))
         self._open.append(("cuStreamDestroy_v2", stream))
         return stream
 
@@ -192,17 +195,24 @@ class Mover:
         self._open.append(("cuEventDestroy_v2", event))
         return event
 
-    def order(self, way: Way, stream: int) -> None:
-        """Later work runs behind the work that the stream has now."""
+    def mark(self, stream: int) -> ctypes.c_void_p:
+        """The work that a stream has now, for work that is to run behind it."""
         with self._driver.within(self._context):
-            self._call("cuEventRecord", self._behind, ctypes.c_void_p(stream))
-            ours = self._streams[way]
-            self._call("cuStreamWaitEvent", ours, self._behind, ctypes.c_uint(0))
+            mark = self._marks.pop() if self._marks else self._event()
+            self._call("cuEventRecord", mark, ctypes.c_void_p(stream))
+        return mark
 
-    def begin(self, way: Way, batch: Batch) -> None:
-        """Moves blocks between their pages and their slots, and computes the CRCs of the pages."""
+    def unmark(self, mark: ctypes.c_void_p) -> None:
+        """Nothing more is begun behind it."""
+        self._marks.append(mark)
+
+    def begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None = None) -> None:
+        """Moves blocks between their pages and their slots, and computes the CRCs of the pages;
+        behind work that was marked."""
         stream = self._streams[way]
         with self._driver.within(self._context):
+            if behind is not None:
+                self._call("cuStreamWaitEvent", stream, behind, ctypes.c_uint(0))
             if self.why_host is not None:
                 self._copy(way, batch, stream)
             else:
@@ -247,7 +257,8 @@ class Mover:
         return self.base + self._offset + position
 
     def is_done(self, batch: Batch) -> bool:
-        return self._driver.is_done(batch.event)
+        with self._driver.within(self._context):
+            return self._driver.is_done(batch.event)
 
     def crcs(self, batch: Batch) -> list[int]:
         """The CRCs of the pages of a batch that is done."""

@@ -213,8 +213,8 @@ class Link:
         """Lets a session go that has ended, but for the places of the engine's memory."""
         if self._session is not None:
             self._addresses = self._session.memory.addresses
+        # The first try is at once: a worker learns late that the sidecar was there again long ago.
         self._session, self._asked = None, False
-        self._retry_at = max(self._retry_at, time.monotonic() + RETRY_S)
 
     def status(self) -> dict[str, Any]:
         """Its state, for the engine's own reports."""

@@ -13,6 +13,10 @@ from kvrail._load_choice import Front, LoadChoice, Speed
 STEPS = 64
 """Steps that may be under way at once; vLLM has two."""
 
+UNSEEN = 3
+"""Steps back from a load's end to the last look that did not find it, at most: two are under way,
+and the end is reported behind one."""
+
 
 class Steps:
     """vLLM's steps: one begins when it is scheduled, or when the one before has ended, and ends
@@ -86,6 +90,7 @@ class Loads:
         self._choice = choice
         self._begun: dict[str, tuple[float, float | None]] = {}
         self._chosen_s = 0.0
+        self._steps: deque[float] = deque(maxlen=UNSEEN)
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -122,6 +127,8 @@ class Loads:
     def step(self) -> None:
         """The engine has scheduled a step: later lookups see its loads in the drives' queues."""
         self._chosen_s = 0.0
+        self._choice.step()
+        self._steps.append(time.monotonic())
 
     def loaded(self, expected: float | None, seconds: float) -> None:
         """They took this long, and were whole."""
@@ -133,9 +140,12 @@ class Loads:
 
     def end(self, request: Any, *, whole: bool) -> None:
         """The request's loads have ended. The time of one that failed is not a drive's."""
-        begun = self._begun.pop(request.req_id, None)
-        if begun is not None and whole:
-            self.loaded(begun[1], time.monotonic() - begun[0])
+        begun, expected = self._begun.pop(request.req_id, (0.0, None))
+        if expected is not None and whole:
+            # Between the last look and now: the engine looks for ends once a step, and what is
+            # possible is no error of the expected time.
+            least, most = (self._steps or [0.0])[0] - begun, time.monotonic() - begun
+            self.loaded(expected, min(max(expected, least), most))
 
     def status(self) -> dict[str, object]:
         """For the engine's reports."""

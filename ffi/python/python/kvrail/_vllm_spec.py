@@ -1,7 +1,8 @@
 """vLLM's offloading without a CPU tier: blocks go between the GPU's pages and the store.
 
 The scheduler's half only looks up: the store has the answer. The worker's half moves whole
-chunks by key through `kvrail.paged`, which checks them where they are. Neither starts a thread.
+chunks by key through `kvrail.paged`, which checks them where they are. A thread goes on with them
+while the engine computes a step.
 """
 
 import time
@@ -32,11 +33,12 @@ from vllm.v1.kv_offload.base import (
 )
 
 import kvrail
-from kvrail import _identity, gpu, paged
+from kvrail import _forks, _identity, gpu, paged
 from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane, Session
 from kvrail._load_choice import LoadChoice, Speed
 from kvrail._log import Warnings
+from kvrail._pump import Pump
 from kvrail._tier import Link
 from kvrail._types import ChainWord, Worth
 from kvrail._vllm_hints import Hinted, Hints
@@ -278,7 +280,8 @@ class _Job:
 
 
 class _Worker(OffloadingWorker, ReportsPages):
-    """A worker's half: the groups' pages, each a cache of `kvrail.paged`."""
+    """A worker's half: the groups' pages, each a cache of `kvrail.paged`. vLLM's calls and the
+    slices of a thread bring the caches forward, one at a time."""
 
     def __init__(self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int) -> None:
         self._link, self._groups, self._chunk, self._staging = link, groups, chunk, staging_bytes
@@ -286,23 +289,27 @@ class _Worker(OffloadingWorker, ReportsPages):
         self._caches: list[paged.Cache] = []
         self._jobs: dict[int, _Job] = {}
         self._finished: list[TransferResult] = []
+        self._bad: set[int] = set()
         self._failed: set[int] = set()
         self._warnings = Warnings()
         self._left_out = 0
+        self._lock = _forks.lock()
+        self._pump = Pump("kvrail between vLLM's steps", self._slice)
         self._open()
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
     ) -> bool:
         job, before = _Job(job_id, is_load=False), 0
-        for group, keys, rows in self._cut(src_spec, dst_spec):
-            # A chunk that is not on the GPU as a whole is left out.
-            whole = [at for at, row in enumerate(rows) if -1 not in row]
-            some, pages = [keys[at] for at in whole], [rows[at] for at in whole]
-            manner = _manner(dst_spec, [before + at for at in whole])
-            self._submit(job, group, (some, pages), manner)
-            before += len(keys)
-        return self._begun(job)
+        with self._lock:
+            for group, keys, rows in self._cut(src_spec, dst_spec):
+                # A chunk that is not on the GPU as a whole is left out.
+                whole = [at for at, row in enumerate(rows) if -1 not in row]
+                some, pages = [keys[at] for at in whole], [rows[at] for at in whole]
+                manner = _manner(dst_spec, [before + at for at in whole])
+                self._submit(job, group, (some, pages), manner)
+                before += len(keys)
+            return self._begun(job)
 
     def submit_load(
         self,
@@ -312,16 +319,22 @@ class _Worker(OffloadingWorker, ReportsPages):
         expedited: bool = False,
     ) -> bool:
         job = _Job(job_id, is_load=True)
-        for group, keys, rows in self._cut(dst_spec, src_spec):
-            # vLLM computes all that is behind a block which is not there.
-            manner: dict[str, Any] = {"priority": "demand" if expedited else "prefetch"}
-            manner |= {"prefix": True, "patience": STALL_S}
-            self._submit(job, group, (keys, rows), manner)
-        return self._begun(job)
+        with self._lock:
+            for group, keys, rows in self._cut(dst_spec, src_spec):
+                # vLLM computes all that is behind a block which is not there.
+                manner: dict[str, Any] = {"priority": "demand" if expedited else "prefetch"}
+                manner |= {"prefix": True, "patience": STALL_S}
+                self._submit(job, group, (keys, rows), manner)
+            return self._begun(job)
 
     def get_finished(self) -> list[TransferResult]:
-        self._take(0.0)
-        finished, self._finished = self._finished, []
+        with self._lock:
+            self._take(0.0)
+            if self._jobs:
+                self._pump.ring()  # it waits for what there was before
+            finished, self._finished = self._finished, []
+            # Not before: vLLM would take a job that has not ended for one that has failed.
+            self._failed, self._bad = self._failed | self._bad, set()
         return finished
 
     def wait(self, job_ids: set[int]) -> None:
@@ -329,18 +342,20 @@ class _Worker(OffloadingWorker, ReportsPages):
         before a request that finds them in the GPU's cache. The blocks of a store that are still
         in their pages are left out then, for the drive may take seconds for them. A request that
         has these pages offers them again."""
-        waited = [self._jobs[number] for number in job_ids if number in self._jobs]
-        for group, cache in enumerate(self._caches):
-            stores = {
-                ticket
-                for job in waited
-                if not job.is_load
-                for of, ticket in job.parts
-                if of == group
-            }
-            self._left_out += cache.cut_short(stores) if stores else 0
-        while any(job.is_load and job.number in self._jobs for job in waited):
-            self._take(0.1)
+        with self._lock:
+            waited = [self._jobs[number] for number in job_ids if number in self._jobs]
+            for group, cache in enumerate(self._caches):
+                stores = {
+                    ticket
+                    for job in waited
+                    if not job.is_load
+                    for of, ticket in job.parts
+                    if of == group
+                }
+                self._left_out += cache.cut_short(stores) if stores else 0
+            while any(job.is_load and job.number in self._jobs for job in waited):
+                self._take(0.1)
+        self._pump.ring()
 
     def take_failed_pages(self) -> set[int]:
         failed, self._failed = self._failed, set()
@@ -354,6 +369,7 @@ class _Worker(OffloadingWorker, ReportsPages):
         return self._link.status() | moved | {"left_out": self._left_out}
 
     def shutdown(self) -> None:
+        self._pump.close()
         deadline = time.monotonic() + DRAIN_S
         while self._jobs and time.monotonic() < deadline:
             self._take(0.1)
@@ -403,7 +419,19 @@ class _Worker(OffloadingWorker, ReportsPages):
     def _begun(self, job: _Job) -> bool:
         self._jobs[job.number] = job
         self._end_whole()
+        self._pump.ring()
         return True
+
+    def _slice(self) -> paged.Rest:
+        """What the thread does between two pauses."""
+        with self._lock:
+            self._take(0.0)
+            return self._rest()
+
+    def _rest(self) -> paged.Rest:
+        rests = [cache.rest() for cache in self._caches]
+        times = [it.seconds for it in rests if it.seconds is not None]
+        return paged.Rest(sum((it.descriptors for it in rests), []), min(times, default=None))
 
     def _take(self, seconds: float) -> None:
         """Brings all groups forward; waits for the first that has something in flight."""
@@ -435,7 +463,7 @@ class _Worker(OffloadingWorker, ReportsPages):
             if bad:
                 self._warnings.warn("load", "kvrail: %d pages of a load were not filled", len(bad))
             if self.reports_pages:
-                self._failed |= bad
+                self._bad |= bad
             seconds = time.monotonic() - job.begun
             well = self.reports_pages or not bad
             self._finished.append(TransferResult(job.number, well, job.nbytes, seconds))

@@ -29,7 +29,7 @@ import kvrail
 from kvrail import gpu
 from kvrail._mover import Batch, Mover, Shape, Way
 
-__all__ = ["Cache", "Ended", "Results"]
+__all__ = ["Cache", "Ended", "Rest", "Results"]
 
 STAGING_BYTES = 32 << 20
 """Default size of the pinned memory that blocks move through."""
@@ -52,6 +52,8 @@ TTL_MAX = 1 << 32
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S = 0.0001
+# Work of the GPU has no descriptor: a pause ends this often to look at it.
+_LOOK_S = 0.001
 _BEHIND, _WRONG = "a block before it is not there", "its bytes were wrong on the GPU"
 # Blocks in doubt that are remembered: of the oldest the store decides alone.
 _DOUBTS = 4096
@@ -128,6 +130,15 @@ class Ended(NamedTuple):
     results: Results
 
 
+class Rest(NamedTuple):
+    """What ends a pause between polls, whichever comes first."""
+
+    descriptors: list[int]
+    """Input of one of them."""
+    seconds: float | None
+    """Time; None: no time does."""
+
+
 @dataclass(eq=False)
 class _Job:
     """Blocks of one call."""
@@ -146,6 +157,10 @@ class _Job:
     patience: float | None = None
     """Seconds without an answer of a drive after which it is given up."""
     since: float = field(default_factory=time.monotonic)
+    behind: Any = None
+    """Work of the caller that its waves wait for on the GPU."""
+    waits: bool = True
+    """Whether no wave of it has waited yet."""
     begun: int = 0
     open: int = field(init=False)
 
@@ -340,6 +355,16 @@ class Cache:
         ended, self._ended = self._ended, []
         return ended
 
+    def rest(self) -> Rest:
+        """What a pause between polls has to end with, so that what is in flight goes on."""
+        if self._failure is not None or self._closed:
+            return Rest([], None)
+        looks = [_LOOK_S] if self._on_gpu else []
+        looks += (job.patience / 2 for job in self._jobs.values() if job.patience is not None)
+        if self._on_drive and self._queue.arm():
+            looks.append(0.0)
+        return Rest([self._queue.fileno()] if self._on_drive else [], min(looks, default=None))
+
     def cut_short(self, tickets: Collection[int]) -> int:
         """Lets the pages of these puts go: returns when nothing reads them any more. Blocks that
         were still in their pages end as DECLINED; their number. No drive is waited for."""
@@ -409,7 +434,7 @@ class Cache:
         rest = {key: value for key, value in options.items() if key not in each}
         own = {name: rest.pop(name) for name in ("prefix", "patience") if name in rest}
         job = _Job(self._last_ticket, work, keys, rows, rest, each, **own)
-        self._mover.order(Way.OUT if work == "put" else Way.IN, _handle(stream))
+        job.behind = self._mover.mark(_handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
         self._waiting[work].sort(key=_urgency)
@@ -470,6 +495,7 @@ class Cache:
             self._fail(error)
         for job in [job for job in self._jobs.values() if job.open == 0]:
             del self._jobs[job.ticket]
+            self._mover.unmark(job.behind)
             self._ended.append(Ended(job.ticket, Results(job.words, job.reasons)))
 
     def _arrived(self, seconds: float | None) -> list[kvrail.GroupEnd]:
@@ -537,7 +563,9 @@ class Cache:
     def _to_gpu(self, wave: _Wave) -> None:
         slots = [self._mover.slot(slot * self._slot_bytes) for slot in wave.slots]
         wave.batch.fill(slots, [wave.job.rows[at] for at in wave.places])
-        self._mover.begin(wave.way, wave.batch)
+        # Not before its first wave: waves of jobs before it do not wait for the caller's work.
+        self._mover.begin(wave.way, wave.batch, wave.job.behind if wave.job.waits else None)
+        wave.job.waits = False
         self._on_gpu.append(wave)
 
     def _named(self, wave: _Wave) -> tuple[kvrail.Keys, Any]:

@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import kvrail  # noqa: E402
 import numpy  # noqa: E402
 from kvrail import _vllm_loads  # noqa: E402
-from kvrail._load_choice import Speed  # noqa: E402
+from kvrail._load_choice import LoadChoice, Speed  # noqa: E402
 from kvrail._vllm_loads import Steps  # noqa: E402
 from kvrail._vllm_tiers import Tiers, config, keys_of  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (  # noqa: E402
@@ -189,6 +189,33 @@ def test_a_failed_load_is_given_up_and_is_no_slow_drive(host, measured, monkeypa
         assert not manager.failing
     finally:
         manager.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "expected_s", "correction"),
+    [
+        ([0.25] * 2, 0.03, 1.0),
+        ([0.25] * 2, 0.9, 0.556),
+        ([0.25] * 6, 0.5, 1.5),
+        ([0.001] * 90, 0.03, 2.9),
+    ],
+)
+def test_a_load_that_ends_within_a_step_is_no_slow_drive(
+    monkeypatch, steps_s, expected_s, correction
+):
+    """An engine that computes looks for a load's end once a step."""
+    now = 100.0
+    monkeypatch.setattr(_vllm_loads.time, "monotonic", lambda: now)
+    loads = _vllm_loads.Loads(LoadChoice(Speed()))
+    request = ReqContext("request")
+    request.set_state(_vllm_loads._Chosen(lambda count: expected_s))
+    loads.step()
+    loads.begin(request, 4)
+    for step_s in steps_s:
+        loads.step()
+        now += step_s
+    loads.end(request, whole=True)
+    assert loads.status()["load_correction"] == pytest.approx(correction, abs=0.1)
 
 
 def cached(ids: list[str], computed: list[int]) -> CachedRequestData:

@@ -274,6 +274,44 @@ def test_what_was_computed_over_damage_is_stored_anew(engine, host):
         time.sleep(0.3)  # reports of what was there before are looked at
 
 
+def test_loads_and_stores_go_on_while_the_engine_computes(engine):
+    """vLLM calls the worker once a step, and memory for four chunks is less than a prompt."""
+    its, keys = engine(staging_bytes=4 * PAGE), keys_of(1, 24)
+    wanted = its.pages(1, list(range(24)))
+    out, store, load = its.manager.prepare_store(keys, its.request()), its.job(), its.job()
+    pages = GPULoadStoreSpec(range(24), group_sizes=(0, 24), block_indices=(0, 0))
+    assert its.worker.submit_store(store, pages, out.store_spec)
+    until = time.monotonic() + 20
+    while its.look(keys) != {LookupResult.HIT}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert its.done(store).success
+    its.clear()
+    source, pages = its.manager.prepare_load(keys, its.request()), list(range(47, 23, -1))
+    target = GPULoadStoreSpec(pages, group_sizes=(0, 24), block_indices=(0, 0))
+    assert its.worker.submit_load(load, source, target)
+    while not same(its.pages(1, pages), wanted):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert its.done(load).success
+
+
+def test_pages_that_were_not_filled_are_reported_with_their_job(engine):
+    """A load ends between two calls; vLLM gets its pages with its end, and not a step before."""
+    its, keys = engine(), keys_of(0, 2)
+    its.worker.reports_pages = True
+    number, source = its.job(), its.manager.prepare_load(keys, its.request())
+    target = GPULoadStoreSpec([30, 31], group_sizes=(2, 0), block_indices=(0, 0))
+    assert its.worker.submit_load(number, source, target)
+    until = time.monotonic() + 20
+    while its.worker._jobs:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert its.worker.take_failed_pages() == set()
+    assert [it.job_id for it in its.worker.get_finished()] == [number]
+    assert its.worker.take_failed_pages() == {30, 31}
+
+
 def test_a_load_from_a_sidecar_that_is_stopped_is_computed_instead(engine, host):
     its, keys = engine(), keys_of(0, 8)
     its.worker.reports_pages = True
