@@ -422,7 +422,13 @@ impl Shard {
     /// it goes. One that the put leaves there, because the store declines that, is read.
     fn put_over(&mut self, put: &Put<'_>, check: u64, now: Now) -> Begun {
         let begun = self.store.put_over(put, &drop_of((put.space, put.key), check), now);
-        if !matches!(begun, Begun::Done(Answer { status: Ending::Declined(_), .. })) {
+        let stays = match begun {
+            Begun::Taken => false,
+            Begun::Done(answer) => {
+                matches!(answer.status, Ending::Declined(_) | Ending::Invalid(_))
+            }
+        };
+        if !stays {
             self.suspects.withdraw(put.space, put.key);
         }
         begun

@@ -29,7 +29,7 @@ class Pump:
         self._name, self._slice = name, slice_of_work
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
-        self._pid, self._closed, self._failed = 0, False, False
+        self._pid, self._closed, self._failed = os.getpid(), False, False
 
     def ring(self) -> None:
         """Ends a pause: it was for something else than there is now."""
@@ -53,8 +53,9 @@ class Pump:
         os.close(self._bell)
 
     def _begin(self) -> None:
-        if self._thread is not None:
-            # The parent's bell is another file than a child's: each would take what the other rang.
+        if self._pid != os.getpid():
+            # With one bell a parent and a child would each take what the other rang.
+            os.close(self._bell)
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread, self._pid = threading.Thread(target=self._run, name=self._name), os.getpid()
         self._thread.daemon = True

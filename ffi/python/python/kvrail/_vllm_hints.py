@@ -83,9 +83,16 @@ class Hints:
     @classmethod
     def read(cls, envelope: Any) -> "Hints":
         hints, kept, freed = cls(), list[Range](), list[Range]()
-        for action in list(getattr(envelope, "actions", None) or ())[:ACTIONS]:
-            kind, version = action.action_type, str(action.action_version)
-            if kind in ELSEWHERE:
+        actions = getattr(envelope, "actions", None)
+        if not isinstance(actions, list | tuple | None):
+            hints.counts["malformed"] += 1
+            return hints
+        for action in (actions or ())[:ACTIONS]:
+            kind = getattr(action, "action_type", None)
+            version = str(getattr(action, "action_version", None))
+            if not isinstance(kind, str):
+                hints.counts["malformed"] += 1
+            elif kind in ELSEWHERE:
                 hints.counts[f"elsewhere: {kind}"] += 1
             elif kind not in {"kv.retain", "kv.deref"}:
                 hints.counts["unknown"] += 1
@@ -148,6 +155,11 @@ class Hinted:
         self._counts["unsent"] += len(ending[room:])
         self._ending |= dict.fromkeys(ending[:room])
         return ending
+
+    def used(self, keys: Iterable[bytes]) -> None:
+        """These were used since: a session that has ended is not their last."""
+        if self._ending:
+            self.sent(bytes(key) for key in keys)
 
     def take(self, most: int) -> list[bytes]:
         """Some of the chunks that wait."""

@@ -159,6 +159,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         listed = list(keys)
         self._there(listed, HOLD_S)  # held again: the lookup may be some steps ago
+        self._hinted.used(listed)
         self._loads.begin(req_context, len(listed))
         return Keys(listed)
 
@@ -178,11 +179,12 @@ class _Manager(GivesUpLoads, OffloadingManager):
         failed = req_context.get_state(Failed)
         # What was wrong is found until the sidecar has read it; the worker knows what it was.
         computed: Collection[bytes] = () if failed is None else failed.keys
-        new = [
-            key
-            for key, found in zip(listed, there, strict=True)
-            if not found or key in computed
+        is_new = [
+            not found or key in computed for key, found in zip(listed, there, strict=True)
         ]
+        new = [key for key, its in zip(listed, is_new, strict=True) if its]
+        # vLLM 0.33 tells no manager which chunks it found in the GPU's cache: it offers them.
+        self.touch([key for key, its in zip(listed, is_new, strict=True) if not its], req_context)
         places = Prompt.of(req_context).places(new, self._chain)
         worths = Hints.of(req_context).worths(req_context, new)
         return PrepareStoreOutput(new, Keys(new, places, worths), evicted_keys=[])
@@ -207,6 +209,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
             self._touched.pop(key, None)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self._hinted.used(keys)
         room = TOUCHED - len(self._touched)
         self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
 
@@ -371,9 +374,14 @@ class _Worker(OffloadingWorker, ReportsPages):
     def shutdown(self) -> None:
         self._pump.close()
         deadline = time.monotonic() + DRAIN_S
-        while self._jobs and time.monotonic() < deadline:
-            self._take(0.1)
-        self._close()
+        if not self._lock.acquire(timeout=DRAIN_S):
+            return  # the thread hangs in a slice: what it works on stays
+        try:
+            while self._jobs and time.monotonic() < deadline:
+                self._take(0.1)
+            self._close()
+        finally:
+            self._lock.release()
         self._link.close()
 
     def _cut(
@@ -442,7 +450,10 @@ class _Worker(OffloadingWorker, ReportsPages):
         self._end_whole()
 
     def _ended(self, group: int, ended: paged.Ended) -> None:
-        job = next(it for it in self._jobs.values() if (group, ended.ticket) in it.parts)
+        its = (it for it in self._jobs.values() if (group, ended.ticket) in it.parts)
+        job = next(its, None)
+        if job is None:
+            return  # its submission failed behind this part, and vLLM was given the error
         rows, results = job.parts.pop((group, ended.ticket)), ended.results
         if not results.went_well and self._session is not None:
             text = f"not all blocks were moved: {results.counts}"

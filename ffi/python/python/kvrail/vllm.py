@@ -161,6 +161,7 @@ class Tier(SecondaryTierManager):
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def submit_load(self, job_metadata: TransferJob) -> None:
+        self._hinted.used(job_metadata.keys)
         self._lane.begin("get", job_metadata, self._blocks(job_metadata))
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -182,6 +183,7 @@ class Tier(SecondaryTierManager):
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         # The next poll sends them: chunks that are hot in faster tiers must not age here.
+        self._hinted.used(keys)
         room = TOUCHED - len(self._touched)
         self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
 

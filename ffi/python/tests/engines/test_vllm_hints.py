@@ -228,6 +228,21 @@ def test_demotions_that_cannot_be_sent_are_left_out_beyond_a_limit():
     assert hinted.take(1024) == keys[:1]
 
 
+def test_what_is_used_after_a_session_s_end_is_not_demoted():
+    hinted, keys = Hinted(), keys_of(range(6))
+    hinted.end(request_of(keys, envelope(action("kv.deref"))))
+    hinted.used(keys[:2])
+    assert hinted.take(1024) == keys[2:]
+
+
+def test_what_is_no_envelope_costs_a_request_nothing():
+    """Within one process nothing checks the types."""
+    strange = protocol.KvHintsEnvelope("0.1", "message", 7)
+    assert Hints.read(strange).counts == {"malformed": 1}
+    strange = protocol.KvHintsEnvelope("0.1", "message", [action(["kv.deref"]), None])
+    assert Hints.read(strange).counts == {"malformed": 2}
+
+
 def test_a_worker_puts_what_a_request_retains_and_its_end_is_demoted(host, monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(paged, "Mover", StandIn)
@@ -249,6 +264,11 @@ def test_a_worker_puts_what_a_request_retains_and_its_end_is_demoted(host, monke
     store(out.store_spec, list(range(6)))
     space = engine.manager._links[0].session.space
     assert worths(space, keys) == ["normal", "high", "high", "normal", "normal", "normal"]
+    # What a request offers and the store has was in the GPU's cache: it counts as used.
+    again = request_of(keys, None, "again")
+    engine.manager.on_new_request(again)
+    assert not engine.manager.prepare_store(keys, again).keys_to_store
+    assert list(engine.manager._touched) == keys
     last = request_of(keys, envelope(action("kv.deref")), "last")
     engine.manager.on_new_request(last)
     engine.manager.touch(keys, last)
