@@ -167,6 +167,7 @@ fn every_snippet_has_a_test() {
         "many.py",
         "chain.py",
         "blocks.py",
+        "memory.py",
         "volume.py",
         "batches.py",
         "loop.py",

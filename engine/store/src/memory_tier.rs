@@ -102,8 +102,9 @@ pub struct MemoryTier {
     /// The first span, by address.
     first: u32,
     pages: u32,
-    /// Fingerprints of keys that were asked for once.
-    seen: Box<[u32]>,
+    /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
+    /// each, two keys that take turns would push each other out for ever.
+    seen: Box<[[u32; WAYS]]>,
     blocks: u64,
     used_pages: u64,
     counts: TierCounts,
@@ -130,7 +131,7 @@ impl MemoryTier {
             clearing: None,
             first: 0,
             pages,
-            seen: vec![0; entries.next_power_of_two()].into_boxed_slice(),
+            seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
             blocks: 0,
             used_pages: 0,
             counts: TierCounts::default(),
@@ -226,11 +227,14 @@ impl MemoryTier {
         let [a, b, c, d, e, f, g, h] = bits.to_le_bytes();
         let print = u32::from_le_bytes([a, b, c, d]).max(1);
         let place = u32::from_le_bytes([e, f, g, h]) as usize & (self.seen.len() - 1);
-        let was = std::mem::replace(&mut self.seen[place], print) == print;
-        if was {
-            self.seen[place] = 0;
-        }
-        was
+        let set = &mut self.seen[place];
+        let Some(at) = set.iter().position(|seen| *seen == print) else {
+            set.rotate_right(1);
+            set[0] = print;
+            return false;
+        };
+        set[at] = 0;
+        true
     }
 
     fn make_room(

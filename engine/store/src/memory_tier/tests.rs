@@ -84,6 +84,15 @@ fn a_block_comes_in_at_its_second_get() {
     rig.tier.audit();
 }
 
+/// With one place for each fingerprint some twenty of them would never come in.
+#[test]
+fn keys_that_take_turns_come_in_alike() {
+    let mut rig = Rig::new(4096, 256);
+    assert!((0..200).all(|lo| rig.meet(lo, 1).is_none()));
+    let came = (0..200).filter(|lo| rig.meet(*lo, 1).is_some()).count();
+    assert!(came >= 195, "{came} of 200");
+}
+
 #[test]
 fn what_was_used_since_the_hand_came_by_stays() {
     let mut rig = Rig::new(16, 16);

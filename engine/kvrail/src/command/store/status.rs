@@ -319,7 +319,7 @@ fn tier(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     let used = counters.tier_bytes.map_or_else(dash, human_bytes);
     let [blocks, came, went] =
         [counters.tier_blocks, counters.tier_fills, counters.tier_evictions].map(count);
-    Some(format!("{used} of {size}, {blocks} blocks; {came} came in, {went} went"))
+    Some(format!("{used} of {size}\n    {blocks} blocks; {came} came in, {went} went"))
 }
 
 fn dash() -> String {
