@@ -480,7 +480,7 @@ def test_a_chain_is_taken_at_second_sight():
             at += 1
             reason = space.put_many([b"fill %d" % at], [bytes(40_000)]).reason(0)
         assert reason == "no write budget is left" and at * 40_000 > 8 << 20
-        write_budget(sidecar, "200dwpd")
+        write_budget(sidecar, "20dwpd")  # some seconds between nothing and enough
         deadline = time.monotonic() + 60
         for chain in itertools.count():
             assert time.monotonic() < deadline
@@ -490,6 +490,7 @@ def test_a_chain_is_taken_at_second_sight():
             if {first.reason(at) for at in range(30)} == {FIRST_SIGHT}:
                 break
             time.sleep(0.05)
+        write_budget(sidecar, "200dwpd")
         while not (second := space.put_many(keys, blocks, chain=True)).all_ok:
             assert time.monotonic() < deadline, second
         assert space.lookup(keys).prefix == 30

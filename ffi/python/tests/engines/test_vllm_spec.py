@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 torch = pytest.importorskip("torch")
 
 import kvrail  # noqa: E402
-from kvrail import paged  # noqa: E402
+from kvrail import _vllm_spec, paged  # noqa: E402
 from kvrail._vllm_spec import KvrailOffloadingSpec  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
@@ -243,8 +243,9 @@ def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
     assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
 
 
-def test_what_was_computed_over_damage_is_stored_anew(engine, host):
+def test_what_was_computed_over_damage_is_stored_anew(engine, host, monkeypatch):
     """All chunks are wrong; those behind the first ones are not read, and stay found."""
+    monkeypatch.setattr(_vllm_spec, "STALL_S", 10.0)  # a busy machine is no drive that hangs
     its, keys = engine(staging_bytes=8 * PAGE), keys_of(0, 12)
     its.worker.reports_pages = True
     wanted = its.pages(0, list(range(12)))
