@@ -297,7 +297,8 @@ impl Submitter {
         inflight: &mut InflightTable,
     ) -> Option<NotStaged> {
         let is_full = self.served >= inflight.capacity();
-        if request.opcode != Opcode::Get || is_full || self.check_block(request).is_err() {
+        let may = request.opcode == Opcode::Get && request.namespace.store().reads_from_memory();
+        if !may || is_full || self.check_block(request).is_err() {
             return None;
         }
         let opened = request.namespace.opened();
