@@ -127,6 +127,8 @@ counters! {
             "Blocks that left the memory tier for others.";
         tier_refused: Counter, "kvrail_store_tier_refused",
             "Blocks that found no room in the memory tier.";
+        tier_wrong: Counter, "kvrail_store_tier_wrong",
+            "Blocks that left the memory tier because a reader found them wrong there.";
         budget_bytes_per_day: Gauge, "kvrail_store_write_budget_bytes_per_day",
             "Bytes that may be written in 24 hours; 0: no limit.";
         write_tokens: Gauge, "kvrail_store_write_tokens_bytes",

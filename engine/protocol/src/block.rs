@@ -169,7 +169,7 @@ pub struct KeyBlock {
     /// Seconds since 1970 from which on it is worth nothing, where the sidecar has room to know.
     #[serde(default)]
     pub worth_until_unix_s: Option<u32>,
-    /// How long ago it counts as used: so many percent of the store's bytes were used since. What
+    /// How long ago it counts as used: the percentage of the store's bytes used since. What
     /// was demoted counts as used a turn (100) before the coldest blocks.
     #[serde(default)]
     pub age_percent: Option<u32>,

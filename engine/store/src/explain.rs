@@ -56,7 +56,7 @@ pub struct ExplainedBlock {
     pub class: WorthClass,
     /// Seconds since 1970 when it is worth nothing any more, as far as the table of ends has it.
     pub worth_until: Option<u32>,
-    /// How long ago it counts as used: so many percent of the store's bytes were used since.
+    /// How long ago it counts as used: the percentage of the store's bytes used since.
     pub age_percent: u32,
     /// The same for the coldest blocks of its pool, of which some go next; nothing is known before
     /// all segments were looked at.

@@ -15,6 +15,9 @@ const VISITS_MAX: u32 = 64;
 /// Entries that a step of a clear looks at.
 const CLEARED_AT_ONCE: usize = 1024;
 
+/// The first span by address: it grows and shrinks, and never goes.
+const FIRST: u32 = 0;
+
 /// No span.
 const NONE: u32 = u32::MAX;
 
@@ -84,6 +87,8 @@ pub struct TierCounts {
     pub evicted: u64,
     /// Blocks for which no room was found.
     pub refused: u64,
+    /// Blocks that went because a reader found them wrong.
+    pub wrong: u64,
 }
 
 /// The tier of one member.
@@ -99,8 +104,6 @@ pub struct MemoryTier {
     visits: u32,
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
-    /// The first span, by address.
-    first: u32,
     pages: u32,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
     /// each, two keys that take turns would push each other out for ever.
@@ -126,10 +129,9 @@ impl MemoryTier {
             entries: vec![EMPTY; entries].into_boxed_slice(),
             spans,
             unused: Vec::with_capacity(spans_max),
-            hand: 0,
+            hand: FIRST,
             visits: VISITS_MAX,
             clearing: None,
-            first: 0,
             pages,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
             blocks: 0,
@@ -380,7 +382,7 @@ impl MemoryTier {
     /// The next span by address; behind the last comes the first.
     fn after(&self, at: u32) -> u32 {
         match self.spans[at as usize].next {
-            NONE => self.first,
+            NONE => FIRST,
             next => next,
         }
     }
@@ -406,15 +408,23 @@ impl MemoryTier {
     }
 
     /// The key's block is another one from now on, or none: what lies here is not found any more.
-    pub fn forget(&mut self, uid: u64, lo: u64, view: &mut impl TierView) {
-        let Some(entry) = self.find(uid, lo, view) else { return };
-        match self.entries[entry].state {
-            EntryState::Filling => self.entries[entry].state = EntryState::Doomed,
-            _ => {
-                view.hide(entry);
-                self.release(entry);
-            }
+    /// Whether readers have found it.
+    pub fn forget(&mut self, uid: u64, lo: u64, view: &mut impl TierView) -> bool {
+        let Some(entry) = self.find(uid, lo, view) else { return false };
+        if self.entries[entry].state == EntryState::Filling {
+            self.entries[entry].state = EntryState::Doomed;
+            return false;
         }
+        view.hide(entry);
+        self.release(entry);
+        true
+    }
+
+    /// A reader found the bytes of a block wrong: the block goes. False: readers have not found it.
+    pub fn report(&mut self, uid: u64, lo: u64, view: &mut impl TierView) -> bool {
+        let was_shown = self.forget(uid, lo, view);
+        self.counts.wrong += u64::from(was_shown);
+        was_shown
     }
 
     /// All bytes of a room are there: `show` has readers find them, unless they are of a block that
@@ -454,7 +464,7 @@ impl MemoryTier {
     /// # Panics
     /// If they are not.
     pub fn audit(&self) {
-        let (mut at, mut before, mut page, mut was_free) = (self.first, NONE, 0, false);
+        let (mut at, mut before, mut page, mut was_free) = (FIRST, NONE, 0, false);
         let (mut blocks, mut used) = (0, 0);
         while at != NONE {
             let Span { first, pages, entry, next, before: back } = self.spans[at as usize];

@@ -182,7 +182,7 @@ fn worths(value: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<Priority>> {
         return Ok(vec![worth(value)?; count]);
     }
     let all = value.try_iter().map_err(|_| no_worth(value))?;
-    let all = all.map(|it| worth(&it?)).collect::<PyResult<Vec<_>>>()?;
+    let all = all.map(|word| worth(&word?)).collect::<PyResult<Vec<_>>>()?;
     match all.len() {
         given if given == count => Ok(all),
         given => Err(unequal("worth", given, count)),

@@ -576,10 +576,14 @@ impl Shard {
         if !self.suspects.has_room() {
             return None;
         }
+        // The copy in memory first: a reader that finds the drive's bytes wrong reports once more.
+        if let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(report.space))
+            && tier.report(uid, report.key.lo())
+        {
+            return Some(true);
+        }
         let noted = self.store.suspect(report.space, report.key, report.check);
         if noted {
-            // The reader may have got its bytes from there.
-            self.forget_in_tier(report.space, report.key);
             self.suspects.push(report);
             self.touch(now_ns);
         }

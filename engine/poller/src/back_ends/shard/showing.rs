@@ -35,6 +35,7 @@ impl Shard {
             tier_fills: tier.counts.filled,
             tier_evictions: tier.counts.evicted,
             tier_refused: tier.counts.refused,
+            tier_wrong: tier.counts.wrong,
             misses_drive_gone: self.gone_gets,
             lookup_misses_drive_gone: self.gone_keys,
             budget_bytes_per_day: budget,

@@ -200,6 +200,11 @@ impl ShardTier {
         self.tier.forget(uid, lo, &mut self.shown);
     }
 
+    /// A reader found a block wrong. True: it may have been this copy, which is gone now.
+    pub(super) fn report(&mut self, uid: u64, lo: u64) -> bool {
+        self.tier.report(uid, lo, &mut self.shown)
+    }
+
     /// The device is gone: no block is found until another store serves.
     pub(super) fn stop(&mut self) {
         self.shown.0.stop();
