@@ -129,6 +129,13 @@ fn a_cpp_program_uses_a_store_in_every_way() {
 }
 
 #[test]
+fn a_c_program_reads_blocks_in_place() {
+    let mut place = Place::with_store(2, 256 << 20);
+    place.configure("[memory_tier]\nbytes = \"16MiB\"");
+    passes_at(&place, "tests/flow/c/view.c", "6 views: right");
+}
+
+#[test]
 fn a_c_program_moves_blocks_of_gpu_memory() {
     passes_with_gpu("ffi/c/examples/pages.c", "16 blocks of 16 parts: right");
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status};
+use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status, View};
 use kvrail_protocol::StatusReport;
 
 use crate::rig::{
@@ -73,6 +73,11 @@ impl User {
             Status::Miss => None,
             other => panic!("{other}"),
         }
+    }
+
+    fn view(&mut self, number: u64) -> Option<View> {
+        let space = self.0.space.clone();
+        self.0.queue.view(&space, key(number))
     }
 
     fn has(&mut self, number: u64, version: u64) {
@@ -280,5 +285,79 @@ fn a_sidecar_that_is_gone_serves_nothing() {
     let mut user = User::open(&sidecar);
     eventually("recovery has found them", || (0..4).all(|number| user.get(number).is_some()));
     warm(&sidecar, &mut user, 4);
+    sidecar.stop();
+}
+
+/// Has many other blocks come into the tier, more than it has room for.
+fn flood(user: &mut User, from: u64, blocks: u64) {
+    for number in from..from + blocks {
+        user.put(number, 0);
+        (0..3).for_each(|_| user.has(number, 0));
+    }
+}
+
+#[test]
+fn a_block_that_is_viewed_stays_as_it_is_whatever_becomes_of_its_key() {
+    let place = place("16MiB");
+    let sidecar = Sidecar::start(&place);
+    let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
+    (0..8).for_each(|number| writer.put(number, 0));
+    warm(&sidecar, &mut writer, 8);
+    let views: Vec<_> = (0..3).map(|number| reader.view(number).expect("it is there")).collect();
+    let are_whole = || {
+        let mut all = (0..).zip(&views);
+        all.all(|(number, view)| view[..] == content(number, 0))
+    };
+    assert!(are_whole());
+    assert!(reader.view(1000).is_none(), "a key that nobody has put");
+    // Replaced, dropped, driven out.
+    writer.put(0, 1);
+    let dropped = writer.0.run(BlockRequest::drop_block(&writer.0.space, key(1)));
+    assert_eq!(dropped, Status::Ok);
+    flood(&mut writer, 100, 200);
+    assert!(are_whole());
+    writer.has(0, 1);
+    assert_eq!(writer.get(1), None);
+    // Cleared.
+    writer.0.space.clear().unwrap();
+    flood(&mut writer, 400, 200);
+    assert!(are_whole());
+    // A client that holds all it may holds no more, and gets go on.
+    reader.0.space.refresh().unwrap();
+    let mut more = Vec::new();
+    while let Some(view) = (400..600).find_map(|number| reader.view(number)) {
+        more.push(view);
+    }
+    assert_eq!(views.len() + more.len(), 4, "the least a client may hold");
+    reader.has(599, 0);
+    assert!(are_whole());
+    drop((views, more));
+    assert!((400..600).any(|number| reader.view(number).is_some()));
+    sidecar.stop();
+}
+
+/// The memory of a session that has ended is used again: none of its blocks stays for ever.
+#[test]
+fn what_a_client_that_is_gone_has_held_is_free() {
+    let place = place("16MiB");
+    let sidecar = Sidecar::start(&place);
+    let mut writer = User::open(&sidecar);
+    for _ in 0..20 {
+        (0..4).for_each(|number| writer.put(number, 0));
+        let mut reader = User::open(&sidecar);
+        let mut views = Vec::new();
+        eventually("four views", || {
+            (0..4).for_each(|number| reader.has(number, 0));
+            views = (0..4).filter_map(|number| reader.view(number)).collect();
+            views.len() == 4
+        });
+        // Replaced while they are held: their memory waits for the session to end.
+        (0..4).for_each(|number| writer.put(number, 1));
+        (0..4).for_each(|number| writer.put(number, 0));
+        assert!((0..).zip(&views).all(|(number, view)| view[..] == content(number, 0)));
+    }
+    flood(&mut writer, 100, 300);
+    let report = sidecar.status();
+    assert!(sum(&report, "tier_evictions") > 0 && sum(&report, "tier_blocks") > 100, "{report:?}");
     sidecar.stop();
 }

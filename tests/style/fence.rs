@@ -22,6 +22,7 @@ const FENCED: &[&str] = &[
     "ffi/engines/kvbm/src/memory.rs",
     "ffi/python/src/arena.rs",
     "ffi/python/src/memory.rs",
+    "ffi/python/src/view.rs",
 ];
 
 /// Lines at the top of a file within which its header stands, behind the module's docs.

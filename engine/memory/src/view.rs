@@ -80,6 +80,18 @@ impl WordView {
         unsafe { place.as_ref() }.load(ordering)
     }
 
+    /// Where a range of it lies in this process, for reading as long as the value lives.
+    ///
+    /// # Panics
+    /// If the range leaves the memory.
+    #[must_use]
+    pub fn address(&self, at: usize, length: usize) -> NonNull<u8> {
+        let fits = at <= self.bytes && length <= self.bytes - at;
+        assert!(fits, "{length} bytes at {at} of {}", self.bytes);
+        // SAFETY: inside the mapping, asserted above.
+        unsafe { self.base.byte_add(at) }.cast()
+    }
+
     /// Copies bytes out, from byte `at` on; what the writer stores meanwhile may be torn between
     /// words.
     ///

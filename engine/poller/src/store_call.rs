@@ -47,6 +47,10 @@ pub struct TierSetup {
     pub directory_bytes: usize,
     /// The memory's place in the device's buffer table.
     pub buffer: kvrail_device::BufferIndex,
+    /// Its number among the tiers of the sidecar.
+    pub number: u16,
+    /// What clients read in place.
+    pub holds: std::sync::Arc<kvrail_ring::HoldTables>,
 }
 
 impl StoreSetup {

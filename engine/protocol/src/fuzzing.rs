@@ -36,6 +36,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ControlRequest::CreateArena { bytes: 1 << 20, pages: Pages::Huge2MiB },
         ControlRequest::ImportArena { bytes: 4096 },
         ControlRequest::ShareLatencies,
+        ControlRequest::HoldBlocks { volume: 3 },
         ControlRequest::ChangeMembers {
             store: "kv".into(),
             change: MemberChange::Retire { members: vec![1] },

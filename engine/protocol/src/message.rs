@@ -154,6 +154,12 @@ pub enum ControlRequest {
         /// The store.
         volume: u16,
     },
+    /// Give me memory in which I name the blocks of memory tiers that I read in place, for all
+    /// stores. Once in a session, of a client that this store's tiers are shown to. Reply: `Holds`.
+    HoldBlocks {
+        /// The store.
+        volume: u16,
+    },
     /// Give me memory in which I count the latencies of my calls. Once in a session. Reply:
     /// `Latencies`.
     ShareLatencies,
@@ -220,7 +226,7 @@ impl ControlRequest {
             Self::SlowLog | Self::ShowConfig => 4,
             Self::ShareLatencies => 5,
             Self::ChangeMembers { .. } => 6,
-            Self::ShowTier { .. } => 8,
+            Self::ShowTier { .. } | Self::HoldBlocks { .. } => 8,
         }
     }
 
@@ -360,6 +366,11 @@ pub enum ControlReply {
     Tier {
         /// Bytes of each member's; 0 where it has none.
         members: Vec<u64>,
+    },
+    /// Memory for what the client reads in place. Comes with its memory file.
+    Holds {
+        /// Its size.
+        bytes: u64,
     },
     /// Memory for latencies, which the sidecar reads from now on. Comes with its memory file.
     Latencies {

@@ -10,6 +10,11 @@ mod doorbell;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod geometry;
+#[cfg(not(loom))]
+mod held_block;
+mod hold;
+#[cfg(not(loom))]
+mod hold_table;
 mod ids;
 #[cfg(not(loom))]
 mod keyed;
@@ -47,6 +52,11 @@ mod loom_tests;
 #[cfg(not(loom))]
 pub use doorbell::{Doorbell, drain_doorbell, drain_doorbell_set, watch_hangup};
 pub use geometry::{Geometry, MemberRange, Piece, RangeError};
+#[cfg(not(loom))]
+pub use held_block::HeldBlock;
+pub use hold::HOLDS_MAX;
+#[cfg(not(loom))]
+pub use hold_table::{HOLDS_BYTES, HoldTables, Holds};
 pub use ids::{DeviceIndex, Epoch, PollerIndex, RegionId, SessionId, VolumeId};
 #[cfg(not(loom))]
 pub use keyed::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, KeyedRequest, Side, keys_slot};

@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Notify;
 use loom::thread;
 
+use crate::hold::{self, HoldWords};
 use crate::presence::{LINE_WORDS, Load, Presence, Reader, Words, Writer};
 use crate::spsc::{Consumer, LaneFault, Producer, Store, with_lap};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -351,7 +352,7 @@ fn a_copy_that_holds_is_the_block_that_was_found() {
     bounded.check(|| {
         let words = Directory(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
         let memory = Arc::new(AtomicU32::new(1));
-        let mut writer = tier::Writer::new(words.clone(), 1);
+        let mut writer = tier::Writer::new(words.clone(), 1, 0);
         writer.show(0, &block(1));
         let reader = tier::Reader::new(words, 1);
         let device = Arc::clone(&memory);
@@ -379,7 +380,7 @@ fn a_copy_that_holds_is_the_block_that_was_found() {
 fn what_is_hidden_before_an_answer_is_not_found_behind_it() {
     loom::model(|| {
         let words = Directory(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
-        let mut writer = tier::Writer::new(words.clone(), 1);
+        let mut writer = tier::Writer::new(words.clone(), 1, 0);
         writer.show(0, &block(1));
         let reader = tier::Reader::new(words, 1);
         let answered = Arc::new(AtomicU32::new(0));
@@ -393,5 +394,54 @@ fn what_is_hidden_before_an_answer_is_not_found_behind_it() {
             assert_eq!(reader.find(UID, 1), None);
         }
         poller.join().unwrap();
+    });
+}
+
+/// The words of one client that holds a block.
+#[derive(Clone, Debug)]
+struct HeldWords(Arc<AtomicU64>);
+
+impl HoldWords for HeldWords {
+    fn load(&self, _at: u16) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn store(&self, _at: u16, word: u64) {
+        self.0.store(word, Ordering::Relaxed);
+    }
+}
+
+/// A block goes while a client takes a hold of it, reads it twice, and lets go: what the client
+/// reads is the block, and its memory is written in the end.
+#[test]
+fn memory_that_a_client_holds_is_not_written() {
+    let mut bounded = loom::model::Builder::new();
+    bounded.preemption_bound = Some(3);
+    bounded.check(|| {
+        let words = Directory(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))));
+        let memory = Arc::new(AtomicU32::new(1));
+        let held = HeldWords(Arc::new(AtomicU64::new(0)));
+        let mut writer = tier::Writer::new(words.clone(), 1, 7);
+        writer.show(0, &block(1));
+        let reader = tier::Reader::new(words, 1);
+        let (device, others) = (Arc::clone(&memory), held.clone());
+        let poller = thread::spawn(move || {
+            writer.hide(0);
+            let is_held = hold::is_held(std::iter::once(&others), 1, (7, 0, writer.count(0)));
+            if !is_held {
+                device.store(2, Ordering::Relaxed); // hardware
+            }
+            (writer, is_held)
+        });
+        if let Some(found) = reader.find(UID, 1)
+            && hold::hold(&held, 0, (&reader, 7), &found)
+        {
+            for _ in 0..2 {
+                assert_eq!(memory.load(Ordering::Relaxed), 1);
+            }
+            hold::let_go(&held, 0);
+        }
+        let (writer, _was_held) = poller.join().unwrap();
+        assert!(!hold::is_held(std::iter::once(&held), 1, (7, 0, writer.count(0))));
     });
 }

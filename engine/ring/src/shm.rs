@@ -133,6 +133,8 @@ fn store<const WORDS: usize>(place: &[AtomicU64; WORDS], values: [u64; WORDS]) {
 
 // SAFETY: only atomic access goes through the pointer, and the block is Send + Sync itself.
 unsafe impl<const WORDS: usize> Send for ShmWords<WORDS> {}
+// SAFETY: as for Send.
+unsafe impl<const WORDS: usize> Sync for ShmWords<WORDS> {}
 
 /// A ring in shared memory.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ pub const TIER_WAYS: usize = 4;
 pub(crate) const MAGIC_WORD: usize = 0;
 const STATE_WORD: usize = 1;
 pub(crate) const SETS_WORD: usize = 2;
+pub(crate) const NUMBER_WORD: usize = 3;
 
 /// The first word of a directory of this version.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"kvt1");
@@ -61,6 +62,14 @@ pub struct TierFound {
     count: u32,
 }
 
+impl TierFound {
+    /// Its entry, and the entry's count.
+    #[must_use]
+    pub fn of(&self) -> (usize, u32) {
+        (self.entry, self.count)
+    }
+}
+
 /// The first entry of a key's set.
 pub(crate) fn set_of(uid: u64, lo: u64, sets: u32) -> usize {
     let bits = mixed(mixed(uid).wrapping_add(lo));
@@ -81,9 +90,10 @@ pub(crate) struct Writer<W: Words> {
 }
 
 impl<W: Words> Writer<W> {
-    /// A writer of words that are zero and that no reader has yet.
-    pub(crate) fn new(words: W, sets: u32) -> Self {
+    /// A writer of words that are zero and that no reader has yet: of the tier with this number.
+    pub(crate) fn new(words: W, sets: u32, number: u16) -> Self {
         words.store(SETS_WORD, sets, Ordering::Relaxed);
+        words.store(NUMBER_WORD, number.into(), Ordering::Relaxed);
         words.store(MAGIC_WORD, MAGIC, Ordering::Relaxed); // readers get the memory later
         Self { words, sets }
     }
@@ -122,6 +132,11 @@ impl<W: Words> Writer<W> {
         fence(Ordering::Release);
     }
 
+    /// The count of an entry: odd once it is hidden, one more than readers found it with.
+    pub(crate) fn count(&self, entry: usize) -> u32 {
+        self.words.load(line(entry) + COUNT, Ordering::Relaxed) // our own stores
+    }
+
     /// A use of the entry's block is known.
     pub(crate) fn set_used(&mut self, entry: usize) {
         self.words.store(line(entry) + USED, 1, Ordering::Relaxed); // orders nothing
@@ -158,6 +173,10 @@ impl<L: Load> Reader<L> {
 
     pub(crate) fn words(&self) -> &L {
         &self.words
+    }
+
+    pub(crate) fn sets(&self) -> u32 {
+        self.sets
     }
 
     /// The block of a key, if it is in the tier.

@@ -1,14 +1,17 @@
 //! A memory tier in shared memory: its directory, and behind it the bytes of its blocks.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, WordView};
 
+use crate::hold_table::{HoldTables, Holds};
 use crate::presence::LINE_WORDS;
 use crate::shm::ShmTable;
 use crate::sync::Ordering;
 use crate::tier::{
-    MAGIC, MAGIC_WORD, Reader, SETS_WORD, TIER_WAYS, TierBlock, TierFound, Writer, set_of,
+    MAGIC, MAGIC_WORD, NUMBER_WORD, Reader, SETS_WORD, TIER_WAYS, TierBlock, TierFound, Writer,
+    set_of,
 };
 
 /// Bytes of an entry.
@@ -20,7 +23,11 @@ pub const TIER_PAGE_BYTES: u32 = 4096;
 
 /// The poller's end of the directory.
 #[derive(Debug)]
-pub struct TierWriter(Writer<ShmTable>);
+pub struct TierWriter {
+    directory: Writer<ShmTable>,
+    number: u16,
+    holds: Arc<HoldTables>,
+}
 
 impl TierWriter {
     /// Bytes of a directory for `blocks` blocks, twice as many entries: in sets of four hardly any
@@ -32,28 +39,34 @@ impl TierWriter {
         ((sets * TIER_WAYS + 1) * LINE_BYTES).next_multiple_of(TIER_PAGE_BYTES as usize)
     }
 
-    /// A directory of `bytes` bytes at the begin of memory that is zero and has no reader yet.
+    /// A directory of `bytes` bytes at the begin of memory that is zero and has no reader yet: that
+    /// of the tier with this number among those of the sidecar.
     ///
     /// # Panics
     /// If there is no room for one set, or the memory is shorter.
     #[must_use]
-    pub fn new(memory: &Arc<dyn Pinned>, bytes: usize) -> Self {
+    pub fn new(
+        memory: &Arc<dyn Pinned>,
+        bytes: usize,
+        (number, holds): (u16, Arc<HoldTables>),
+    ) -> Self {
         assert!(bytes <= memory.bytes(), "the directory lies within the memory");
         let sets = (bytes / LINE_BYTES).saturating_sub(1) / TIER_WAYS;
         assert!(sets > 0, "a directory has a header and a set at least");
-        Self(Writer::new(ShmTable::at(memory), u32::try_from(sets).unwrap_or(u32::MAX)))
+        let sets = u32::try_from(sets).unwrap_or(u32::MAX);
+        Self { directory: Writer::new(ShmTable::at(memory), sets, number), number, holds }
     }
 
     /// Entries that it has.
     #[must_use]
     pub fn entries(&self) -> usize {
-        self.0.sets() as usize * TIER_WAYS
+        self.directory.sets() as usize * TIER_WAYS
     }
 
     /// The first of the `TIER_WAYS` entries of a key.
     #[must_use]
     pub fn first_of(&self, uid: u64, lo: u64) -> usize {
-        set_of(uid, lo, self.0.sets())
+        set_of(uid, lo, self.directory.sets())
     }
 
     /// Has readers find a block whose bytes are there.
@@ -61,7 +74,7 @@ impl TierWriter {
     /// # Panics
     /// If the entry is shown already.
     pub fn show(&mut self, entry: usize, block: &TierBlock) {
-        self.0.show(entry, block);
+        self.directory.show(entry, block);
     }
 
     /// No reader finds the entry's block from now on, or believes its copy: called before its
@@ -70,40 +83,50 @@ impl TierWriter {
     /// # Panics
     /// If the entry is not shown.
     pub fn hide(&mut self, entry: usize) {
-        self.0.hide(entry);
+        self.directory.hide(entry);
+    }
+
+    /// Whether a client reads the entry's block in place, or may do so. Once the entry is hidden,
+    /// false is final: its memory may be written.
+    #[must_use]
+    pub fn is_held(&self, entry: usize) -> bool {
+        self.holds.hold(self.number, entry, self.directory.count(entry))
     }
 
     /// No block is found from now on, until `serve`: the member is away.
     pub fn stop(&mut self) {
-        self.0.stop();
+        self.directory.stop();
     }
 
     /// Blocks that are shown are found again.
     pub fn serve(&mut self) {
-        self.0.serve();
+        self.directory.serve();
     }
 
     /// A use of the entry's block is known: readers report no other.
     pub fn set_used(&mut self, entry: usize) {
-        self.0.set_used(entry);
+        self.directory.set_used(entry);
     }
 
     /// Readers are to report the next use of the entry's block.
     pub fn clear_used(&mut self, entry: usize) {
-        self.0.clear_used(entry);
+        self.directory.clear_used(entry);
     }
 }
 
 impl Drop for TierWriter {
     /// No block is found any more.
     fn drop(&mut self) {
-        self.0.stop();
+        self.directory.stop();
     }
 }
 
 /// The client's end of a tier.
 #[derive(Debug)]
-pub struct TierReader(Reader<WordView>);
+pub struct TierReader {
+    directory: Reader<WordView>,
+    number: u16,
+}
 
 impl TierReader {
     /// A tier that a sidecar has shown. Nothing where the memory holds none of this version.
@@ -116,14 +139,16 @@ impl TierReader {
         }
         let sets = word(SETS_WORD);
         let needed = (sets as usize * TIER_WAYS + 1) * LINE_BYTES;
-        (sets > 0 && needed <= memory.bytes()).then(|| Self(Reader::new(memory, sets)))
+        let number = u16::try_from(word(NUMBER_WORD)).ok()?;
+        let is_whole = sets > 0 && needed <= memory.bytes();
+        is_whole.then(|| Self { directory: Reader::new(memory, sets), number })
     }
 
     /// The block whose key has this lower half, in the namespace with this uid.
     #[inline]
     #[must_use]
     pub fn find(&self, uid: u64, lo: u64) -> Option<TierFound> {
-        self.0.find(uid, lo)
+        self.directory.find(uid, lo)
     }
 
     /// Copies a block that was found. False: it left the tier meanwhile, and `out` holds nothing.
@@ -132,14 +157,28 @@ impl TierReader {
     /// If `out` is shorter than the block.
     #[inline]
     pub fn copy(&self, found: &TierFound, out: &mut [u8]) -> bool {
-        let memory = self.0.words();
-        let (begin, length) = (found.block.offset, found.block.length as usize);
-        let begin = usize::try_from(begin).expect("64-bit machines");
-        // A sidecar of a later release could say anything.
-        if begin.checked_add(length).is_none_or(|end| end > memory.bytes()) {
-            return false;
-        }
-        memory.copy(begin, &mut out[..length]);
-        self.0.holds(found)
+        let Some(begin) = self.place(found) else { return false };
+        self.directory.words().copy(begin, &mut out[..found.block.length as usize]);
+        self.directory.holds(found)
+    }
+
+    /// Holds a block that was found: the hold, and where the block begins.
+    pub(crate) fn hold(&self, found: &TierFound, holds: &Holds) -> Option<(u16, NonNull<u8>)> {
+        let begin = self.place(found)?;
+        let at = holds.hold((&self.directory, self.number), found)?;
+        Some((at, self.directory.words().address(begin, found.block.length as usize)))
+    }
+
+    /// Entries that it has.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.directory.sets() as usize * TIER_WAYS
+    }
+
+    /// Where a block begins, if it lies within the memory: the sidecar may be of a later release.
+    fn place(&self, found: &TierFound) -> Option<usize> {
+        let begin = usize::try_from(found.block.offset).expect("64-bit machines");
+        let end = begin.checked_add(found.block.length as usize)?;
+        (end <= self.directory.words().bytes()).then_some(begin)
     }
 }

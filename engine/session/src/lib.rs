@@ -67,5 +67,5 @@ pub use server::Server;
 pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
 pub use shutdown::{Stopped, StoppedHow};
 pub use socket::make_folder;
-pub use stores::{ServedShard, ServedStore, memory_tier, presence_table};
+pub use stores::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
 pub use tenants::{Right, Tenancy};

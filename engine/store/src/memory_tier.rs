@@ -30,6 +30,8 @@ enum EntryState {
     Doomed,
     /// Readers find it.
     Shown,
+    /// No reader finds it any more, and one may still read its memory.
+    Held,
 }
 
 /// A block's place in the table of keys.
@@ -74,6 +76,8 @@ pub trait TierView {
     fn set_used(&mut self, entry: usize);
     /// The next use of the entry's block is to be reported.
     fn clear_used(&mut self, entry: usize);
+    /// Whether a reader reads the entry's memory in place. Once that is hidden, false is final.
+    fn is_held(&self, entry: usize) -> bool;
 }
 
 /// Counters of a tier since its start.
@@ -215,8 +219,7 @@ impl MemoryTier {
         let end = self.entries.len().min(from + CLEARED_AT_ONCE);
         for entry in from..end {
             if self.entries[entry].state == EntryState::Shown {
-                view.hide(entry);
-                self.release(entry);
+                self.leave(entry, view);
             }
         }
         self.clearing = (end < self.entries.len()).then_some(end);
@@ -253,10 +256,6 @@ impl MemoryTier {
         let span = self.sweep(pages, view)?;
         self.cut(span, pages);
         self.spans[span as usize].entry = small(entry);
-        // The sweep may have evicted it.
-        if self.entries[entry].state == EntryState::Shown {
-            self.evict(entry, view);
-        }
         let page = self.spans[span as usize].first;
         let state = EntryState::Filling;
         self.entries[entry] = Entry { uid, lo, span, state, is_used: false };
@@ -266,7 +265,7 @@ impl MemoryTier {
         Some(TierRoom { entry, page })
     }
 
-    /// An entry of the key's set: an empty one, or that of the first block that was not used.
+    /// An empty entry of the key's set: the first block that was not used goes for it.
     fn choose_entry(&mut self, key: (u64, u64), view: &mut impl TierView) -> Option<usize> {
         let first = view.first_of(key.0, key.1);
         let set = first..first + WAYS;
@@ -275,10 +274,10 @@ impl MemoryTier {
         }
         for at in set {
             let Entry { state, is_used, .. } = self.entries[at];
-            match (state, is_used) {
-                (EntryState::Shown, false) => return Some(at),
-                (EntryState::Shown, true) => self.clear_used(at, view),
-                _ => {}
+            if state == EntryState::Shown && is_used {
+                self.clear_used(at, view);
+            } else if self.let_go(at, view).is_some() {
+                return Some(at);
             }
         }
         None
@@ -290,34 +289,53 @@ impl MemoryTier {
             self.visits -= 1;
             let at = self.hand;
             let Span { entry, pages: there, .. } = self.spans[at as usize];
-            if entry == NONE {
-                if there >= pages {
-                    return Some(at);
-                }
-                self.hand = self.after(at);
-                continue;
+            if entry == NONE && there >= pages {
+                return Some(at);
             }
-            let Entry { state, is_used, .. } = self.entries[entry as usize];
-            match state {
-                EntryState::Shown if is_used => {
-                    self.clear_used(entry as usize, view);
-                    self.hand = self.after(at);
-                }
-                EntryState::Shown => {
-                    // The free span that it is part of now.
-                    self.hand = self.evict(entry as usize, view);
-                }
-                _ => self.hand = self.after(at),
-            }
+            let free = match entry {
+                NONE => None,
+                entry => self.pass(entry as usize, view),
+            };
+            // The free span that it is part of now, or the next one.
+            self.hand = free.unwrap_or_else(|| self.after(at));
         }
         None
     }
 
-    /// A block goes for another; returns the free span.
-    fn evict(&mut self, entry: usize, view: &mut impl TierView) -> u32 {
+    /// The hand comes by: what was not used goes. Returns the free span.
+    fn pass(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
+        let Entry { state, is_used, .. } = self.entries[entry];
+        if state == EntryState::Shown && is_used {
+            self.clear_used(entry, view);
+            return None;
+        }
+        self.let_go(entry, view)
+    }
+
+    /// The block of an entry goes, unless a reader or the device is at its memory. Returns the free
+    /// span.
+    fn let_go(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
+        let state = self.entries[entry].state;
+        // Looked at before it is hidden too: what is read in place stays to be found.
+        if !matches!(state, EntryState::Shown | EntryState::Held) || view.is_held(entry) {
+            return None;
+        }
+        if state == EntryState::Held {
+            return Some(self.release(entry));
+        }
         self.counts.evicted += 1;
+        self.leave(entry, view)
+    }
+
+    /// No reader finds the block of an entry from now on. Returns the free span, unless one still
+    /// reads it: its memory is free when the hand comes by and none does.
+    fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
-        self.release(entry)
+        if view.is_held(entry) {
+            self.entries[entry].state = EntryState::Held;
+            return None;
+        }
+        Some(self.release(entry))
     }
 
     /// Frees an entry and its pages, which no reader and no device uses any more.
@@ -415,8 +433,7 @@ impl MemoryTier {
             self.entries[entry].state = EntryState::Doomed;
             return false;
         }
-        view.hide(entry);
-        self.release(entry);
+        self.leave(entry, view);
         true
     }
 

@@ -280,6 +280,9 @@ typedef struct kvrail_queue kvrail_queue;
 // A store of the sidecar.
 typedef struct kvrail_store kvrail_store;
 
+// A block in the sidecar's memory tier, where it lies.
+typedef struct View View;
+
 // How to attach. All members but `size` may be 0.
 typedef struct kvrail_attach_options {
     // sizeof this structure.
@@ -888,6 +891,18 @@ int32_t kvrail_release(kvrail_queue *queue, const kvrail_namespace *space, const
 // thread; the first call for a store waits until the sidecar has shared its tables.
 int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *first, size_t count,
     uint8_t *presence, size_t *prefix);
+
+// A block in the sidecar's memory tier, without a copy, a request or a read: `bytes` becomes its
+// first byte, `length` how many there are. They may be read, by any thread, and stay as they are
+// until kvrail_view_close, whatever becomes of the block. `view` becomes NULL where the tier does
+// not have the block, or this client has as many views as it may (4 to 255, one for each 128
+// blocks of the tier): get it then. Verified at the first view of this process. A view keeps the
+// session of its client.
+int32_t kvrail_view_open(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *key,
+    View **view, const void **bytes, size_t *length);
+
+// Lets the sidecar use the memory for other blocks, and sets the variable to NULL.
+int32_t kvrail_view_close(View **view);
 
 // Begins a walk over the blocks of a namespace. A whole walk has every block that was there when
 // it began and when it ended; one that the store moved meanwhile may come twice.

@@ -10,7 +10,7 @@ use crate::code::codes;
 const WRITE: &str = "KVRAIL_WRITE_HEADER";
 
 /// What is public, in the order of the header.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
     "version",
     "code",
     "boundary",
@@ -27,6 +27,7 @@ const MODULES: [&str; 18] = [
     "queue",
     "lookup",
     "presence",
+    "view",
     "listing",
     "explain",
 ];

@@ -26,4 +26,5 @@ pub mod request;
 mod sized;
 pub mod store;
 pub mod version;
+pub mod view;
 pub mod volume;

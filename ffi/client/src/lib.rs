@@ -47,6 +47,7 @@ mod control;
 mod done;
 mod error;
 mod gpu;
+mod holds;
 mod identity;
 mod inflight;
 mod joins;
@@ -76,6 +77,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod view;
 mod volume;
 mod wait;
 
@@ -109,6 +111,7 @@ pub use store::{Absent, Namespace, Store};
 pub use submit::Submit;
 pub use submit_error::SubmitError;
 pub use submit_error_kind::SubmitErrorKind;
+pub use view::View;
 pub use volume::Volume;
 pub use wait::Armed;
 

@@ -5,6 +5,7 @@ use crate::block_request::Verifier;
 use crate::key::BlockKey;
 use crate::store::Store;
 use crate::tier::InMemory;
+use crate::view::View;
 
 impl Store {
     /// Whether the sidecar shows this client a memory tier of this store: gets of blocks in it
@@ -20,6 +21,42 @@ impl Store {
         let found = self.tiers().find(uid, key.lo())?;
         self.has_open(uid, key.lo()).then_some(found)
     }
+
+    fn hold(&self, found: &InMemory<'_>) -> Option<View> {
+        let session = self.shared_session();
+        let holds = session.holds(self.volume().id().0)?;
+        found.hold(&holds).map(|block| View::new(block, session))
+    }
+}
+
+/// What reading a block in place came to.
+#[derive(Debug)]
+pub(crate) enum Viewed {
+    /// The bytes are the block's.
+    Right(View),
+    /// The bytes are wrong: the device has others, and the sidecar is to look.
+    Wrong,
+    /// The block left the tier meanwhile, or the client has as many views as it may.
+    Gone,
+}
+
+/// Has a block of a memory tier read in place. Verified once in a process.
+pub(crate) fn view_block(
+    found: &InMemory<'_>,
+    (uid, key): (u64, BlockKey),
+    store: &Store,
+    verified: &mut Verified,
+) -> Viewed {
+    let Some(view) = store.hold(found) else { return Viewed::Gone };
+    if !found.is_verified() {
+        if key.check(crc_of(&view), uid, found.bytes()) != found.check() {
+            verified.reread += 1;
+            return Viewed::Wrong;
+        }
+        found.note_verified();
+    }
+    verified.count_right();
+    Viewed::Right(view)
 }
 
 /// What a copy out of a memory tier came to.

@@ -14,6 +14,7 @@ use crate::block_op::Verified;
 use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
 use crate::inflight::InflightTable;
+use crate::key::BlockKey;
 use crate::lanes::{LaneError, QueueLanes, Until};
 use crate::latencies::QueueLatencies;
 use crate::lease::Lease;
@@ -24,6 +25,7 @@ use crate::store::Namespace;
 use crate::submit::{NotStaged, QueueState, Submit, Submitter, stage_keys, stage_unsent};
 use crate::submit_error::SubmitError;
 use crate::submit_error_kind::SubmitErrorKind;
+use crate::view::View;
 use crate::wait::{Armed, Waiter};
 
 /// How long the drop of a queue waits for what is in flight.
@@ -193,6 +195,16 @@ impl Queue {
         let ticket = self.stage(request)?;
         self.publish();
         Ok(ticket)
+    }
+
+    /// A block in the sidecar's memory tier, read where it lies: neither a request nor a read nor a
+    /// copy. Verified at the first view of this process. Nothing where the tier does not have it,
+    /// or all views of this client are in use: a get has it then, or the reason.
+    pub fn view(&mut self, namespace: &Namespace, key: BlockKey) -> Option<View> {
+        let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
+        let view = self.submitter.view(namespace, key, lanes, inflight);
+        self.publish(); // that it was used, or is wrong
+        view
     }
 
     /// Submits requests until one is refused; pushes the tickets of those submitted. All of them

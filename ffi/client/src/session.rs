@@ -6,10 +6,11 @@ use std::time::Duration;
 use kvrail_protocol::{
     Channel, ChannelError, ControlReply, ControlRequest, GpuInfo, LimitsInfo, Welcome,
 };
-use kvrail_ring::{Epoch, RegionId, SessionId};
+use kvrail_ring::{Epoch, Holds, RegionId, SessionId};
 
 use crate::control::Control;
 use crate::error::ClientError;
+use crate::holds::SharedHolds;
 use crate::latencies::{QueueLatencies, SharedLatencies};
 use crate::lease::Lease;
 use crate::opened::OpenedTable;
@@ -30,6 +31,7 @@ pub(crate) struct Session {
     quarantined: Mutex<Vec<Lease>>,
     opened: OpenedTable,
     latencies: SharedLatencies,
+    holds: SharedHolds,
 }
 
 impl Session {
@@ -53,6 +55,7 @@ impl Session {
             quarantined: Mutex::new(Vec::new()),
             opened: OpenedTable::default(),
             latencies: SharedLatencies::default(),
+            holds: SharedHolds::default(),
         })
     }
 
@@ -67,6 +70,11 @@ impl Session {
     /// Where a queue counts the latencies of calls.
     pub(crate) fn latencies(&self) -> QueueLatencies {
         self.latencies.of(&self.control)
+    }
+
+    /// Where it names what it reads in place; nothing where this store shows it no memory.
+    pub(crate) fn holds(&self, volume: u16) -> Option<Arc<Holds>> {
+        self.holds.of(&self.control, volume)
     }
 
     pub(crate) fn tag(&self) -> ClientTag {

@@ -125,6 +125,10 @@ impl Store {
         &self.session
     }
 
+    pub(crate) fn shared_session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     fn ask_to_open(
         &self,
         name: &str,

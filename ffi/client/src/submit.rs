@@ -12,7 +12,7 @@ use crate::joins::{Checksum, Origin};
 use crate::key::BlockKey;
 use crate::lanes::{LaneError, LaneRoom, QueueLanes};
 use crate::lease::Lease;
-use crate::memory_get::{Copied, copy_block};
+use crate::memory_get::{Copied, Viewed, copy_block, view_block};
 use crate::opened::OpenedNamespace;
 use crate::request::{CHECKSUM, Request, VERIFY};
 use crate::route::{LanePiece, VolumeRoute};
@@ -20,6 +20,7 @@ use crate::store::Namespace;
 use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 use crate::template::Template;
+use crate::view::View;
 
 const CHECKSUM_FLAGS: u8 = CHECKSUM | VERIFY;
 
@@ -330,6 +331,41 @@ impl Submitter {
         }
         self.served += 1;
         Some(NotStaged::Served { bytes, crc })
+    }
+
+    /// A block in a memory tier, to be read in place. Nothing where it is not there: a get has it,
+    /// or the reason.
+    pub(crate) fn view(
+        &mut self,
+        namespace: &Namespace,
+        key: BlockKey,
+        lanes: &mut QueueLanes,
+        inflight: &mut InflightTable,
+    ) -> Option<View> {
+        let may = namespace.store().reads_from_memory() && namespace.client() == self.tag;
+        if !may || self.check_state().is_err() {
+            return None;
+        }
+        let opened = namespace.opened();
+        let found = namespace.store().in_memory(opened.uid, key)?;
+        let bytes = found.bytes().into();
+        let begun_ns = inflight.latencies().begin(bytes);
+        let (of, store) = ((opened.uid, key), namespace.store());
+        let viewed = view_block(&found, of, store, inflight.verified_mut());
+        let of = (namespace, opened, key);
+        let view = match viewed {
+            Viewed::Right(view) => view,
+            Viewed::Wrong => {
+                report(of, Report::Wrong(found.check()), lanes, inflight);
+                return None;
+            }
+            Viewed::Gone => return None,
+        };
+        inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes);
+        if !found.is_used() {
+            report(of, Report::Used, lanes, inflight);
+        }
+        Some(view)
     }
 
     /// Checks a request for a block, and reserves room for it where its key lies.

@@ -1,11 +1,12 @@
 //! Memory tiers of the sidecar, mapped for reading: gets that need no request.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvrail_memory::WordView;
 use kvrail_protocol::{ControlReply, ControlRequest};
-use kvrail_ring::{TierFound, TierReader};
+use kvrail_ring::{HeldBlock, Holds, TierFound, TierReader};
 use kvrail_store::Members;
 
 use crate::error::ClientError;
@@ -14,8 +15,24 @@ use crate::session::Session;
 /// The tiers of a store's members.
 #[derive(Debug)]
 struct Tiers {
-    of: Vec<Option<TierReader>>,
+    of: Vec<Option<Tier>>,
     members: Members,
+}
+
+/// The tier of a member.
+#[derive(Debug)]
+struct Tier {
+    reader: Arc<TierReader>,
+    /// For each entry the count with which its block was verified in place: once in a process is
+    /// enough for memory that only the sidecar writes.
+    verified: OnceLock<Box<[AtomicU32]>>,
+}
+
+impl Tier {
+    fn verified(&self) -> &[AtomicU32] {
+        let none = || (0..self.reader.entries()).map(|_| AtomicU32::new(0)).collect();
+        self.verified.get_or_init(none)
+    }
 }
 
 impl Tiers {
@@ -29,7 +46,8 @@ impl Tiers {
         let mut files = packet.fds.into_iter();
         let tier = |bytes: u64| {
             let file = if bytes > 0 { files.next() } else { None };
-            let view = |file| Ok(TierReader::new(WordView::open_untouched(file, bytes)?));
+            let tier = |reader| Tier { reader: Arc::new(reader), verified: OnceLock::new() };
+            let view = |file| Ok(TierReader::new(WordView::open_untouched(file, bytes)?).map(tier));
             file.map_or(Ok(None), view)
         };
         let of = bytes.into_iter().map(tier).collect::<Result<Vec<_>, ClientError>>()?;
@@ -41,7 +59,7 @@ impl Tiers {
     }
 
     /// The tier of a key's member.
-    fn of_key(&self, uid: u64, lo: u64) -> Option<&TierReader> {
+    fn of_key(&self, uid: u64, lo: u64) -> Option<&Tier> {
         self.of[usize::from(self.members.place_of(uid, lo))].as_ref()
     }
 }
@@ -80,8 +98,8 @@ impl MemoryTiers {
 
     /// The block whose key has this lower half, if a tier has it.
     pub(crate) fn find(&self, uid: u64, lo: u64) -> Option<InMemory<'_>> {
-        let reader = self.known()?.of_key(uid, lo)?;
-        reader.find(uid, lo).map(|found| InMemory { reader, found })
+        let tier = self.known()?.of_key(uid, lo)?;
+        tier.reader.find(uid, lo).map(|found| InMemory { tier, found })
     }
 }
 
@@ -94,7 +112,7 @@ impl fmt::Debug for MemoryTiers {
 /// A block that a memory tier has.
 #[derive(Debug)]
 pub(crate) struct InMemory<'a> {
-    reader: &'a TierReader,
+    tier: &'a Tier,
     found: TierFound,
 }
 
@@ -115,6 +133,24 @@ impl InMemory<'_> {
 
     /// Copies it. False: it left the tier meanwhile.
     pub(crate) fn copy(&self, out: &mut [u8]) -> bool {
-        self.reader.copy(&self.found, out)
+        self.tier.reader.copy(&self.found, out)
+    }
+
+    /// Has its memory stay as it is while the hold lasts. Nothing when it left the tier meanwhile,
+    /// or the client holds as many blocks as it may.
+    pub(crate) fn hold(&self, holds: &Arc<Holds>) -> Option<HeldBlock> {
+        HeldBlock::new(&self.tier.reader, &self.found, holds)
+    }
+
+    /// Whether this process has verified it in place.
+    pub(crate) fn is_verified(&self) -> bool {
+        let (entry, count) = self.found.of();
+        self.tier.verified()[entry].load(Ordering::Relaxed) == count // orders nothing
+    }
+
+    /// It is verified, and was held meanwhile.
+    pub(crate) fn note_verified(&self) {
+        let (entry, count) = self.found.of();
+        self.tier.verified()[entry].store(count, Ordering::Relaxed); // as above
     }
 }

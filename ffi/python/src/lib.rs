@@ -38,6 +38,7 @@ mod rows;
 mod run;
 mod session;
 mod store;
+mod view;
 mod volume;
 mod volume_object;
 mod wait;
@@ -71,6 +72,8 @@ mod _kvrail {
     use crate::results::{Found, Probed, Results};
     #[pymodule_export]
     use crate::store::Store;
+    #[pymodule_export]
+    use crate::view::View;
     #[pymodule_export]
     use crate::volume_object::Volume;
 

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use kvrail_client::{Arena, ClientError, Lease};
@@ -171,14 +171,37 @@ pub(crate) unsafe fn fill(
     memory: &Arc<dyn Pinned>,
     flags: c_int,
 ) -> PyResult<()> {
+    // SAFETY: as of this function.
+    unsafe { fill_with(view, owner, (memory.base(), memory.bytes()), (Access::Write, flags)) }
+}
+
+/// What the holder of a buffer may do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Fills a buffer view with these bytes.
+///
+/// # Safety
+/// As of `fill`, with these bytes for the memory.
+pub(crate) unsafe fn fill_with(
+    view: *mut ffi::Py_buffer,
+    owner: &Bound<'_, PyAny>,
+    (base, bytes): (NonNull<u8>, usize),
+    (access, flags): (Access, c_int),
+) -> PyResult<()> {
     if view.is_null() {
         return Err(PyBufferError::new_err("no view to fill"));
     }
-    let base = memory.base().as_ptr().cast::<c_void>();
-    let bytes = ffi::Py_ssize_t::try_from(memory.bytes())?;
+    let (owner_pointer, base) = (owner.as_ptr(), base.as_ptr().cast::<c_void>());
+    let bytes = ffi::Py_ssize_t::try_from(bytes)?;
+    let readonly = (access == Access::Read).into();
     // SAFETY: `view` is the interpreter's; the call takes a reference to `owner`, which keeps the
     // memory until the view is released.
-    let outcome = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), base, bytes, 0, flags) };
+    let outcome =
+        unsafe { ffi::PyBuffer_FillInfo(view, owner_pointer, base, bytes, readonly, flags) };
     if outcome == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
 

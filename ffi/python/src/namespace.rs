@@ -18,6 +18,7 @@ use crate::queue::{Queue, Target};
 use crate::results::{Found, Probed, Results, known};
 use crate::run::{Asked, lookup, release, run};
 use crate::session::Session;
+use crate::view::View;
 
 /// Bytes that a block of unknown length is thought to have at least.
 const EXPECTED_BYTES: usize = 64 << 10;
@@ -119,6 +120,18 @@ impl Namespace {
             Status::Miss | Status::DeviceGone => Ok(None),
             _ => Err(end.error_of_one()),
         }
+    }
+
+    fn view(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
+        let (py, key) = (key.py(), keys::read_one(key)?);
+        let (session, space) = (self.owner.session(), self.owner.get()?);
+        if !space.store().reads_from_memory() {
+            return Ok(None);
+        }
+        let mut queue = session.borrow_queue(py)?;
+        let view = py.detach(|| queue.view(&space, key)); // its first one asks and verifies
+        session.return_queue(queue);
+        Ok(view.map(View::new))
     }
 
     #[pyo3(signature = (keys, buffers, **options))]

@@ -1,6 +1,8 @@
 """Blocks in the sidecar's memory tier: gets that need no request."""
 
 import asyncio
+import subprocess
+import sys
 
 import kvrail
 import kvrail.aio
@@ -68,3 +70,139 @@ def test_what_is_fetched_is_no_hold(hot):
     for other in ({"touch": True}, {"demote": True}, {"hold": 1.0}):
         with pytest.raises(TypeError, match="fetch"):
             space.lookup([b"key"], fetch=True, **other)
+
+
+def view(space, name):
+    """The block as soon as it is in memory."""
+    for _ in range(10_000):
+        found = space.view(name)
+        if found is not None:
+            return found
+        assert space.lookup([name], fetch=True).prefix == 1
+    raise AssertionError("it does not come into memory")
+
+
+def test_a_view_is_the_block_without_a_copy(hot):
+    space, names = hot
+    with view(space, names[5]) as block:
+        assert len(block) == block.nbytes == BYTES and not block.released
+        array = numpy.frombuffer(block, numpy.uint8)
+        assert not array.flags.writeable and is_right([array], names[5:6])
+        with pytest.raises(TypeError, match="read-only|readonly|writable"):
+            memoryview(block)[0] = 1
+        assert space.put(names[5], b"other".ljust(BYTES), replace=True) == "OK"
+        assert is_right([array], names[5:6]), "it stays as it was"
+    assert block.released and "released" in repr(block)
+    assert is_right([array], names[5:6]), "the array keeps it"
+    with pytest.raises(kvrail.ClosedError, match="released"):
+        memoryview(block)
+    with pytest.raises(kvrail.ClosedError, match="released"):
+        len(block)
+    del array
+    assert bytes(view(space, names[5])) == b"other".ljust(BYTES)
+
+
+def test_what_is_not_in_memory_has_no_view(hot):
+    space, names = hot
+    assert space.view(b"nobody has put this") is None
+    assert space.drop([names[0]]).all_ok and space.view(names[0]) is None
+    space.clear()
+    assert all(space.view(name) is None for name in names)
+    with pytest.raises(kvrail.RequestError, match="a key is 1.5"):
+        space.view(1.5)
+
+
+def test_views_are_bounded_and_come_back(hot):
+    space, names = hot
+    held = []
+    while (found := next(filter(None, (space.view(name) for name in names)), None)) is not None:
+        held.append(found)
+    assert 4 <= len(held) <= 255
+    assert space.get(names[1]) == names[1].ljust(BYTES, b"."), "gets go on"
+    held.pop().release()
+    assert space.view(names[2]) is not None
+
+
+HOLDER = """
+import kvrail, os, sys, time
+client = kvrail.Client(sys.argv[1])
+space = client.store("kv").namespace(sys.argv[2], {"model": "m"})
+held = [view for name in range(40) if (view := space.view(b"%d" % name)) is not None]
+if os.fork() == 0:
+    held[0].release()
+    del held
+    os._exit(0)
+os.wait()
+print(len(held), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_client_holds_nothing(hot, tiered):
+    space, names = hot
+    command = [sys.executable, "-c", HOLDER, str(tiered.socket), space.name]
+    before = 0
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+            held = int(holder.stdout.readline())
+            holder.kill()
+        assert held >= max(before, 4), "as many as the first"
+        before = held
+    # Their memory is used again: all blocks that fit come in.
+    others = [b"other %d" % at for at in range(400)]
+    for name in others:
+        space.put(name, name.ljust(BYTES, b"."))
+    for name in others * 2:
+        space.lookup([name], fetch=True)
+        assert space.get(name) == name.ljust(BYTES, b".")
+
+
+HOSTILE = """
+import kvrail, random, struct, sys
+client = kvrail.Client(sys.argv[1])
+space = client.store("kv").namespace(sys.argv[2], {"model": "m"})
+assert space.view(b"1") is not None
+with open("/proc/self/maps") as maps:
+    (page,) = [int(line.split("-")[0], 16) for line in maps if "kvrail-holds" in line]
+noise = random.Random(7)
+print("ready", flush=True)
+with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    while True:
+        words = []
+        for _ in range(512):
+            # A tier that there is, some entry, a count that many entries have; or anything.
+            held = noise.randint(1, 2) << 48 | noise.randint(1, 8) * 2 << 32 | noise.randrange(2048)
+            words.append(held if noise.random() < 0.9 else noise.getrandbits(64))
+        memory.seek(page)
+        memory.write(struct.pack("512Q", *words))
+"""
+
+
+def test_a_client_with_garbage_in_its_words_holds_no_more_than_its_share(hot, tiered):
+    space, names = hot
+    command = [sys.executable, "-c", HOSTILE, str(tiered.socket), space.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
+        assert hostile.stdout.readline() == "ready\n"
+        with tiered.attach(name="pytest") as client:
+            before = fills(client)
+            for at in range(800):
+                name = b"more %d" % at
+                space.put(name, name.ljust(BYTES, b"."))
+                space.lookup([name], fetch=True)
+                assert space.get(name) == name.ljust(BYTES, b".")
+                assert space.get(names[1]) == names[1].ljust(BYTES, b".")
+            # Of 800 some 300 have room at once.
+            until("blocks come and go", lambda: fills(client) > before + 500)
+        assert hostile.poll() is None, "it was not dismissed for its own words"
+        hostile.kill()
+
+
+def test_a_view_outlives_its_client(tiered):
+    client = tiered.attach(name="pytest")
+    space = client.store("kv").namespace("outlives", {"model": "m"})
+    space.put(b"one", b"1" * BYTES)
+    block = view(space, b"one")
+    client.close()
+    assert bytes(block) == b"1" * BYTES
+    with pytest.raises(kvrail.ClosedError):
+        space.view(b"one")

@@ -13,8 +13,10 @@ use kvrail_poller::{
     Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup, TierSetup,
 };
 use kvrail_ring::limits::ENTRY_BYTES;
-use kvrail_ring::{DeviceIndex, Status, TIER_PAGE_BYTES};
-use kvrail_session::{ServedShard, ServedStore, memory_tier, pools_fit, presence_table};
+use kvrail_ring::{DeviceIndex, HoldTables, Status, TIER_PAGE_BYTES};
+use kvrail_session::{
+    ServedShard, ServedStore, ServedTier, memory_tier, pools_fit, presence_table,
+};
 use kvrail_store::{
     Discard, Expect, Members, PoolRule, Sizing, Start, StartError, StoreConfig, StoreIdentity,
     Super,
@@ -53,7 +55,7 @@ struct PreparedShard {
     /// Its presence table, as clients get it.
     presence: Arc<Region>,
     /// Its memory tier, as clients get it.
-    tier: Option<Arc<Region>>,
+    tier: Option<ServedTier>,
     restart: Start,
     sizing: Sizing,
     /// The endurance that its drive reports, in thousandths of drive writes a day.
@@ -101,7 +103,10 @@ impl PreparedStores {
         }
         let part = all / self.0.len() / TIER_PAGE_BYTES as usize * TIER_PAGE_BYTES as usize;
         let members = self.0.len();
-        for shard in &mut self.0 {
+        let blocks =
+            self.0.iter().map(|shard| part as u64 / u64::from(shard.setup.config.block_mean));
+        let holds = Arc::new(HoldTables::new(blocks.min().unwrap_or(0)));
+        for (number, shard) in (0..).zip(&mut self.0) {
             let refuse = |why: String| {
                 let what =
                     format!("{}: memory_tier.bytes = \"{}\": {why}", shard.name, config.bytes);
@@ -121,8 +126,10 @@ impl PreparedStores {
             let entries = u16::try_from(entries).expect("the configuration bounds it");
             let buffer = BufferIndex(pool.0 - entries);
             let shown = Arc::clone(&memory) as Arc<dyn Pinned>;
-            shard.setup.tier = Some(TierSetup { memory: shown, directory_bytes, buffer });
-            shard.tier = Some(memory);
+            let kept = Arc::clone(&holds);
+            shard.setup.tier =
+                Some(TierSetup { memory: shown, directory_bytes, buffer, number, holds: kept });
+            shard.tier = Some(ServedTier { memory, holds: Arc::clone(&holds) });
             shard.remark = shard.remark.take().or(remark.map(|why| why.to_string()));
         }
         Ok(())
@@ -210,10 +217,11 @@ impl PreparedStores {
                 Some(budget) => format!("; the drive bears {budget} for five years"),
                 None => String::new(),
             };
-            let tier = it.tier.as_ref().map_or_else(String::new, |memory| {
-                let (bytes, page) = (human_bytes(memory.bytes() as u64), memory.page());
-                format!("; {bytes} of memory tier in pages of {}", page.name())
-            });
+            let tier =
+                it.tier.as_ref().map_or_else(String::new, |ServedTier { memory, .. }| {
+                    let (bytes, page) = (human_bytes(memory.bytes() as u64), memory.page());
+                    format!("; {bytes} of memory tier in pages of {}", page.name())
+                });
             format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}{tier}\n")
         };
         // They all have the same reason.

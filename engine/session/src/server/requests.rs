@@ -157,19 +157,7 @@ impl Server {
                 self.queues.check_tails(key)?;
                 self.regions.detach(key, seq, &mut self.pollers).map(|()| None)
             }
-            ControlRequest::OpenQueue { depth, tails } => {
-                self.queues.check(id, depth, &self.config.policy.limits)?;
-                let tails = tails.map(RegionId);
-                tails.map_or(Ok(()), |tails| self.regions.check_tails((id, tails), depth))?;
-                let bytes = segment_bytes(self.pollers.count(), depth);
-                self.regions.check_queue(id, bytes, &self.config.policy.limits)?;
-                let slot = self.seat(id)?;
-                let session = self.sessions.get(id).expect("an asking session lives");
-                let waking = self.wakers.waking(id, session.peer().uid);
-                let (lanes, tenant) = (self.pollers.count(), session.tenant().expect("seated"));
-                let (shape, worker) = (((lanes, depth), tails, tenant), session.worker());
-                self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
-            }
+            ControlRequest::OpenQueue { depth, tails } => self.open_queue((id, seq), depth, tails),
             ControlRequest::QueueMapped { queue } => {
                 self.queues.mapped((id, queue), seq, &mut self.pollers).map(|()| None)
             }
@@ -185,7 +173,12 @@ impl Server {
             ControlRequest::ShowPresence { volume } => {
                 self.stores.show_presence((id, seq), volume).map(Some)
             }
-            ControlRequest::ShowTier { volume } => self.show_tier(id, seq, volume).map(Some),
+            ControlRequest::ShowTier { volume } => {
+                self.stores.show_tier((id, seq), volume, &self.rights(id, volume)).map(Some)
+            }
+            ControlRequest::HoldBlocks { volume } => {
+                self.stores.hold_blocks((id, seq), volume, &self.rights(id, volume)).map(Some)
+            }
             ControlRequest::OpenNamespace { .. } => {
                 let slot = self.seat(id)?;
                 self.ask_store((id, Some(slot)), seq, ask)
@@ -221,6 +214,25 @@ impl Server {
             }
             _ => Err((Status::Internal, "handled before".into())),
         }
+    }
+
+    fn open_queue(
+        &mut self,
+        (id, seq): (u64, u64),
+        depth: u32,
+        tails: Option<u32>,
+    ) -> Result<Option<Reply>, Failure> {
+        self.queues.check(id, depth, &self.config.policy.limits)?;
+        let tails = tails.map(RegionId);
+        tails.map_or(Ok(()), |tails| self.regions.check_tails((id, tails), depth))?;
+        let bytes = segment_bytes(self.pollers.count(), depth);
+        self.regions.check_queue(id, bytes, &self.config.policy.limits)?;
+        let slot = self.seat(id)?;
+        let session = self.sessions.get(id).expect("an asking session lives");
+        let waking = self.wakers.waking(id, session.peer().uid);
+        let (lanes, tenant) = (self.pollers.count(), session.tenant().expect("seated"));
+        let (shape, worker) = (((lanes, depth), tails, tenant), session.worker());
+        self.queues.open((id, slot), seq, shape, worker, waking).map(Some)
     }
 
     /// Root and the sidecar's own user may do what others may not.
@@ -264,11 +276,11 @@ impl Server {
         self.reader.as_ref().ok_or_else(none)
     }
 
-    fn show_tier(&self, id: u64, seq: u64, volume: u16) -> Result<Reply, Failure> {
+    /// What a session may do with a store.
+    fn rights(&self, id: u64, volume: u16) -> Rights {
         let peer = self.sessions.get(id).expect("an asking session lives").peer();
         let policy = &self.config.policy;
-        let rights = Rights::new(peer, &policy.access, policy.tenants_of(volume));
-        self.stores.show_tier((id, seq), volume, &rights)
+        Rights::new(peer, &policy.access, policy.tenants_of(volume))
     }
 
     fn ask_store(

@@ -18,6 +18,7 @@ mod report;
 mod requests;
 mod sample;
 mod served;
+mod tiers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -30,7 +31,6 @@ use kvrail_poller::{
 };
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
 use kvrail_ring::Status;
-use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
 use call_failure::failure;
@@ -41,7 +41,7 @@ use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
 use listings::{Listings, PendingListing};
 use refusals::RefusalLog;
 use requests::wish;
-pub use served::{ServedShard, ServedStore, memory_tier, presence_table};
+pub use served::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
 
 use crate::audit::AUDIT;
 use crate::failure::{Failure, invalid, quota};
@@ -219,37 +219,6 @@ impl Stores {
         let regions = store.shards.iter().map(|shard| shard.served.presence.as_ref());
         let (members, fds) = shown(regions)?;
         Ok(Reply::new(session, seq, ControlReply::Presence { members }).with_fds(fds))
-    }
-
-    /// The memory tiers of a store, in the order of its members.
-    pub(crate) fn show_tier(
-        &self,
-        (session, seq): (u64, u64),
-        volume: u16,
-        rights: &Rights,
-    ) -> Result<Reply, Failure> {
-        let store = &self.stores[self.position(volume)?];
-        if !self.handles.has_any(session, volume) {
-            let message = "memory tiers need an open namespace of the store; open one first";
-            return Err((Status::Denied, message.into()));
-        }
-        // Blocks of all namespaces lie side by side there.
-        if !rights.are_all() {
-            let message = "the memory tier is for clients that may read all of the store; this one \
-                           gets its blocks from the drives";
-            return Err((Status::Denied, message.into()));
-        }
-        let regions = store.shards.iter().map(|shard| shard.served.tier.as_ref());
-        let (members, fds) = shown(regions)?;
-        Ok(Reply::new(session, seq, ControlReply::Tier { members }).with_fds(fds))
-    }
-
-    /// Entries of devices' buffer tables that memory tiers take.
-    pub(crate) fn tier_entries(&self) -> u16 {
-        let shards = self.stores.iter().flat_map(|store| &store.shards);
-        let bytes = shards.filter_map(|shard| shard.served.tier.as_ref()).map(|tier| tier.bytes());
-        let entries = bytes.max().map_or(0, |bytes| (bytes as u64).div_ceil(ENTRY_BYTES));
-        u16::try_from(entries).expect("the configuration bounds tiers")
     }
 
     /// Begins a session's request. Returns the answers that are due now, of others too.
@@ -541,6 +510,7 @@ impl Stores {
     /// pollers' tables, where it had one.
     pub(crate) fn session_ended(&mut self, session: u64, slot: Option<SessionSlot>) {
         self.handles.forget(session);
+        self.end_holds(session);
         slot.into_iter().for_each(|slot| self.calls.revoke(slot));
         for store in &mut self.stores {
             store.listings.forget(session);

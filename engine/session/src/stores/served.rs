@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_memory::{MemoryError, Region};
-use kvrail_ring::{DeviceIndex, PresenceWriter, TierWriter};
+use kvrail_ring::{DeviceIndex, HoldTables, PresenceWriter, TierWriter};
 use kvrail_store::{PoolRule, Sizing, Start, StoreConfig};
 
 /// A volume that is a store.
@@ -29,9 +29,18 @@ pub struct ServedShard {
     /// Its presence table, if it has one.
     pub presence: Option<Arc<Region>>,
     /// Its memory tier, if it has one.
-    pub tier: Option<Arc<Region>>,
+    pub tier: Option<ServedTier>,
     /// Its drive's five-year endurance, in thousandths of drive writes a day.
     pub rated: Option<u32>,
+}
+
+/// A memory tier as clients get it.
+#[derive(Clone, Debug)]
+pub struct ServedTier {
+    /// The memory.
+    pub memory: Arc<Region>,
+    /// What clients read in place, of all tiers.
+    pub holds: Arc<HoldTables>,
 }
 
 /// Memory for the tier of a member of a store of these sizes, and the bytes of its directory: from

@@ -389,6 +389,9 @@ fn memory_tiers_are_for_clients_that_may_read_all_of_a_store() {
     opened(&mut rude, "mine");
     let (status, message) = denied(answer(&mut rude, show()));
     assert!(status == Status::Denied && message.contains("may read all"), "{message}");
+    let hold = || ControlRequest::HoldBlocks { volume: 1 };
+    let (status, message) = denied(answer(&mut rude, hold()));
+    assert!(status == Status::Denied && message.contains("is shown a memory tier"), "{message}");
     drop(sidecar);
     let sidecar = Sidecar::start_stores(&media(), |_| {});
     let mut rude = Rude::attach(&sidecar);
@@ -396,6 +399,8 @@ fn memory_tiers_are_for_clients_that_may_read_all_of_a_store() {
     assert!(status == Status::Denied && message.contains("open one first"), "{message}");
     opened(&mut rude, "mine");
     assert_eq!(answer(&mut rude, show()), ControlReply::Tier { members: vec![0, 0] });
+    let (status, message) = denied(answer(&mut rude, hold()));
+    assert!(status == Status::Denied && message.contains("is shown a memory tier"), "{message}");
     let (status, message) = denied(answer(&mut rude, ControlRequest::ShowTier { volume: 0 }));
     assert!(status == Status::Invalid && message.contains("no store"), "{message}");
 }

@@ -11,6 +11,8 @@ struct Shown {
     /// Entry -> key, first page, pages.
     of: HashMap<usize, (u64, u32, u32)>,
     used: HashSet<usize>,
+    /// Entry -> first page, pages: what a reader reads in place, shown or not.
+    held: HashMap<usize, (u32, u32)>,
 }
 
 impl TierView for Shown {
@@ -31,6 +33,10 @@ impl TierView for Shown {
 
     fn clear_used(&mut self, entry: usize) {
         assert!(self.used.remove(&entry), "it was used");
+    }
+
+    fn is_held(&self, entry: usize) -> bool {
+        self.held.contains_key(&entry)
     }
 }
 
@@ -64,6 +70,14 @@ impl Rig {
         if let Some(room) = self.meet(lo, pages) {
             self.fill((lo, pages), &room);
         }
+    }
+
+    /// A reader reads a block in place.
+    fn hold(&mut self, lo: u64) -> usize {
+        let at = self.shown.of.iter().find(|(_, (key, ..))| *key == lo).expect("it is there");
+        let (entry, (_, first, pages)) = (*at.0, *at.1);
+        self.shown.held.insert(entry, (first, pages));
+        entry
     }
 
     fn has(&self, lo: u64) -> bool {
@@ -187,6 +201,63 @@ fn a_read_that_failed_leaves_its_room() {
     rig.tier.audit();
 }
 
+#[test]
+fn what_is_read_in_place_stays_where_it_is() {
+    let mut rig = Rig::new(8, 16);
+    rig.bring(1, 4);
+    rig.bring(2, 4);
+    let (one, two) = (rig.hold(1), rig.hold(2));
+    rig.bring(3, 4);
+    assert!(rig.has(1) && rig.has(2) && !rig.has(3), "nothing can go");
+    // Another block has the key: this one is not found any more, and its memory stays.
+    rig.tier.forget(UID, 1, &mut rig.shown);
+    rig.bring(1, 4);
+    assert!(!rig.has(1) && rig.tier.usage() == (2, 8));
+    rig.shown.held.remove(&one);
+    rig.bring(4, 4);
+    assert!(rig.has(4) && rig.has(2));
+    rig.shown.held.remove(&two);
+    rig.bring(5, 4);
+    assert!(rig.has(5));
+    rig.tier.audit();
+}
+
+#[test]
+fn a_clear_leaves_what_is_read_in_place_until_it_is_not() {
+    let mut rig = Rig::new(8, 1);
+    (0..4).for_each(|lo| rig.bring(lo, 2));
+    let held = rig.hold(2);
+    rig.tier.clear();
+    while rig.tier.renew(&mut rig.shown) {}
+    assert_eq!((rig.shown.of.len(), rig.tier.usage()), (0, (1, 2)));
+    rig.bring(7, 8);
+    assert!(!rig.has(7));
+    rig.shown.held.remove(&held);
+    rig.bring(8, 8);
+    assert!(rig.has(8));
+    rig.tier.audit();
+}
+
+/// All entries of a set are held: keys of that set wait, and others come in.
+#[test]
+fn a_set_that_is_held_whole_takes_no_key() {
+    let mut rig = Rig::new(64, 2);
+    let of_set = |set: u64| (0..).filter(move |lo| (31 * UID + lo) % 2 == set);
+    let held: Vec<_> = of_set(0).take(WAYS).collect();
+    for lo in &held {
+        rig.bring(*lo, 1);
+        rig.hold(*lo);
+    }
+    let (other, free) = (of_set(0).nth(WAYS).unwrap(), of_set(1).next().unwrap());
+    rig.bring(other, 1);
+    rig.bring(free, 1);
+    assert!(!rig.has(other) && rig.has(free));
+    rig.shown.held.clear();
+    rig.bring(other, 1);
+    assert!(rig.has(other));
+    rig.tier.audit();
+}
+
 /// Whatever happens in whatever order: what is shown never shares a page with anything else, and
 /// all pages are there in the end.
 #[test]
@@ -197,7 +268,7 @@ fn no_two_blocks_share_a_page() {
         let mut filling: Vec<(u64, u32, TierRoom)> = Vec::new();
         for _ in 0..2000 {
             let lo = random.u64(..40);
-            match random.u8(..8) {
+            match random.u8(..10) {
                 0..4 => {
                     let length = 1 + u32::try_from(lo % 7).unwrap();
                     if let Some(room) = rig.meet(lo, length) {
@@ -208,6 +279,10 @@ fn no_two_blocks_share_a_page() {
                 5 => {
                     rig.tier.forget(UID, lo, &mut rig.shown);
                 }
+                8 if rig.has(lo) => {
+                    rig.hold(lo);
+                }
+                9 => rig.shown.held.retain(|_, _| random.bool()),
                 other if !filling.is_empty() => {
                     let at = random.usize(..filling.len());
                     let (lo, length, room) = filling.swap_remove(at);
@@ -222,15 +297,21 @@ fn no_two_blocks_share_a_page() {
             let ranges = rig.shown.of.values().map(|(_, first, pages)| (*first, *pages));
             let flying = filling.iter().map(|(_, pages, room)| (room.page, *pages));
             let mut all: Vec<_> = ranges.chain(flying).collect();
+            all.extend(rig.shown.held.values());
             all.sort_unstable();
+            all.dedup(); // what is held may be shown too
             assert!(all.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{all:?}");
         }
         for (_, _, room) in filling.drain(..) {
             rig.tier.give_up(&room);
         }
-        for lo in 0..40 {
-            rig.tier.forget(UID, lo, &mut rig.shown);
-        }
+        rig.shown.held.clear();
+        rig.tier.clear();
+        while rig.tier.renew(&mut rig.shown) {}
+        // The hand comes by what was held.
+        let all = rig.tier.pages();
+        let room = std::iter::repeat_with(|| rig.meet(77, all)).find_map(|room| room);
+        rig.tier.give_up(&room.expect("it never ends without one"));
         rig.tier.audit();
         assert_eq!(rig.tier.usage(), (0, 0));
     }

@@ -135,6 +135,27 @@ class Arena:
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+class View:
+    """A block in the sidecar's memory tier, where it lies: a read-only buffer of bytes, for
+    `numpy.frombuffer` and `torch.frombuffer` without a copy. Its bytes stay as they are until it is
+    released and the last buffer of it is gone, whatever becomes of the block. A context manager. A
+    client has 4 to 255 views at once, one for each 128 blocks of the tier; a view keeps the
+    client's session."""
+
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+    @property
+    def released(self) -> bool:
+        """Whether it was released; then it gives no more buffers."""
+    def release(self) -> None:
+        """Lets the sidecar use the memory for other blocks, at once or when the last buffer is
+        gone."""
+    def __enter__(self) -> View: ...
+    def __exit__(self, *raised: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class GpuRegion:
     """A paged KV cache in GPU memory, attached. A context manager. It keeps its tensors until the
     sidecar has let go of their memory, also when it is dropped without being closed."""
@@ -361,6 +382,14 @@ class Namespace:
     ) -> int | None:
         """Fills the buffer with the block of this key; its length, or None: a miss is no error.
         Bytes behind the block stay as they were. TooSmallError has the length that is needed."""
+    def view(self, key: BlockName | Keys) -> View | None:
+        """The block of this key in the sidecar's memory tier, without a copy, a request or a read;
+        None where the tier does not have it, or this client has as many views as it may: get it
+        then. Verified at the first view of this process.
+
+        >>> with space.view(b"key") as view:  # doctest: +SKIP
+        ...     numpy.frombuffer(view, numpy.uint8).sum()
+        """
     def put_many(
         self,
         keys: Iterable[BlockName] | Keys,

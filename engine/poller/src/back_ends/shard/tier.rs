@@ -94,6 +94,10 @@ impl TierView for Shown {
     fn clear_used(&mut self, entry: usize) {
         self.0.clear_used(entry);
     }
+
+    fn is_held(&self, entry: usize) -> bool {
+        self.0.is_held(entry)
+    }
 }
 
 impl ShardTier {
@@ -101,7 +105,8 @@ impl ShardTier {
     /// If the memory has no room for a block behind the directory.
     pub(crate) fn new(setup: &TierSetup) -> Self {
         let memory: &Arc<dyn Pinned> = &setup.memory;
-        let writer = TierWriter::new(memory, setup.directory_bytes);
+        let held = (setup.number, Arc::clone(&setup.holds));
+        let writer = TierWriter::new(memory, setup.directory_bytes, held);
         let pages = (memory.bytes() - setup.directory_bytes) / PAGE as usize;
         let pages = u32::try_from(pages).expect("a tier of a member has less than 16 TiB");
         Self {
