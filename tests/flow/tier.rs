@@ -1,9 +1,12 @@
 //! The memory tier: blocks that clients copy themselves, without a request and without a read.
 
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
 
 use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status, View};
-use kvrail_protocol::StatusReport;
+use kvrail_protocol::{DeviceState, StatusReport};
+use rustix::process::Signal;
 
 use crate::rig::{
     LONG, Place, Sidecar, StoreShape, eventually, kvrail, rounds, run, write_records,
@@ -15,9 +18,14 @@ const BYTES: usize = 100_001;
 
 /// Two members with room for many blocks, and a tier of this size.
 fn place(tier: &str) -> Place {
-    let shape = StoreShape { member_bytes: 64 << 20, segment_bytes: 4 << 20, block_mean: 64 << 10 };
+    place_of(64 << 10, tier)
+}
+
+/// The same for blocks of this mean length.
+fn place_of(block_mean: u64, tier: &str) -> Place {
+    let shape = StoreShape { member_bytes: 64 << 20, segment_bytes: 4 << 20, block_mean };
     let mut place = Place::with_shaped_store(2, &shape);
-    place.configure(&format!("[memory_tier]\nbytes = \"{tier}\""));
+    place.configure(&format!("memory_tier.bytes = \"{tier}\""));
     place
 }
 
@@ -45,21 +53,36 @@ impl User {
     }
 
     fn put(&mut self, number: u64, version: u64) {
-        let user = &mut self.0;
-        eventually("a put is taken", || {
-            let mut lease = user.arena.lease(BYTES).unwrap();
-            lease.copy_from_slice(&content(number, version));
-            let put = BlockRequest::put(&user.space, key(number), lease).replacing();
-            match user.run(put) {
-                Status::Ok => true,
-                Status::Declined => false,
-                other => panic!("{other}"),
-            }
+        eventually("a put is taken", || match self.offer(number, version) {
+            Status::Ok => true,
+            Status::Declined => false,
+            other => panic!("{other}"),
         });
+    }
+
+    fn offer(&mut self, number: u64, version: u64) -> Status {
+        let user = &mut self.0;
+        let mut lease = user.arena.lease(BYTES).unwrap();
+        lease.copy_from_slice(&content(number, version));
+        user.run(BlockRequest::put(&user.space, key(number), lease).replacing())
+    }
+
+    /// Whether a block is there now, with the right bytes.
+    fn find(&mut self, number: u64) -> bool {
+        let there = self.end_of_get(number);
+        there.is_ok_and(|bytes| bytes == content(number, 0))
     }
 
     /// Gets a block: its bytes, if it is there.
     fn get(&mut self, number: u64) -> Option<Vec<u8>> {
+        match self.end_of_get(number) {
+            Ok(bytes) => Some(bytes),
+            Err(Status::Miss) => None,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn end_of_get(&mut self, number: u64) -> Result<Vec<u8>, Status> {
         let user = &mut self.0;
         let lease = user.arena.lease(BYTES + 100).unwrap();
         let ticket = user.queue.submit(BlockRequest::get(&user.space, key(number), lease)).unwrap();
@@ -68,10 +91,9 @@ impl User {
         match done.status {
             Status::Ok => {
                 assert_eq!(done.bytes, BYTES as u64);
-                Some(done.lease.unwrap()[..BYTES].to_vec())
+                Ok(done.lease.unwrap()[..BYTES].to_vec())
             }
-            Status::Miss => None,
-            other => panic!("{other}"),
+            other => Err(other),
         }
     }
 
@@ -181,18 +203,35 @@ fn no_client_gets_what_was_replaced_dropped_or_cleared() {
     sidecar.stop();
 }
 
-/// Overwrites the blocks in the tiers of a sidecar. False where this user may not.
-fn damage(sidecar: &Sidecar) -> bool {
-    let own = format!("/proc/{}", sidecar.pid());
-    let maps = std::fs::read_to_string(format!("{own}/maps")).expect("our child");
-    let memory = std::fs::OpenOptions::new().write(true).open(format!("{own}/mem"));
-    let Ok(memory) = memory else { return false };
+/// Where the tiers of a sidecar lie in its memory.
+fn ranges(sidecar: &Sidecar) -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", sidecar.pid())).expect("our child");
     let tiers = maps.lines().filter(|line| line.contains("kvrail-tier"));
     let ranges = tiers.filter_map(|line| line.split_whitespace().next()?.split_once('-'));
+    let number = |text| u64::from_str_radix(text, 16).expect("an address");
+    ranges.map(|(begin, end)| (number(begin), number(end))).collect()
+}
+
+/// Pages are not rounded up to what nobody gave, and entries of a directory not to blocks that find
+/// no page.
+#[test]
+fn a_tier_takes_no_more_than_it_was_given_and_is_for_blocks() {
+    let place = place_of(512, "19MiB");
+    let sidecar = Sidecar::start(&place);
+    let taken: u64 = ranges(&sidecar).iter().map(|(begin, end)| end - begin).sum();
+    assert_eq!(taken, 16 << 20, "two parts of whole 2 MiB pages");
+    let blocks = sum(&sidecar.status(), "tier_bytes_max");
+    assert!(blocks > taken / 20 * 19, "{blocks} of {taken} bytes are for blocks");
+    sidecar.stop();
+}
+
+/// Overwrites the blocks in the tiers of a sidecar. False where this user may not.
+fn damage(sidecar: &Sidecar) -> bool {
+    let memory = format!("/proc/{}/mem", sidecar.pid());
+    let memory = std::fs::OpenOptions::new().write(true).open(memory);
+    let Ok(memory) = memory else { return false };
     let mut written = 0;
-    for (begin, end) in ranges {
-        let [begin, end] =
-            [begin, end].map(|text| u64::from_str_radix(text, 16).expect("an address"));
+    for (begin, end) in ranges(sidecar) {
         // Behind the directory, which has 2 entries of 64 bytes for each 64 KiB.
         let begin = begin + (end - begin) / 100;
         let noise = vec![0xa5; usize::try_from(end - begin).unwrap()];
@@ -258,6 +297,48 @@ fn a_small_tier_keeps_what_is_used_and_never_a_wrong_byte() {
     let report = sidecar.status();
     assert!(sum(&report, "tier_evictions") > 100, "other blocks came");
     assert!(from_memory(&report) > rounds(20, 4) * 300, "hot ones stayed");
+    sidecar.stop();
+}
+
+/// The device of a member is taken away: what was there goes to `keep`, and comes back from it.
+fn take_away(sidecar: &Sidecar, member: &Path, keep: &Path) {
+    sidecar.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(200)); // what it has given to the kernel ends
+    std::fs::copy(member, keep).expect("our own files");
+    let file = std::fs::File::options().write(true).open(member).expect("our own file");
+    file.set_len(1 << 20).expect("our own file");
+    sidecar.signal(Signal::CONT);
+}
+
+/// A member that was away, and is back: its blocks come into memory and are found there again, by a
+/// client that does nothing but get them.
+#[test]
+fn a_member_that_is_back_is_served_from_memory_again() {
+    let mut place = place("32MiB");
+    place.configure("sidecar.sandbox = \"off\""); // another file takes its place
+    let sidecar = Sidecar::start(&place);
+    let mut user = User::open(&sidecar);
+    (0..40).for_each(|number| user.put(number, 0));
+    warm(&sidecar, &mut user, 40);
+    write_records(&sidecar);
+    let (member, keep) = (place.members[1].clone(), place.data_path("kept"));
+    take_away(&sidecar, &member, &keep);
+    let state = || sidecar.status().devices[1].state;
+    let all = |user: &mut User| (0..40).filter(|number| user.find(*number)).count();
+    // Gets are served from memory, and do not notice; a write does.
+    eventually("it is gone", || {
+        let _ends: Vec<_> = (40..60).map(|number| user.offer(number, 0)).collect();
+        state() == DeviceState::Gone
+    });
+    assert!(all(&mut user) < 40, "what lay on it is not served");
+    std::fs::rename(&keep, &member).expect("our own files");
+    eventually("it is back", || state() == DeviceState::Serving && all(&mut user) == 40);
+    eventually("gets need no request", || {
+        let hits = sum(&sidecar.status(), "hits");
+        (0..5).for_each(|_| assert_eq!(all(&mut user), 40));
+        std::thread::sleep(Duration::from_millis(20)); // counts are shown a step later
+        sum(&sidecar.status(), "hits") == hits
+    });
     sidecar.stop();
 }
 

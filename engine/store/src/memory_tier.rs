@@ -4,7 +4,12 @@
 //! the tier has entries: what is asked for once passes through. Places are spans in the order of
 //! their addresses. A hand goes round them: a span that was used since its last visit stays, others
 //! go, and the first run of free bytes that is long enough is the new block's. So lengths may
-//! differ, no byte is ever moved, and each step is a few words.
+//! differ, no byte is ever moved, and each step is a few words. What clients fetch comes in at
+//! once, and takes a part of the tier from other blocks in a second (`fetches`).
+
+mod fetches;
+
+use fetches::FetchBudget;
 
 /// Entries of a set: the keys that share it compete.
 pub const WAYS: usize = 4;
@@ -109,6 +114,7 @@ pub struct MemoryTier {
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
     pages: u32,
+    fetches: FetchBudget,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
     /// each, two keys that take turns would push each other out for ever.
     seen: Box<[[u32; WAYS]]>,
@@ -137,6 +143,7 @@ impl MemoryTier {
             visits: VISITS_MAX,
             clearing: None,
             pages,
+            fetches: FetchBudget::new(pages),
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
             blocks: 0,
             used_pages: 0,
@@ -183,16 +190,26 @@ impl MemoryTier {
         if is_known { self.enter((uid, lo), pages, view) } else { None }
     }
 
-    /// A block is to come in now, as a client expects to use it: a room for it.
+    /// A block is to come in now, as a client expects to use it: a room for it, unless fetched
+    /// blocks have taken much from others lately.
     pub fn fetch(
         &mut self,
         (uid, lo): (u64, u64),
         pages: u32,
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
-        let room = self.enter((uid, lo), pages, view)?;
-        self.entries[room.entry].is_used = true; // or it could go before its first get
-        Some(room)
+        let is_here = self.find(uid, lo, view).is_some();
+        if !is_here && !self.fetches.allows(self.pages, self.used_pages) {
+            self.counts.refused += 1;
+            return None;
+        }
+        let evicted = self.counts.evicted;
+        // Not a use: were all blocks used ones, the hand would take the next best.
+        let room = self.enter((uid, lo), pages, view);
+        if !is_here && (room.is_none() || self.counts.evicted > evicted) {
+            self.fetches.take(pages);
+        }
+        room
     }
 
     /// A room for a block that is not here; one that is counts as used.
@@ -213,8 +230,9 @@ impl MemoryTier {
 
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
     /// Goes on with a clear. True: that has more to do.
-    pub fn renew(&mut self, view: &mut impl TierView) -> bool {
+    pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
+        self.fetches.renew(now_ns);
         let Some(from) = self.clearing else { return false };
         let end = self.entries.len().min(from + CLEARED_AT_ONCE);
         for entry in from..end {

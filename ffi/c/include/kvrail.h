@@ -281,7 +281,7 @@ typedef struct kvrail_queue kvrail_queue;
 typedef struct kvrail_store kvrail_store;
 
 // A block in the sidecar's memory tier, where it lies.
-typedef struct View View;
+typedef struct kvrail_view kvrail_view;
 
 // How to attach. All members but `size` may be 0.
 typedef struct kvrail_attach_options {
@@ -899,10 +899,10 @@ int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *
 // blocks of the tier): get it then. Verified at the first view of this process. A view keeps the
 // session of its client.
 int32_t kvrail_view_open(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *key,
-    View **view, const void **bytes, size_t *length);
+    kvrail_view **view, const void **bytes, size_t *length);
 
 // Lets the sidecar use the memory for other blocks, and sets the variable to NULL.
-int32_t kvrail_view_close(View **view);
+int32_t kvrail_view_close(kvrail_view **view);
 
 // Begins a walk over the blocks of a namespace. A whole walk has every block that was there when
 // it began and when it ended; one that the store moved meanwhile may come twice.

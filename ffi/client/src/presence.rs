@@ -22,10 +22,15 @@ impl Store {
         let _fetched = self.tables(); // without them probes are `Maybe`
     }
 
-    /// Whether a member has a key of a uid that is in force, by tables that are mapped.
+    /// Whether a member has a key of a uid that is in force, for a block that its memory tier has.
+    /// By tables that are mapped; a member that was away has a new table, which is requested.
     pub(crate) fn has_open(&self, uid: u64, lo: u64) -> bool {
         let lives = self.session().control().was_seen();
-        let tables = if lives { self.shown().mapped() } else { None };
+        let Some(tables) = (if lives { self.shown().mapped() } else { None }) else { return false };
+        let tables = match tables.is_retired_for(uid, lo) {
+            true => self.shown().renewed(self.session(), (self.volume().id().0, self.members())),
+            false => Some(tables),
+        };
         tables.is_some_and(|tables| tables.probe_open(uid, lo) == Presence::Present)
     }
 

@@ -1,7 +1,7 @@
 //! Presence tables of the sidecar, mapped for reading.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use kvrail_memory::WordView;
@@ -14,6 +14,8 @@ use crate::session::Session;
 
 /// Pause after a failed try to get tables.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a get waits for new tables at most: it is to be served from memory.
+const GET_WAITS: Duration = Duration::from_millis(5);
 
 /// The tables of a store's members.
 #[derive(Debug)]
@@ -23,9 +25,13 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    fn get(session: &Session, volume: u16, members: Members) -> Result<Self, ClientError> {
+    fn get(
+        session: &Session,
+        (volume, members): (u16, Members),
+        limit: Duration,
+    ) -> Result<Self, ClientError> {
         let ask = ControlRequest::ShowPresence { volume };
-        let packet = session.control().call("asking for presence tables", ask, &[])?;
+        let packet = session.control().call_within(limit, "asking for presence tables", ask)?;
         let ControlReply::Presence { members: bytes } = packet.message else {
             let what = format!("answer about presence tables: {:?}", packet.message);
             return Err(ClientError::protocol(what));
@@ -45,6 +51,12 @@ impl Tables {
 
     fn is_retired(&self) -> bool {
         self.of.iter().flatten().any(PresenceReader::is_retired)
+    }
+
+    /// Whether a key's member has another table now.
+    pub(crate) fn is_retired_for(&self, uid: u64, lo: u64) -> bool {
+        let table = &self.of[usize::from(self.members.place_of(uid, lo))];
+        table.as_ref().is_some_and(PresenceReader::is_retired)
     }
 
     /// As `probe`, but a key of a uid that is in force no more is not there.
@@ -75,7 +87,18 @@ impl PresenceTables {
         volume: u16,
         members: Members,
     ) -> Option<Arc<Tables>> {
-        self.known().or_else(|| self.ask(session, volume, members))
+        self.known().or_else(|| {
+            let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ask(tried, session, (volume, members), session.control().timeout())
+        })
+    }
+
+    /// New tables in place of retired ones, for a get that must not wait long: not if another
+    /// thread requests them now.
+    #[cold]
+    pub(crate) fn renewed(&self, session: &Session, of: (u16, Members)) -> Option<Arc<Tables>> {
+        let tried = self.tried.try_lock().ok()?;
+        self.ask(tried, session, of, GET_WAITS)
     }
 
     /// The tables, if they were requested before. Does not wait for the sidecar.
@@ -91,14 +114,22 @@ impl PresenceTables {
     }
 
     #[cold]
-    fn ask(&self, session: &Session, volume: u16, members: Members) -> Option<Arc<Tables>> {
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+    fn ask(
+        &self,
+        mut tried: MutexGuard<'_, Option<Instant>>,
+        session: &Session,
+        of: (u16, Members),
+        limit: Duration,
+    ) -> Option<Arc<Tables>> {
         if tried.is_some_and(|at| at.elapsed() < PAUSE) {
             return None;
         }
-        let tables = Tables::get(session, volume, members).ok().map(Arc::new);
+        let tables = Tables::get(session, of, limit).ok().map(Arc::new);
         *tried = Some(Instant::now());
-        self.tables.write().unwrap_or_else(PoisonError::into_inner).clone_from(&tables);
+        // Without an answer those that are there go on answering for their other members.
+        if tables.is_some() {
+            self.tables.write().unwrap_or_else(PoisonError::into_inner).clone_from(&tables);
+        }
         tables
     }
 }

@@ -13,7 +13,7 @@ use kvrail_poller::{
     Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup, TierSetup,
 };
 use kvrail_ring::limits::ENTRY_BYTES;
-use kvrail_ring::{DeviceIndex, HoldTables, Status, TIER_PAGE_BYTES};
+use kvrail_ring::{DeviceIndex, HoldTables, Status};
 use kvrail_session::{
     ServedShard, ServedStore, ServedTier, memory_tier, pools_fit, presence_table,
 };
@@ -35,8 +35,9 @@ use kvrail_cli::output::human_bytes;
 /// How long a store may take to read its heads: 65,536 of them from a slow drive.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// Bytes of a memory tier for each member at least: a reserved page.
-const TIER_PART_MIN: usize = 2 << 20;
+/// The unit of a member's part of the memory tier, and the least of it: the memory is of pages of
+/// 2 MiB, reserved or transparent, and is not to be more than the operator gave.
+const TIER_PART_UNIT: usize = 2 << 20;
 
 /// How often it is looked whether it has.
 const LOOK: Duration = Duration::from_millis(2);
@@ -101,7 +102,7 @@ impl PreparedStores {
         if all == 0 || self.0.is_empty() {
             return Ok(());
         }
-        let part = all / self.0.len() / TIER_PAGE_BYTES as usize * TIER_PAGE_BYTES as usize;
+        let part = all / self.0.len() / TIER_PART_UNIT * TIER_PART_UNIT;
         let members = self.0.len();
         let blocks =
             self.0.iter().map(|shard| part as u64 / u64::from(shard.setup.config.block_mean));
@@ -114,8 +115,9 @@ impl PreparedStores {
                     "make the tier smaller, or free memory (reserved pages: vm.nr_hugepages)";
                 Failure::new(Exit::Refused, what).with_remedy(remedy)
             };
-            if part < TIER_PART_MIN {
-                let (bytes, least) = (human_bytes(part as u64), human_bytes(TIER_PART_MIN as u64));
+            if part == 0 {
+                let [bytes, least] =
+                    [all / members, TIER_PART_UNIT].map(|bytes| human_bytes(bytes as u64));
                 let why = format!("{bytes} for each of {members} members, {least} at least");
                 return Err(refuse(why).with_remedy("make the tier larger, or \"0\""));
             }

@@ -484,7 +484,7 @@ impl Shard {
         let serving = self.store.phase() == Phase::Serving;
         let budget = if serving { BUDGET } else { BUDGET_WARMING };
         self.look_at_suspects(now);
-        if self.tier.as_mut().is_some_and(|tier| tier.step()) {
+        if self.tier.as_mut().is_some_and(|tier| tier.step(now.ns)) {
             self.pulse.mark();
         }
         self.store.step(&self.pool, budget, now);

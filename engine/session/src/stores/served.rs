@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvrail_memory::{MemoryError, Region};
-use kvrail_ring::{DeviceIndex, HoldTables, PresenceWriter, TierWriter};
+use kvrail_ring::{DeviceIndex, HoldTables, PresenceWriter, TIER_PAGE_BYTES, TierWriter};
 use kvrail_store::{PoolRule, Sizing, Start, StoreConfig};
 
 /// A volume that is a store.
@@ -53,7 +53,9 @@ pub fn memory_tier(
     bytes: usize,
     block_mean: u32,
 ) -> Result<(Arc<Region>, usize, Option<MemoryError>), MemoryError> {
-    let directory = TierWriter::bytes_for(bytes as u64 / u64::from(block_mean));
+    // A block has a page at least: entries for more would take the blocks' room.
+    let block = block_mean.max(TIER_PAGE_BYTES);
+    let directory = TierWriter::bytes_for(bytes as u64 / u64::from(block));
     let (region, remark) = Region::create_best_open("kvrail-tier", bytes)?;
     region.close()?;
     Ok((Arc::new(region), directory, remark))

@@ -54,7 +54,7 @@ impl Rig {
     }
 
     fn meet(&mut self, lo: u64, pages: u32) -> Option<TierRoom> {
-        self.tier.renew(&mut self.shown);
+        self.tier.renew(0, &mut self.shown);
         self.tier.meet((UID, lo), pages, &mut self.shown)
     }
 
@@ -160,7 +160,7 @@ fn a_search_that_finds_no_room_costs_little_and_evicts_little() {
     (0..4096).for_each(|lo| rig.bring(lo, 1));
     assert!(rig.tier.usage().0 > 3500, "{:?}", rig.tier.usage());
     let before = rig.tier.usage().0;
-    rig.tier.renew(&mut rig.shown);
+    rig.tier.renew(0, &mut rig.shown);
     for lo in 10_000..10_100 {
         assert_eq!(rig.tier.fetch((UID, lo), 5000, &mut rig.shown), None, "longer than the tier");
     }
@@ -181,7 +181,7 @@ fn a_clear_goes_on_step_by_step_and_nothing_comes_in_meanwhile() {
     rig.tier.clear();
     assert_eq!(rig.tier.fetch((UID, 6000), 1, &mut rig.shown), None);
     rig.fill((5000, 1), &room);
-    while rig.tier.renew(&mut rig.shown) {}
+    while rig.tier.renew(0, &mut rig.shown) {}
     assert_eq!((rig.tier.usage(), rig.shown.of.len()), ((0, 0), 0));
     rig.bring(1, 1);
     assert!(rig.has(1));
@@ -228,7 +228,7 @@ fn a_clear_leaves_what_is_read_in_place_until_it_is_not() {
     (0..4).for_each(|lo| rig.bring(lo, 2));
     let held = rig.hold(2);
     rig.tier.clear();
-    while rig.tier.renew(&mut rig.shown) {}
+    while rig.tier.renew(0, &mut rig.shown) {}
     assert_eq!((rig.shown.of.len(), rig.tier.usage()), (0, (1, 2)));
     rig.bring(7, 8);
     assert!(!rig.has(7));
@@ -307,7 +307,7 @@ fn no_two_blocks_share_a_page() {
         }
         rig.shown.held.clear();
         rig.tier.clear();
-        while rig.tier.renew(&mut rig.shown) {}
+        while rig.tier.renew(0, &mut rig.shown) {}
         // The hand comes by what was held.
         let all = rig.tier.pages();
         let room = std::iter::repeat_with(|| rig.meet(77, all)).find_map(|room| room);
@@ -315,4 +315,39 @@ fn no_two_blocks_share_a_page() {
         rig.tier.audit();
         assert_eq!(rig.tier.usage(), (0, 0));
     }
+}
+
+/// One client fetches without an end, as fast as the sidecar takes it: what another one uses ten
+/// times in a second stays. Room that nobody uses is not counted, and a pause brings the part back.
+#[test]
+fn a_flood_of_fetches_leaves_what_is_used() {
+    const PAGES: u32 = 1024;
+    let mut rig = Rig::new(PAGES, 1024);
+    let fetch = |rig: &mut Rig, lo: u64| {
+        let room = rig.tier.fetch((UID, lo), 4, &mut rig.shown)?;
+        rig.fill((lo, 4), &room);
+        Some(())
+    };
+    let (hot, mut next, mut gets_of_hot) = (64, 1000, 0);
+    (0..hot).for_each(|lo| fetch(&mut rig, lo).expect("it is empty"));
+    let mut came = 0;
+    for step in 0..30_000 {
+        rig.tier.renew(step * 100_000, &mut rig.shown); // 3 s
+        for _ in 0..4 {
+            came += u64::from(fetch(&mut rig, next).is_some());
+            next += 1;
+        }
+        if step % 1000 == 0 {
+            gets_of_hot += (0..hot).filter(|lo| rig.has(*lo)).count();
+            (0..hot).for_each(|lo| rig.tier.use_block(UID, lo, &mut rig.shown));
+        }
+    }
+    assert_eq!(gets_of_hot, 30 * 64, "all of what is used is there, always");
+    assert!((300..600).contains(&came), "{came} of 120,000 came: the free room, and 3 quarters");
+    rig.tier.audit();
+    let came = (0..100).filter(|lo| {
+        rig.tier.renew(60_000_000_000, &mut rig.shown);
+        fetch(&mut rig, 900_000 + lo).is_some()
+    });
+    assert_eq!(came.count(), 64, "a quarter");
 }

@@ -227,8 +227,8 @@ impl ShardTier {
     }
 
     /// A step of the shard: searches may go on, and a clear does. True: that has more to do.
-    pub(super) fn step(&mut self) -> bool {
-        let goes_on = self.tier.renew(&mut self.shown);
+    pub(super) fn step(&mut self, now_ns: u64) -> bool {
+        let goes_on = self.tier.renew(now_ns, &mut self.shown);
         if self.is_stopped && !goes_on {
             self.is_stopped = false;
             self.shown.0.serve();
