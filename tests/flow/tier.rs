@@ -442,3 +442,25 @@ fn what_a_client_that_is_gone_has_held_is_free() {
     assert!(sum(&report, "tier_evictions") > 0 && sum(&report, "tier_blocks") > 100, "{report:?}");
     sidecar.stop();
 }
+
+/// A program that only views fetches nothing: its reports of uses must not fill its queue.
+#[test]
+fn views_alone_go_on_reporting_uses() {
+    let place = place("16MiB");
+    let sidecar = Sidecar::start(&place);
+    let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
+    reader.0.queue = reader.0.client.open_queue(8).unwrap();
+    (0..20).for_each(|number| writer.put(number, 0));
+    let keys: Vec<_> = (0..20).map(key).collect();
+    let how = Lookup { extent: LookupExtent::All, recency: Recency::Expected, ..Lookup::default() };
+    eventually("they are in memory", || {
+        writer.0.queue.lookup(&writer.0.space, &keys, &how).unwrap();
+        sum(&sidecar.status(), "tier_blocks") == 20
+    });
+    (0..20).for_each(|number| drop(reader.view(number).expect("it is in memory")));
+    eventually("the ends of reports are fetched", || {
+        drop(reader.view(0));
+        2 * reader.0.queue.outstanding() < reader.0.queue.capacity()
+    });
+    sidecar.stop();
+}

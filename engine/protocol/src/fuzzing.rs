@@ -37,6 +37,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ControlRequest::ImportArena { bytes: 4096 },
         ControlRequest::ShareLatencies,
         ControlRequest::HoldBlocks { volume: 3 },
+        ControlRequest::HoldsMapped,
         ControlRequest::ChangeMembers {
             store: "kv".into(),
             change: MemberChange::Retire { members: vec![1] },

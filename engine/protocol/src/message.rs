@@ -155,11 +155,15 @@ pub enum ControlRequest {
         volume: u16,
     },
     /// Give me memory in which I name the blocks of memory tiers that I read in place, for all
-    /// stores. Once in a session, of a client that this store's tiers are shown to. Reply: `Holds`.
+    /// stores. For a client that this store's tiers are shown to, until it has mapped the memory.
+    /// Reply: `Holds`.
     HoldBlocks {
         /// The store.
         volume: u16,
     },
+    /// I have mapped the memory for holds: close it, and look there from now on. Reply:
+    /// `HoldsServed`.
+    HoldsMapped,
     /// Give me memory in which I count the latencies of my calls. Once in a session. Reply:
     /// `Latencies`.
     ShareLatencies,
@@ -226,7 +230,7 @@ impl ControlRequest {
             Self::SlowLog | Self::ShowConfig => 4,
             Self::ShareLatencies => 5,
             Self::ChangeMembers { .. } => 6,
-            Self::ShowTier { .. } | Self::HoldBlocks { .. } => 8,
+            Self::ShowTier { .. } | Self::HoldBlocks { .. } | Self::HoldsMapped => 8,
         }
     }
 
@@ -372,6 +376,8 @@ pub enum ControlReply {
         /// Its size.
         bytes: u64,
     },
+    /// The memory for holds is closed; pollers look there.
+    HoldsServed,
     /// Memory for latencies, which the sidecar reads from now on. Comes with its memory file.
     Latencies {
         /// Its size.

@@ -35,6 +35,8 @@ pub(crate) fn hold<W: HoldWords, L: Load>(
     found: &TierFound,
 ) -> bool {
     let (entry, count) = found.of();
+    // Another thread may have let go of this word: F, pairs with the fence at the end of `is_held`.
+    fence(Ordering::Release);
     words.store(at, word_of(tier, entry, count));
     fence(Ordering::SeqCst); // S, pairs with the fence in `is_held`
     let holds = reader.holds(found);
@@ -46,7 +48,7 @@ pub(crate) fn hold<W: HoldWords, L: Load>(
 
 /// The client: it reads the block no more.
 pub(crate) fn let_go<W: HoldWords>(words: &W, at: u16) {
-    fence(Ordering::Release); // behind all loads of the block: F, pairs with the fence in `is_held`
+    fence(Ordering::Release); // behind all loads of the block: F, pairs with the fence at the end of `is_held`
     words.store(at, 0);
 }
 

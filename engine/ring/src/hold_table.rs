@@ -1,7 +1,9 @@
 //! Holds in shared memory: a table for each client, and all of them as the sidecar has them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 use kvrail_memory::Pinned;
 
@@ -43,17 +45,17 @@ impl HoldWords for HoldTable {
 /// The tables of all clients that hold blocks, by session. The control thread adds and removes
 /// them; pollers look, and never wait.
 pub struct HoldTables {
-    of: Mutex<Vec<(u64, HoldTable)>>,
+    of: RwLock<Vec<(u64, HoldTable)>>,
     slots: u16,
 }
 
 impl HoldTables {
     /// No table yet. Of tiers for `blocks` blocks each at least, a client will hold the 128th part,
-    /// so that 64 clients leave half of a tier, and a few in any case.
+    /// and a few in any case.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         let slots = u16::try_from(blocks / 128).unwrap_or(u16::MAX);
-        Self { of: Mutex::default(), slots: slots.clamp(HOLDS_MIN, HOLDS_MAX) }
+        Self { of: RwLock::default(), slots: slots.clamp(HOLDS_MIN, HOLDS_MAX) }
     }
 
     /// A table of a session, in memory that is zero and that its client does not have yet. False:
@@ -62,7 +64,7 @@ impl HoldTables {
     /// # Panics
     /// If the memory is shorter than [`HOLDS_BYTES`].
     pub fn add(&self, session: u64, memory: &Arc<dyn Pinned>) -> bool {
-        let mut tables = self.lock();
+        let mut tables = self.change();
         let is_new = tables.iter().all(|(other, _)| *other != session);
         if is_new {
             let table = HoldTable::at(memory);
@@ -74,25 +76,41 @@ impl HoldTables {
 
     /// The session has ended: its client reads nothing more.
     pub fn end(&self, session: u64) {
-        let mut tables = self.lock();
+        let mut tables = self.change();
         let at = tables.iter().position(|(other, _)| *other == session);
         let ended = at.map(|at| tables.swap_remove(at));
         drop(tables);
         drop(ended); // unmapped behind the lock
     }
 
+    /// Clients that hold blocks, or may.
+    pub(crate) fn clients(&self) -> usize {
+        self.look().map_or(0, |tables| tables.len())
+    }
+
     /// Whether a client holds the block of this entry. Also true while a table is being added.
     pub(crate) fn hold(&self, tier: u16, entry: usize, count: u32) -> bool {
-        let tables = match self.of.try_lock() {
-            Ok(tables) => tables,
-            Err(TryLockError::Poisoned(tables)) => tables.into_inner(),
-            Err(TryLockError::WouldBlock) => return true,
-        };
+        let Some(tables) = self.look() else { return true };
         is_held(tables.iter().map(|(_, table)| table), self.slots, (tier, entry, count))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, HoldTable)>> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner) // nothing under it panics half-way
+    fn look(&self) -> Option<RwLockReadGuard<'_, Vec<(u64, HoldTable)>>> {
+        match self.of.try_read() {
+            Ok(tables) => Some(tables),
+            Err(TryLockError::Poisoned(tables)) => Some(tables.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The control thread tries again and again: a poller would have to wake one that waits.
+    fn change(&self) -> RwLockWriteGuard<'_, Vec<(u64, HoldTable)>> {
+        loop {
+            match self.of.try_write() {
+                Ok(tables) => return tables,
+                Err(TryLockError::Poisoned(tables)) => return tables.into_inner(),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
     }
 }
 

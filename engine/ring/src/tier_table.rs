@@ -93,6 +93,12 @@ impl TierWriter {
         self.holds.hold(self.number, entry, self.directory.count(entry))
     }
 
+    /// Clients whose words `is_held` loads.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        self.holds.clients()
+    }
+
     /// No block is found from now on, until `serve`: the member is away.
     pub fn stop(&mut self) {
         self.directory.stop();

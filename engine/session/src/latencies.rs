@@ -49,13 +49,15 @@ impl ClientLatencies {
         Ok(memory)
     }
 
-    /// Takes in what clients have counted, at most once a second.
-    pub(crate) fn look(&mut self, now: Instant) {
+    /// Takes in what clients have counted, at most once a second, and forgets idle connections that
+    /// had to make room.
+    pub(crate) fn look(&mut self, now: Instant, lives: impl Fn(u64) -> bool) {
         if self.looked.is_some_and(|looked| now.duration_since(looked) < LOOK) {
             return;
         }
         self.looked = Some(now);
         self.shared.values_mut().for_each(|session| session.take(&mut self.all));
+        self.shared.retain(|id, _| lives(*id));
     }
 
     /// The session has ended: the last of its counts are taken in.

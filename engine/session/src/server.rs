@@ -269,7 +269,7 @@ impl Server {
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
         self.recent.sample(self.pollers.handles(), now);
-        self.latencies.look(now);
+        self.latencies.look(now, |id| sessions.get(id).is_some());
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
         self.stores.look_at_refusals(self.pollers.handles(), now);

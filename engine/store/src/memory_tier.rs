@@ -83,6 +83,8 @@ pub trait TierView {
     fn clear_used(&mut self, entry: usize);
     /// Whether a reader reads the entry's memory in place. Once that is hidden, false is final.
     fn is_held(&self, entry: usize) -> bool;
+    /// Readers that `is_held` looks at: some tens of nanoseconds each.
+    fn holders(&self) -> usize;
 }
 
 /// Counters of a tier since its start.
@@ -234,11 +236,14 @@ impl MemoryTier {
         self.visits = VISITS_MAX;
         self.fetches.renew(now_ns);
         let Some(from) = self.clearing else { return false };
-        let end = self.entries.len().min(from + CLEARED_AT_ONCE);
-        for entry in from..end {
-            if self.entries[entry].state == EntryState::Shown {
-                self.leave(entry, view);
+        let (mut end, mut left) = (from, CLEARED_AT_ONCE);
+        while end < self.entries.len() && left > 0 {
+            left -= 1;
+            if self.entries[end].state == EntryState::Shown {
+                left = left.saturating_sub(16 * costs(view) as usize);
+                self.leave(end, view);
             }
+            end += 1;
         }
         self.clearing = (end < self.entries.len()).then_some(end);
         self.clearing.is_some()
@@ -267,7 +272,7 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         debug_assert!(pages > 0, "a block has bytes");
-        if pages > self.pages || self.clearing.is_some() {
+        if pages > self.pages || self.clearing.is_some() || self.visits == 0 {
             return None;
         }
         let entry = self.choose_entry((uid, lo), view)?;
@@ -334,8 +339,13 @@ impl MemoryTier {
     /// span.
     fn let_go(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         let state = self.entries[entry].state;
+        if !matches!(state, EntryState::Shown | EntryState::Held) {
+            return None;
+        }
+        // Some readers' words take the time of a visit.
+        self.visits = self.visits.saturating_sub(costs(view));
         // Looked at before it is hidden too: what is read in place stays to be found.
-        if !matches!(state, EntryState::Shown | EntryState::Held) || view.is_held(entry) {
+        if view.is_held(entry) {
             return None;
         }
         if state == EntryState::Held {
@@ -516,6 +526,11 @@ impl MemoryTier {
         assert_eq!(page, self.pages, "spans fill the memory");
         assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
     }
+}
+
+/// Visits whose time a look at all readers takes.
+fn costs(view: &impl TierView) -> u32 {
+    small(view.holders().div_ceil(8))
 }
 
 fn small(number: usize) -> u32 {

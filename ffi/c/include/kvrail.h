@@ -894,7 +894,8 @@ int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *
 
 // A block in the sidecar's memory tier, without a copy, a request or a read: `bytes` becomes its
 // first byte, `length` how many there are. They may be read, by any thread, and stay as they are
-// until kvrail_view_close, whatever becomes of the block. `view` becomes NULL where the tier does
+// until kvrail_view_close, whatever becomes of the block, as long as the sidecar does not end the
+// session; not in a forked child. `view` becomes NULL where the tier does
 // not have the block, or this client has as many views as it may (4 to 255, one for each 128
 // blocks of the tier): get it then. Verified at the first view of this process. A view keeps the
 // session of its client.

@@ -14,9 +14,18 @@ use crate::error::ClientError;
 pub(crate) struct SharedHolds(OnceLock<Option<Arc<Holds>>>);
 
 impl SharedHolds {
-    /// None where the sidecar gives none: blocks are copied then.
+    /// None where the sidecar gives none: blocks are copied then. The next view asks again after
+    /// a failure that may pass.
     pub(crate) fn of(&self, control: &Control, volume: u16) -> Option<Arc<Holds>> {
-        self.0.get_or_init(|| ask(control, volume).ok().flatten()).clone()
+        if let Some(known) = self.0.get() {
+            return known.clone();
+        }
+        let holds = match ask(control, volume) {
+            Ok(holds) => holds,
+            Err(ClientError::Denied { .. } | ClientError::Protocol { .. }) => None,
+            Err(_) => return None,
+        };
+        self.0.get_or_init(|| holds).clone()
     }
 }
 
@@ -27,5 +36,8 @@ fn ask(control: &Control, volume: u16) -> Result<Option<Arc<Holds>>, ClientError
         return Err(ClientError::protocol(format!("answer about holds: {answer:?}")));
     };
     let memory: Arc<dyn Pinned> = Arc::new(Region::import_with(file, bytes, Sealing::Size)?);
-    Ok(Holds::new(&memory).map(Arc::new))
+    match control.call("mapping holds", ControlRequest::HoldsMapped, &[])?.message {
+        ControlReply::HoldsServed => Ok(Holds::new(&memory).map(Arc::new)),
+        other => Err(ClientError::protocol(format!("answer to mapped holds: {other:?}"))),
+    }
 }

@@ -201,6 +201,12 @@ impl Queue {
     /// copy. Verified at the first view of this process. Nothing where the tier does not have it,
     /// or all views of this client are in use: a get has it then, or the reason.
     pub fn view(&mut self, namespace: &Namespace, key: BlockKey) -> Option<View> {
+        if 2 * self.inflight.room() <= self.inflight.capacity() {
+            // A program that only views has no other time for the ends of its reports.
+            let mut ready = std::mem::take(&mut self.ready);
+            self.reap(Until::Empty, &mut ready);
+            self.ready = ready;
+        }
         let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
         let view = self.submitter.view(namespace, key, lanes, inflight);
         self.publish(); // that it was used, or is wrong

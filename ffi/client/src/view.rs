@@ -12,8 +12,8 @@ use crate::session::Session;
 /// whatever becomes of the block. A view keeps its session. A client has 4 to 255 of them at once,
 /// one for each 128 blocks of the smallest tier.
 ///
-/// A session that the sidecar ends, because its client broke the protocol, ends its views too: the
-/// memory stays mapped, and may change then.
+/// A session that the sidecar ends while it lives on ends its views too: the memory stays mapped,
+/// and may change then. So it is for a forked child once the parent's view is dropped.
 pub struct View {
     block: HeldBlock,
     _session: Arc<Session>,

@@ -27,10 +27,16 @@ struct State {
 }
 
 impl State {
-    fn settle(&mut self) {
-        if self.is_released && self.buffers == 0 {
-            self.view = None;
-        }
+    /// What is to be dropped now, behind the lock: its session may end with it.
+    fn settle(&mut self) -> Option<kvrail_client::View> {
+        if self.is_released && self.buffers == 0 { self.view.take() } else { None }
+    }
+
+    fn bytes(&self) -> PyResult<(NonNull<u8>, usize)> {
+        let open = self.view.as_deref().filter(|_| !self.is_released);
+        let bytes =
+            open.ok_or_else(|| ClosedError::new_err("the view is released; view it anew"))?;
+        Ok((NonNull::from_ref(bytes).cast(), bytes.len()))
     }
 }
 
@@ -43,19 +49,20 @@ impl View {
         self.0.lock().unwrap_or_else(PoisonError::into_inner) // nothing under it panics half-way
     }
 
-    fn bytes(&self) -> PyResult<(NonNull<u8>, usize)> {
-        let state = self.state();
-        let open = state.view.as_deref().filter(|_| !state.is_released);
-        let bytes =
-            open.ok_or_else(|| ClosedError::new_err("the view is released; view it anew"))?;
-        Ok((NonNull::from_ref(bytes).cast(), bytes.len()))
+    /// A buffer is gone, or was never made.
+    fn drop_buffer(&self) {
+        let mut state = self.state();
+        state.buffers -= 1;
+        let released = state.settle();
+        drop(state);
+        drop(released);
     }
 }
 
 #[pymethods]
 impl View {
     fn __len__(&self) -> PyResult<usize> {
-        Ok(self.bytes()?.1)
+        Ok(self.state().bytes()?.1)
     }
 
     #[getter]
@@ -71,7 +78,9 @@ impl View {
     fn release(&self) {
         let mut state = self.state();
         state.is_released = true;
-        state.settle();
+        let released = state.settle();
+        drop(state);
+        drop(released);
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -90,19 +99,20 @@ impl View {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let bytes = slf.get().bytes()?;
+        let own = slf.get();
+        let mut state = own.state();
+        let bytes = state.bytes()?;
+        state.buffers += 1;
+        drop(state);
         // SAFETY: the interpreter's view; the object keeps the bytes while there are buffers.
-        unsafe { fill_with(view, slf.as_any(), bytes, (Access::Read, flags)) }?;
-        slf.get().state().buffers += 1;
-        Ok(())
+        let filled = unsafe { fill_with(view, slf.as_any(), bytes, (Access::Read, flags)) };
+        filled.inspect_err(|_| own.drop_buffer())
     }
 
     /// # Safety
     /// Called by the interpreter, once for each buffer.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        let mut state = self.state();
-        state.buffers -= 1;
-        state.settle();
+        self.drop_buffer();
     }
 
     fn __repr__(&self) -> String {

@@ -102,6 +102,19 @@ def test_a_view_is_the_block_without_a_copy(hot):
     assert bytes(view(space, names[5])) == b"other".ljust(BYTES)
 
 
+def test_a_tensor_of_a_view_keeps_it(hot):
+    torch = pytest.importorskip("torch")
+    space, names = hot
+    with view(space, names[7]) as block:
+        tensor = torch.frombuffer(memoryview(block), dtype=torch.uint8)
+    assert space.put(names[7], b"other".ljust(BYTES), replace=True) == "OK"
+    others = [b"over %d" % at for at in range(600)]
+    for name in others:
+        space.put(name, name.ljust(BYTES, b"."))
+        space.lookup([name], fetch=True)
+    assert is_right([tensor.numpy()], names[7:8])
+
+
 def test_what_is_not_in_memory_has_no_view(hot):
     space, names = hot
     assert space.view(b"nobody has put this") is None

@@ -179,6 +179,7 @@ impl Server {
             ControlRequest::HoldBlocks { volume } => {
                 self.stores.hold_blocks((id, seq), volume, &self.rights(id, volume)).map(Some)
             }
+            ControlRequest::HoldsMapped => self.stores.serve_holds((id, seq)).map(Some),
             ControlRequest::OpenNamespace { .. } => {
                 let slot = self.seat(id)?;
                 self.ask_store((id, Some(slot)), seq, ask)

@@ -112,6 +112,8 @@ pub(crate) struct Stores {
     handles: Handles,
     /// The user that made each namespace, by volume and name, since this sidecar began.
     makers: BTreeMap<(u16, String), u32>,
+    /// Memory in which sessions name what they read in place.
+    holds: BTreeMap<u64, Arc<Region>>,
     log: RateLimit,
 }
 
@@ -142,6 +144,7 @@ impl Stores {
             calls: Calls::new(pollers.len()),
             handles: Handles::default(),
             makers: BTreeMap::new(),
+            holds: BTreeMap::new(),
             log: RateLimit::with_burst(LINES),
         })
     }

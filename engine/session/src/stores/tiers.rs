@@ -1,5 +1,6 @@
 //! Memory tiers, as clients that may read all of a store get them.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use kvrail_memory::{Pinned, Region};
@@ -36,28 +37,45 @@ impl Stores {
         Ok(Reply::new(session, seq, ControlReply::Tier { members }).with_fds(fds))
     }
 
-    /// Memory in which a session names what it reads in place, of all memory tiers.
+    /// Memory in which a session names what it reads in place, of all memory tiers; the same until
+    /// the session has mapped it.
     pub(crate) fn hold_blocks(
-        &self,
+        &mut self,
         (session, seq): (u64, u64),
         volume: u16,
         rights: &Rights,
     ) -> Result<Reply, Failure> {
         let store = &self.stores[self.position(volume)?];
-        let tier = store.shards.iter().find_map(|shard| shard.served.tier.as_ref());
-        let Some(ServedTier { holds, .. }) = tier.filter(|_| rights.are_all()) else {
+        let has_tier = store.shards.iter().any(|shard| shard.served.tier.is_some());
+        // An open namespace has taken a place among the sessions, of which there are few.
+        if !has_tier || !rights.are_all() || !self.handles.has_any(session, volume) {
             let message = "only a client that is shown a memory tier reads blocks in place there";
             return Err((Status::Denied, message.into()));
-        };
-        let memory = Region::create_open("kvrail-holds", HOLDS_BYTES);
-        let memory = memory.map_err(|error| quota(format!("memory for holds: {error}")))?;
-        let memory = Arc::new(memory);
-        let pinned: Arc<dyn Pinned> = Arc::<Region>::clone(&memory);
-        if !holds.add(session, &pinned) {
-            return Err(invalid("memory for holds is given once in a session".into()));
         }
+        let memory = match self.holds.entry(session) {
+            Entry::Occupied(held) => Arc::clone(held.get()),
+            Entry::Vacant(none) => {
+                let memory = Region::create_open("kvrail-holds", HOLDS_BYTES);
+                let memory = memory.map_err(|error| quota(format!("memory for holds: {error}")))?;
+                Arc::clone(none.insert(Arc::new(memory)))
+            }
+        };
         let bytes = memory.bytes() as u64;
         Ok(Reply::new(session, seq, ControlReply::Holds { bytes }).with(memory, Vec::new()))
+    }
+
+    /// A session has mapped its memory for holds. Closed, no hole can be made in it: a poller that
+    /// looks there never faults.
+    pub(crate) fn serve_holds(&mut self, (session, seq): (u64, u64)) -> Result<Reply, Failure> {
+        let none = || invalid("there is no memory for holds; ask for it first".into());
+        let memory = self.holds.get(&session).ok_or_else(none)?;
+        memory.close().map_err(|error| invalid(format!("memory for holds: {error}")))?;
+        let pinned: Arc<dyn Pinned> = Arc::<Region>::clone(memory);
+        let ServedTier { holds, .. } = self.served_tiers().next().ok_or_else(none)?;
+        if !holds.add(session, &pinned) {
+            return Err(invalid("the memory for holds is mapped already".into()));
+        }
+        Ok(Reply::new(session, seq, ControlReply::HoldsServed))
     }
 
     /// Entries of devices' buffer tables that memory tiers take.
@@ -74,7 +92,8 @@ impl Stores {
     }
 
     /// A session has ended: it reads nothing in place any more.
-    pub(super) fn end_holds(&self, session: u64) {
+    pub(super) fn end_holds(&mut self, session: u64) {
+        self.holds.remove(&session);
         // All tiers have the same tables.
         if let Some(ServedTier { holds, .. }) = self.served_tiers().next() {
             holds.end(session);

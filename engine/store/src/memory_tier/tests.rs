@@ -13,6 +13,7 @@ struct Shown {
     used: HashSet<usize>,
     /// Entry -> first page, pages: what a reader reads in place, shown or not.
     held: HashMap<usize, (u32, u32)>,
+    holders: usize,
 }
 
 impl TierView for Shown {
@@ -37,6 +38,10 @@ impl TierView for Shown {
 
     fn is_held(&self, entry: usize) -> bool {
         self.held.contains_key(&entry)
+    }
+
+    fn holders(&self) -> usize {
+        self.holders
     }
 }
 
@@ -235,6 +240,25 @@ fn a_clear_leaves_what_is_read_in_place_until_it_is_not() {
     rig.shown.held.remove(&held);
     rig.bring(8, 8);
     assert!(rig.has(8));
+    rig.tier.audit();
+}
+
+/// Words of many readers take time: a step does less then, and comes to an end in some steps.
+#[test]
+fn a_step_is_short_with_many_readers() {
+    let mut rig = Rig::new(4096, 1024);
+    (0..2000).for_each(|lo| rig.bring(lo, 1));
+    let all = rig.shown.of.len();
+    rig.shown.holders = 64;
+    rig.tier.renew(0, &mut rig.shown);
+    rig.tier.fetch((UID, 9000), 3000, &mut rig.shown);
+    assert!(rig.shown.of.len() + 8 >= all, "few blocks went in a step");
+    rig.tier.clear();
+    let before = rig.shown.of.len();
+    assert!(rig.tier.renew(0, &mut rig.shown));
+    assert_eq!(rig.shown.of.len() + 8, before);
+    while rig.tier.renew(0, &mut rig.shown) {}
+    assert!(rig.shown.of.is_empty());
     rig.tier.audit();
 }
 

@@ -137,10 +137,12 @@ class Arena:
 
 class View:
     """A block in the sidecar's memory tier, where it lies: a read-only buffer of bytes, for
-    `numpy.frombuffer` and `torch.frombuffer` without a copy. Its bytes stay as they are until it is
-    released and the last buffer of it is gone, whatever becomes of the block. A context manager. A
-    client has 4 to 255 views at once, one for each 128 blocks of the tier; a view keeps the
-    client's session."""
+    `numpy.frombuffer(view)` and `torch.frombuffer(memoryview(view))` without a copy; PyTorch keeps
+    no buffer of anything but a memoryview, and does not know that the memory cannot be written. Its
+    bytes stay as they are until it is released and the last buffer of it is gone, whatever becomes
+    of the block, as long as the sidecar does not end the session. A context manager. A client has 4
+    to 255 views at once, one for each 128 blocks of the tier; a view keeps the client's session. It
+    is not for a forked child."""
 
     def __len__(self) -> int: ...
     @property

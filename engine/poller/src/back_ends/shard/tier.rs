@@ -98,6 +98,10 @@ impl TierView for Shown {
     fn is_held(&self, entry: usize) -> bool {
         self.0.is_held(entry)
     }
+
+    fn holders(&self) -> usize {
+        self.0.holders()
+    }
 }
 
 impl ShardTier {
