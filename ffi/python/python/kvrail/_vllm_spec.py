@@ -238,6 +238,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
         # As of vLLM's own tiers that last: blocks stay, for this engine and for all others that
         # share them. Other weights need another identity.
         self._answers.clear()
+        self._loads.forget()
 
     def status(self) -> list[dict[str, Any]]:
         """Whether each worker's namespace is attached, what was declined to be loaded, and what
