@@ -12,8 +12,8 @@ TOUCHED = 1024
 
 
 class Marks:
-    """Touches and demotions. What one lane was sent, all are sent before anything else: a lane whose
-    last lookup is in flight takes none."""
+    """Touches and demotions. What one lane was sent, all are sent before anything else: a lane
+    whose last lookup is in flight takes none."""
 
     def __init__(self, hinted: Hinted, lanes: Sequence[Lane[Any]]) -> None:
         self._hinted, self._lanes = hinted, lanes
