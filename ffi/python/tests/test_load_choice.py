@@ -82,6 +82,18 @@ def test_prompts_of_one_step_are_computed_one_after_the_other():
     assert choice.blocks(front(32, 1.2)) == 0, "what was computed then is the engine's backlog"
 
 
+def test_computing_is_behind_what_is_loaded_for_others():
+    """As it would be in an engine that loads nothing."""
+    choice = LoadChoice(speed(8192))
+    behind = Front(0, [8192], 8192, lambda _: 3 * 0.9 + 0.9, spared_s=3 * 1.0)
+    assert choice.blocks(behind) == 1
+    choice.step()
+    slow = Front(0, [8192], 8192, lambda _: 3 * 1.1 + 1.1, spared_s=3 * 1.0)
+    assert choice.blocks(slow) == 0
+    assert choice.spared_seconds(slow, 1) == pytest.approx(1.0)
+    assert choice.spared_seconds(slow, 0) == LoadChoice(Speed()).spared_seconds(slow, 1) == 0.0
+
+
 def test_tokens_behind_many_others_take_longer():
     engine = Speed()
 

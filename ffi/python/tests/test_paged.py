@@ -412,6 +412,51 @@ def test_a_sidecar_that_dies_ends_everything_once():
                 its.get(keys(8), range(8), timeout=20)
 
 
+@pytest.mark.parametrize("error", [kvrail.SessionEndedError, kvrail.GpuError])
+def test_pages_that_the_gpu_still_fills_are_not_given_back(client, space, error):
+    """Neither when the session fails nor when other work of the GPU's does."""
+    cache, busy = Tensors(2, 4096), [True]
+
+    def fail(wave):
+        raise error("it has ended")
+
+    with paged.Cache(client, space, cache.tensors) as its:
+        its.put(keys(8), range(8))
+        its._mover.is_done = lambda batch: not busy
+        load, until = its.submit_get(keys(2), [10, 11]), time.monotonic() + 10
+        while not its._on_gpu:
+            assert its.poll() == [] and time.monotonic() < until
+        its._from_drive = fail
+        other = its.submit_get(keys(8)[2:], range(12, 18))
+        (ended,) = its.wait(timeout=10)
+        assert ended.ticket == other and not any(ended.results.ok)
+        assert its.rest().seconds is not None, "a thread looks again"
+        assert set(its._jobs[load].words) == {"LATE"} and its.wait(timeout=0.05) == []
+        busy.clear()
+        (ended,) = its.wait(timeout=10)
+        assert ended.ticket == load and not any(ended.results.ok)
+        assert its.rest() == ([], None) and its.outstanding == 0
+
+
+def test_a_gpu_that_has_failed_ends_everything_once(client, space):
+    cache = Tensors(2, 4096)
+
+    def fail(batch):
+        raise kvrail.GpuError("cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+
+    with paged.Cache(client, space, cache.tensors) as its:
+        its.put(keys(8), range(8))
+        its._mover.is_done = fail
+        tickets = [its.submit_get(keys(4), range(at, at + 4)) for at in (8, 16)]
+        put = its.submit_put([b"other"], [3])
+        assert its.cut_short({put}) in (0, 1)
+        ended = its.wait(3, timeout=10)
+        assert sorted(it.ticket for it in ended) == [*tickets, put]
+        assert {word for it in ended for word in it.results} <= {"GPU_ERROR", "DECLINED"}
+        with pytest.raises(kvrail.GpuError):
+            its.get(keys(1), [1])
+
+
 def test_the_crc_is_the_known_one():
     data = random.Random(7).randbytes(16 * 999)
     words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]

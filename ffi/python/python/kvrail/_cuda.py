@@ -24,6 +24,9 @@ _POSIX_FD = 1
 _INVALID_VALUE = 1
 _NOT_READY = 600
 
+# Of a thread while another one captures a graph (CUstreamCaptureMode).
+_CAPTURE_RELAXED = 2
+
 # Calls that wait for nothing: the interpreter's lock is kept, since to get it back from a thread
 # that computes takes milliseconds.
 _SHORT = frozenset(
@@ -34,6 +37,7 @@ _SHORT = frozenset(
         "cuEventRecord",
         "cuLaunchKernel",
         "cuStreamWaitEvent",
+        "cuThreadExchangeStreamCaptureMode",
     }
 )
 
@@ -180,10 +184,17 @@ class Driver:
 
     @contextlib.contextmanager
     def within(self, context: ctypes.c_void_p) -> Iterator[None]:
-        """Makes a context this thread's for a while."""
+        """Makes a context this thread's for a while. An engine's thread may capture a graph, in
+        which a call of another thread such as `cuEventQuery` fails, and spoils the graph: these
+        calls touch nothing that is captured, and are let through."""
         self.call("cuCtxPushCurrent_v2", context)
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
         try:
-            yield
+            self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            try:
+                yield
+            finally:
+                self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 

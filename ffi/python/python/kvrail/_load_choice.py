@@ -111,7 +111,9 @@ class Front:
     total: int
     """Tokens of the prompt."""
     load_seconds: Callable[[int], float | None]
-    """Seconds in which the first of them are loaded."""
+    """Seconds in which the first of them are loaded, behind loads that are on their way."""
+    spared_s: float = 0.0
+    """Seconds in which the engine would compute what those loads bring."""
 
 
 class LoadChoice:
@@ -164,6 +166,11 @@ class LoadChoice:
             self._in_a_row = 0
         return best
 
+    def spared_seconds(self, front: Front, count: int) -> float:
+        """Seconds in which the engine would compute this number of the blocks."""
+        end = front.ends[count - 1] if count else front.first
+        return self._speed.seconds(front.first, end) or 0.0
+
     def loaded(self, expected: float | None, seconds: float) -> None:
         """A load for which this time was expected took that long."""
         if expected is None or expected < NOTICED_S:
@@ -190,14 +197,16 @@ class LoadChoice:
 
     def _seconds(self, front: Front, count: int) -> float | None:
         """Seconds to the prompt's last token with this number of blocks loaded: loads go on
-        beside the prompts that the engine computes first."""
+        beside the prompts that the engine computes first. What it computes instead counts as in
+        an engine that loads nothing: there it is behind the prompts that are loaded now."""
         begun = front.ends[count - 1] if count else front.first
         rest = self._speed.seconds(begun, max(front.total, begun))
         ahead = self._speed.seconds(0, self._speed.backlog + self._left)
         load = front.load_seconds(count) if count else 0.0
         if rest is None or ahead is None or load is None:
             return None
-        return max(load * self._correction, ahead) + rest
+        behind = front.spared_s * (1 - count / len(front.ends))
+        return max(load * self._correction, ahead) + rest + behind
 
     def _declined(self, front: Front, best: int, seconds: tuple[float, float]) -> int:
         """The same, but for one in many.

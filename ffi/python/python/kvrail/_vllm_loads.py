@@ -65,7 +65,24 @@ class Steps:
 class _Chosen:
     """The blocks of a request that were found, and are loaded."""
 
-    load_seconds: Any
+    front: Front
+    ahead_s: float
+    """Seconds of loads for other requests."""
+
+    def seconds(self, count: int) -> float | None:
+        return _sum(self.ahead_s, self.front.load_seconds(count))
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Loads of a request that are chosen, or on their way."""
+
+    own_s: float
+    """Their time without what is ahead of them."""
+    spared_s: float
+    """Time in which the engine would compute the same."""
+    begun: float = 0.0
+    expected: float | None = None
 
 
 @dataclass
@@ -88,8 +105,9 @@ class Loads:
 
     def __init__(self, choice: LoadChoice) -> None:
         self._choice = choice
-        self._begun: dict[str, tuple[float, float | None]] = {}
-        self._chosen_s = 0.0
+        self._begun: dict[str, _Load] = {}
+        self._chosen: dict[str, _Load] = {}
+        self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
@@ -111,22 +129,22 @@ class Loads:
         front = self._front(request, asked, there, found)
         if front is None:
             return there
-        # What this step loads for other requests is ahead, and in no drive's queue yet.
-        ahead_s = self._chosen_s
-        behind = replace(front, load_seconds=lambda some: _sum(ahead_s, front.load_seconds(some)))
-        request.set_state(_Chosen(behind.load_seconds))
+        # What was chosen for other requests is ahead: a drive's queue has a window of it at most.
+        ahead_s, spared_s = self._ahead(request.req_id)
+        request.set_state(state := _Chosen(front, ahead_s))
+        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
         count, chosen = len(front.ends), self._choice.blocks(behind)
-        self._chosen_s += _own_seconds(front, chosen)
+        self._chosen[request.req_id] = self._load(front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
         """Seconds that loads of this number of the request's blocks should take."""
         chosen = request.get_state(_Chosen)
-        return None if chosen is None else chosen.load_seconds(count)
+        return None if chosen is None else chosen.seconds(count)
 
     def step(self) -> None:
-        """The engine has scheduled a step: later lookups see its loads in the drives' queues."""
-        self._chosen_s = 0.0
+        """The engine has scheduled a step, and begun what was chosen."""
+        self._chosen.clear()
         self._choice.step()
         self._steps.append(time.monotonic())
 
@@ -136,20 +154,46 @@ class Loads:
 
     def begin(self, request: Any, count: int) -> None:
         """Loads of this number of a request's blocks begin."""
-        self._begun[request.req_id] = (time.monotonic(), self.expected(request, count))
+        self._chosen.pop(request.req_id, None)
+        chosen = request.get_state(_Chosen)
+        load = _Load(0.0, 0.0) if chosen is None else self._load(chosen.front, count)
+        expected = self.expected(request, count)
+        self._begun[request.req_id] = replace(load, begun=time.monotonic(), expected=expected)
 
     def end(self, request: Any, *, whole: bool) -> None:
         """The request's loads have ended. The time of one that failed is not a drive's."""
-        begun, expected = self._begun.pop(request.req_id, (0.0, None))
-        if expected is not None and whole:
+        self._ended = time.monotonic()
+        load = self._begun.pop(request.req_id, None)
+        if load is not None and load.expected is not None and whole:
             # Between the last look and now: the engine looks for ends once a step, and what is
             # possible is no error of the expected time.
-            least, most = (self._steps or [0.0])[0] - begun, time.monotonic() - begun
-            self.loaded(expected, min(max(expected, least), most))
+            least, most = (self._steps or [0.0])[0] - load.begun, self._ended - load.begun
+            self.loaded(load.expected, min(max(load.expected, least), most))
+
+    def forget(self) -> None:
+        """The engine passes no end of what is on its way."""
+        self._begun.clear()
+        self._chosen.clear()
 
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
         return self._choice.status()
+
+    def _load(self, front: Front, count: int) -> _Load:
+        # Of more blocks than these another request of the step was asked for, and has counted them.
+        count = min(count, len(front.ends))
+        return _Load(_own_seconds(front, count), self._choice.spared_seconds(front, count))
+
+    def _ahead(self, request: str) -> tuple[float, float]:
+        """Seconds of loads for other requests, and of computing the same. They come one after the
+        other, so some of the oldest one is over."""
+        others = [it for name, it in (self._begun | self._chosen).items() if name != request]
+        load_s, spared_s = sum(it.own_s for it in others), sum(it.spared_s for it in others)
+        if others and (oldest := others[0]).begun:
+            over_s = time.monotonic() - max(oldest.begun, self._ended)
+            over = min(over_s / oldest.own_s, 1.0) if oldest.own_s else 1.0
+            load_s, spared_s = load_s - over * oldest.own_s, spared_s - over * oldest.spared_s
+        return load_s, spared_s
 
     def _front(
         self,

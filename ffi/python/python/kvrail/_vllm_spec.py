@@ -8,7 +8,6 @@ while the engine computes a step.
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -43,13 +42,14 @@ from kvrail._tier import Link
 from kvrail._types import ChainWord, Worth
 from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
+from kvrail._vllm_marks import Marks
 from kvrail._vllm_pages import GivesUpLoads, ReportsPages
 
 HOLD_S = 30.0
 """Time for which found blocks are not evicted: until their load has ended."""
 
-TOUCHED, TOUCH_DEPTH = 1024, 16
-"""Chunks that are touched at once, and the requests of touches that are in flight."""
+TOUCH_DEPTH = 16
+"""Requests of touches that are in flight."""
 
 STALL_S = 0.1
 """A load for which no drive answers for this long is computed instead."""
@@ -141,9 +141,8 @@ class _Manager(GivesUpLoads, OffloadingManager):
         super().__init__()
         self._links, self._loads, self._locality = links, loads, locality
         self._answers: dict[OffloadKey, bool] = {}
-        self._lanes: list[Lane[None]] = [Lane(link, TOUCH_DEPTH) for link in links]
-        self._touched: dict[bytes, None] = {}
         self._hinted = Hinted()
+        self._marks = Marks(self._hinted, [Lane[None](link, TOUCH_DEPTH) for link in links])
         self._events: list[OffloadingEvent] | None = [] if events else None
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -159,7 +158,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         listed = list(keys)
         self._there(listed, HOLD_S)  # held again: the lookup may be some steps ago
-        self._hinted.used(listed)
+        self._marks.used(listed)
         self._loads.begin(req_context, len(listed))
         return Keys(listed)
 
@@ -205,26 +204,15 @@ class _Manager(GivesUpLoads, OffloadingManager):
         return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        for key in self._hinted.end(req_context):
-            self._touched.pop(key, None)
+        self._marks.end(req_context)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        self._hinted.used(keys)
-        room = TOUCHED - len(self._touched)
-        self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
+        self._marks.touch(keys)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
         self._loads.step()
-        # What is hot on the GPU must not age in the store.
-        if self._touched:
-            told = [lane.touch(list(self._touched)) for lane in self._lanes]
-            if any(told):
-                self._touched.clear()
-        elif ending := self._hinted.take(TOUCHED):
-            told = [lane.touch(ending, demote=True) for lane in self._lanes]
-            if any(told):
-                self._hinted.sent(ending)
+        self._marks.send()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
@@ -238,6 +226,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
         # As of vLLM's own tiers that last: blocks stay, for this engine and for all others that
         # share them. Other weights need another identity.
         self._answers.clear()
+        self._loads.forget()
 
     def status(self) -> list[dict[str, Any]]:
         """Whether each worker's namespace is attached, what was declined to be loaded, and what

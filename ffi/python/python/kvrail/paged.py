@@ -357,9 +357,9 @@ class Cache:
 
     def rest(self) -> Rest:
         """What a pause between polls has to end with, so that what is in flight goes on."""
-        if self._failure is not None or self._closed:
-            return Rest([], None)
         looks = [_LOOK_S] if self._on_gpu else []
+        if self._failure is not None or self._closed:
+            return Rest([], min(looks, default=None))
         looks += (job.patience / 2 for job in self._jobs.values() if job.patience is not None)
         if self._on_drive and self._queue.arm():
             looks.append(0.0)
@@ -383,8 +383,6 @@ class Cache:
                 cut += len(wave.places)
         self._advance(0.0)
         while any(wave.way is Way.OUT and wave.job.ticket in tickets for wave in self._on_gpu):
-            if self._failure is not None:
-                break
             self._advance(_SLICE_S)
         return cut
 
@@ -486,10 +484,12 @@ class Cache:
                 if (wave := self._on_drive.pop(end.ticket, None)) is not None:  # else a drop
                     self._drive_ended(wave, end.results)
             self._lose_patience()
-            for wave in [wave for wave in self._on_gpu if self._mover.is_done(wave.batch)]:
+            for wave in [wave for wave in self._on_gpu if self._is_over(wave)]:
                 self._on_gpu.remove(wave)
                 if self._failure is None:
                     self._gpu_ended(wave)
+                else:
+                    self._end_failed(wave.job, wave.places)
             self._begin()
         except kvrail.KvrailError as error:
             self._fail(error)
@@ -699,16 +699,31 @@ class Cache:
         if not indices:
             self._batches.append(wave.batch)
 
+    def _is_over(self, wave: _Wave) -> bool:
+        """Whether the GPU is done with a wave. One that has failed moves nothing more."""
+        try:
+            return self._mover.is_done(wave.batch)
+        except kvrail.GpuError as error:
+            self._fail(error)
+            return True
+
     def _fail(self, error: kvrail.KvrailError) -> None:
-        """The session or the GPU has failed: all that is open ends, once."""
+        """The session or the GPU has failed: all that is open ends, once. What the GPU still moves
+        ends with it: its pages are not the caller's before."""
         self._failure = self._failure or error
-        word = "GPU_ERROR" if isinstance(error, kvrail.GpuError) else "RESTARTED"
         for waiting in self._waiting.values():
             waiting.clear()
+        moved = {(wave.job.ticket, at) for wave in self._on_gpu for at in wave.places}
         for job in self._jobs.values():
-            for at in (at for at, word in enumerate(job.words) if word == "LATE"):
-                job.end(at, word, str(error))
+            open_ = [at for at, word in enumerate(job.words) if word == "LATE"]
+            self._end_failed(job, [at for at in open_ if (job.ticket, at) not in moved])
         self._on_drive.clear()
+
+    def _end_failed(self, job: _Job, places: Iterable[int]) -> None:
+        word = "GPU_ERROR" if isinstance(self._failure, kvrail.GpuError) else "RESTARTED"
+        for at in places:
+            if job.words[at] == "LATE":
+                job.end(at, word, str(self._failure))
 
 
 def _shape(pages: gpu.Pages, block_pages: int) -> Shape:

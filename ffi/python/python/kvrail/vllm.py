@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, ClassVar
 
 from kvrail.engines import require
@@ -45,6 +45,7 @@ from kvrail._load_choice import LoadChoice, Prefer, Speed
 from kvrail._tier import Link
 from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
+from kvrail._vllm_marks import Marks
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -54,9 +55,6 @@ HOLD_S = 30.0
 
 STORES_BYTES = 64 << 20
 """Bytes of stores that are begun and have not ended: the rest waits, and loads go first."""
-
-TOUCHED = 1024
-"""Chunks that are touched at once; of those that vLLM touches beyond that, none is kept waiting."""
 
 DRAIN_S = 10.0
 """Longest wait of a shutdown for requests in flight."""
@@ -142,8 +140,8 @@ class Tier(SecondaryTierManager):
         self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
-        self._touched: dict[bytes, None] = {}
         self._hinted = Hinted()
+        self._marks = Marks(self._hinted, [self._lane])
         wanted = offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
             log.warning("kvrail announces no events: they are off in vLLM's kv_events_config")
@@ -161,7 +159,7 @@ class Tier(SecondaryTierManager):
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        self._hinted.used(job_metadata.keys)
+        self._marks.used(job_metadata.keys)
         self._lane.begin("get", job_metadata, self._blocks(job_metadata))
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -171,29 +169,21 @@ class Tier(SecondaryTierManager):
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = [self._result(end) for end in self._lane.poll()]
         self._begin_stores(STORES_BYTES)
-        if self._touched and self._lane.touch(list(self._touched)):
-            self._touched.clear()
-        ending = [] if self._touched else self._hinted.take(TOUCHED)
-        if ending and self._lane.touch(ending, demote=True):
-            self._hinted.sent(ending)
+        self._marks.send()
         return results
 
     def has_pending_work(self) -> bool:
         return bool(self._stores or self._lane.pending)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        # The next poll sends them: chunks that are hot in faster tiers must not age here.
-        self._hinted.used(keys)
-        room = TOUCHED - len(self._touched)
-        self._touched.update((bytes(key), None) for key in islice(keys, max(0, room)))
+        self._marks.touch(keys)  # the next poll sends them
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         self._hinted.begin(req_context)
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        for key in self._hinted.end(req_context):
-            self._touched.pop(key, None)
+        self._marks.end(req_context)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from host import Host  # noqa: E402
-from kvrail import _lane, _tier, vllm  # noqa: E402
+from kvrail import _lane, _tier, _vllm_marks  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
@@ -166,7 +166,8 @@ def test_chunks_that_are_hot_in_faster_tiers_do_not_age(make, tmp_path):
             tiers.manager.touch(keys_of(range(100 * turn, 100 * turn + 100)), tiers.request())
             tiers.step()
         assert tiers.tier._lane._touch is not None, "no call has waited for its answer"
-        assert len(tiers.tier._touched) == vllm.TOUCHED, "and touches beyond the limit are dropped"
+        touched = len(tiers.tier._marks._touched)
+        assert touched == _vllm_marks.TOUCHED, "and touches beyond the limit are dropped"
     finally:
         host.thaw()
     tiers.settle()

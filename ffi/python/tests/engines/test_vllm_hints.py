@@ -16,6 +16,7 @@ msgspec = pytest.importorskip("msgspec")
 
 from kvrail import paged  # noqa: E402
 from kvrail._vllm_hints import ENDING, Hinted, Hints, Ranges  # noqa: E402
+from kvrail._vllm_marks import Marks  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from test_vllm_spec import DEVICE, Engine  # noqa: E402
@@ -235,6 +236,58 @@ def test_what_is_used_after_a_session_s_end_is_not_demoted():
     assert hinted.take(1024) == keys[2:]
 
 
+@pytest.mark.parametrize("of", ["spec", "tier"])
+def test_a_session_s_end_is_demoted_beside_touches_of_each_step(host, tiers, of, monkeypatch):
+    """An engine at work always has chunks to touch."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(paged, "Mover", StandIn)
+    its = Engine(host) if of == "spec" else tiers
+    manager = its.manager
+    link = manager._links[0] if of == "spec" else tiers.tier._link
+    step = lambda: manager.on_schedule_end(ScheduleEndContext([], []))  # noqa: E731
+    store, keys, hot = link.session.space, keys_of(range(4)), keys_of(range(20, 24))
+    for key in [*keys, *hot]:
+        store.put(bytes(key), bytes(64), metadata=bytes(key))
+    ending = request_of(keys, envelope(action("kv.deref")))
+    manager.on_new_request(ending)
+    manager.on_request_finished(ending)
+    others, until = request_of(hot, None, "others"), time.monotonic() + 10
+    manager.on_new_request(others)
+    while demoted(store, keys) != [True] * 4:
+        manager.touch(hot, others)
+        step() if of == "spec" else tiers.step()
+        assert time.monotonic() < until
+    assert demoted(store, hot) == [False] * 4
+    if of == "spec":
+        its.close()
+
+
+class Rank:
+    """The lane of a rank, which is busy for some turns."""
+
+    def __init__(self, busy: int = 0) -> None:
+        self.busy, self.sent = busy, list[tuple[bool, list[bytes]]]()
+
+    def touch(self, keys: list[bytes], *, demote: bool = False) -> bool:
+        self.busy -= 1
+        if self.busy < 0:
+            self.sent.append((demote, keys))
+        return self.busy < 0
+
+
+def test_a_rank_that_is_busy_gets_demotions_and_touches_later():
+    hinted, ranks, keys = Hinted(), [Rank(), Rank(busy=3)], keys_of(range(6))
+    marks = Marks(hinted, ranks)
+    marks.end(request_of(keys[:3], envelope(action("kv.deref"))))
+    marks.send()
+    marks.touch(keys[3:])
+    marks.used(keys[:1])
+    for _ in range(8):
+        marks.send()
+    assert ranks[0].sent == [(True, keys[:3]), (False, keys[3:])], "once"
+    assert ranks[1].sent == [(True, keys[1:3]), (False, keys[3:])], "not what was used meanwhile"
+
+
 def test_what_is_no_envelope_costs_a_request_nothing():
     """Within one process nothing checks the types."""
     strange = protocol.KvHintsEnvelope("0.1", "message", 7)
@@ -268,7 +321,7 @@ def test_a_worker_puts_what_a_request_retains_and_its_end_is_demoted(host, monke
     again = request_of(keys, None, "again")
     engine.manager.on_new_request(again)
     assert not engine.manager.prepare_store(keys, again).keys_to_store
-    assert list(engine.manager._touched) == keys
+    assert list(engine.manager._marks._touched) == keys
     last = request_of(keys, envelope(action("kv.deref")), "last")
     engine.manager.on_new_request(last)
     engine.manager.touch(keys, last)

@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import kvrail  # noqa: E402
 import numpy  # noqa: E402
 from kvrail import _vllm_loads  # noqa: E402
-from kvrail._load_choice import LoadChoice, Speed  # noqa: E402
+from kvrail._load_choice import Front, LoadChoice, Speed  # noqa: E402
 from kvrail._vllm_loads import Steps  # noqa: E402
 from kvrail._vllm_tiers import Tiers, config, keys_of  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (  # noqa: E402
@@ -147,6 +147,80 @@ def test_loads_of_one_step_are_behind_each_other(host, measured, chunks):
         manager.shutdown()
 
 
+USERS = [keys_of(range(10 * at, 10 * at + 6)) for at in range(16)]
+
+
+@pytest.fixture
+def returning(host, measured):
+    """A manager whose store has the chunks of users, and what sets how many times as long as loads
+    of one user computing takes."""
+    manager = spec_manager(host, prefill_tokens_per_second=1.0)
+    space = manager._links[0].session.space
+    for keys in USERS:
+        assert space.put_many([bytes(it) for it in keys], [bytes(CHUNK_BYTES)] * len(keys)).all_ok
+
+    def alone_s() -> float:
+        return space.lookup([bytes(it) for it in USERS[0]]).load_seconds
+
+    def computes(times: float) -> float:
+        seconds, until = min(alone_s() for _ in range(9)), time.monotonic() + 20
+        while alone_s() > 1.2 * seconds:  # the drive still writes
+            assert time.monotonic() < until
+        manager._loads._choice._speed.give(16 * len(USERS[0]) / (times * seconds))
+        return times * seconds
+
+    yield manager, computes
+    manager.shutdown()
+
+
+def found(manager: Any, number: int) -> tuple[ReqContext, int]:
+    """A user that returns, and the number of chunks that are loaded for the request."""
+    request, keys = prompt_of(f"user {number}", USERS[number]), USERS[number]
+    return request, [manager.lookup(key, request) for key in keys].count(LookupResult.HIT)
+
+
+def test_of_users_that_return_at_once_none_is_computed_where_drives_are_fast(returning):
+    """Each alone is loaded; a prompt that is computed delays all others of the engine."""
+    manager, computes = returning
+    computes(3.0)
+    assert [found(manager, number)[1] for number in range(16)] == [6] * 16
+
+
+def test_no_load_ends_later_than_an_engine_without_a_store_computes(returning):
+    manager, computes = returning
+    each_s, hits = computes(0.45), []
+    for number in range(16):
+        request, count = found(manager, number)
+        hits.append(count)
+        if count:
+            ends_s = manager._loads.expected(request, count)
+            assert ends_s < 1.2 * (number + 1) * each_s
+    assert hits[0] == 0 and sum(map(bool, hits)) in range(2, 12)
+
+
+def test_loads_of_earlier_steps_are_ahead_until_they_end(returning):
+    """The worker's memory has a window of them: a drive's queue does not show the rest."""
+    manager, computes = returning
+    alone_s = computes(10.0) / 10
+    begun = []
+    for number in range(8):
+        request, count = found(manager, number)
+        assert count == 6
+        manager.prepare_load(USERS[number], request)
+        manager.on_schedule_end(ScheduleEndContext([], []))
+        begun.append(request)
+    # Of the oldest one some may be over, by the time that it should take.
+    behind, _ = found(manager, 8)
+    assert 7 * alone_s < manager._loads.expected(behind, 6) < 10 * alone_s
+    for number, request in enumerate(begun[:6]):
+        manager.complete_load(USERS[number], request)
+    behind, _ = found(manager, 9)
+    assert manager._loads.expected(behind, 6) < 5 * alone_s
+    manager.reset_cache()  # vLLM forgets jobs without a word
+    behind, _ = found(manager, 10)
+    assert manager._loads.expected(behind, 6) < 2 * alone_s
+
+
 def load_job(request: ReqContext, keys: list) -> TransferJobStatus:
     return TransferJobStatus(request.req_id, 2, set(keys), is_store=False)
 
@@ -208,7 +282,8 @@ def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     monkeypatch.setattr(_vllm_loads.time, "monotonic", lambda: now)
     loads = _vllm_loads.Loads(LoadChoice(Speed()))
     request = ReqContext("request")
-    request.set_state(_vllm_loads._Chosen(lambda count: expected_s))
+    front = Front(0, [16, 32, 48, 64], 64, lambda count: expected_s)
+    request.set_state(_vllm_loads._Chosen(front, 0.0))
     loads.step()
     loads.begin(request, 4)
     for step_s in steps_s:
