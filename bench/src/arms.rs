@@ -75,8 +75,14 @@ impl Arms {
     pub fn build(options: &BenchOptions, ground: &mut Ground, pattern_bytes: u64) -> Result<Self> {
         let mut arms = Self::default();
         let named = !options.named_arms().is_empty();
-        let all =
-            [ArmName::Kvrail, ArmName::Raw(None), ArmName::Store, ArmName::Fio, ArmName::Lanes];
+        let all = [
+            ArmName::Kvrail,
+            ArmName::Raw(None),
+            ArmName::Store,
+            ArmName::Fio,
+            ArmName::Lanes,
+            ArmName::Memory,
+        ];
         let store = ground.sidecar.as_mut().and_then(|sidecar| sidecar.store.take());
         let pids = ground.sidecar.as_ref().map_or_else(Vec::new, |sidecar| sidecar.pids.clone());
         for name in if named { options.named_arms() } else { all.to_vec() } {
@@ -91,6 +97,8 @@ impl Arms {
                     arms.lanes = true;
                     None
                 }
+                // Behind all others: `run` asks the harness for the sidecar that it needs.
+                ArmName::Memory => None,
             };
             if let Some(why) = missing {
                 ensure!(!named, "the requested arm is not available: {why}");

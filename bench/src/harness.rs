@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 use uuid::Uuid;
 
 use crate::lanes::LaneProbe;
+use crate::memory::TieredStore;
 use crate::options::BenchOptions;
 use crate::sidecar::{SidecarTarget, StoreTarget};
 
@@ -75,6 +76,19 @@ pub trait Harness {
     /// # Errors
     /// Whatever stands in the way, with its remedy.
     fn open(&mut self, options: &BenchOptions, volume_bytes: u64) -> Result<Ground>;
+
+    /// A store with a memory tier of this size, once every target was dropped: the sidecar of
+    /// `open` has none, or gets would not reach the drives. The inner error is why there is none.
+    ///
+    /// # Errors
+    /// Whatever stands in the way, with its remedy.
+    fn open_tiered(
+        &mut self,
+        _options: &BenchOptions,
+        _tier_bytes: u64,
+    ) -> Result<Result<TieredStore, String>> {
+        Ok(Err("no sidecar runs".to_owned()))
+    }
 
     /// Stops what was started, after every target was dropped.
     ///

@@ -22,6 +22,7 @@ pub mod fio;
 mod gpu;
 mod harness;
 pub mod lanes;
+pub mod memory;
 mod options;
 pub mod pattern;
 pub mod plan;

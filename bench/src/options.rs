@@ -19,6 +19,9 @@ use crate::sidecar::ClientWait;
 /// Longest run of an arm, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 
+/// Sizes of hot blocks, where none are named: a block in its smaller and its larger form.
+const HOT_BLOCKS: [u32; 2] = [64 << 10, 1 << 20];
+
 /// Smallest store: its segments hold two of the largest blocks.
 const STORE_BYTES_MIN: u64 = 256 << 20;
 
@@ -47,6 +50,8 @@ pub enum ArmName {
     Fio,
     /// Round trips between two cores, and kvrail's lanes.
     Lanes,
+    /// Gets of hot blocks from a memory tier, beside memcpy, the page cache and the drive.
+    Memory,
 }
 
 impl FromStr for ArmName {
@@ -65,9 +70,10 @@ impl FromStr for ArmName {
             None if text == "raw" => Ok(Self::Raw(None)),
             None if text == "fio" => Ok(Self::Fio),
             None if text == "lanes" => Ok(Self::Lanes),
+            None if text == "memory" => Ok(Self::Memory),
             _ => Err(format!(
-                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, fio or \
-                 lanes"
+                "`{text}` is no arm; write kvrail, checked, raw, raw:MODE, store, files, fio, \
+                 lanes or memory"
             )),
         }
     }
@@ -78,8 +84,8 @@ impl FromStr for ArmName {
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
     /// Arms to run, by default all that this machine has but `checked` and `files`; `files` takes
-    /// depth 1 with any number of clients
-    /// [kvrail, checked, raw, raw:MODE, store, files, fio, lanes]
+    /// depth 1 with any number of clients, `memory` the blocks' sizes alone
+    /// [kvrail, checked, raw, raw:MODE, store, files, fio, lanes, memory]
     #[arg(long, value_delimiter = ',', value_name = "ARM")]
     pub arms: Vec<ArmName>,
     /// Operations; the store puts and gets instead of writing and reading, and lookups ask it for
@@ -286,7 +292,8 @@ impl BenchOptions {
     /// the volume, only the file system of its files.
     #[must_use]
     pub fn store_bytes(&self) -> Option<u64> {
-        let wanted = self.trace.is_some() || self.wants(ArmName::Store);
+        let wanted =
+            self.trace.is_some() || self.wants(ArmName::Store) || self.wants(ArmName::Memory);
         (wanted && self.members.is_empty()).then(|| self.store_bytes_min())
     }
 
@@ -307,6 +314,14 @@ impl BenchOptions {
                 Size::new(serving.block_bytes.into())
             )
         })
+    }
+
+    /// Sizes of the blocks that the memory tier is asked for.
+    #[must_use]
+    pub fn hot_blocks(&self) -> Vec<u32> {
+        let mut sizes = self.block.clone();
+        sizes.dedup();
+        if sizes.is_empty() { HOT_BLOCKS.to_vec() } else { sizes }
     }
 
     /// Bytes of a store, ours or another's.

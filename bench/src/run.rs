@@ -1,6 +1,7 @@
 //! The benchmark between host memory and a volume or a store: fill, every case, last sweep, lanes,
 //! report.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -14,13 +15,14 @@ use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::harness::{Ground, Harness, NullLane};
 use crate::lanes;
-use crate::options::BenchOptions;
+use crate::memory;
+use crate::options::{ArmName, BenchOptions};
 use crate::plan::{
     CHECKED, Case, CaseInfo, FILES, KEYED, KVRAIL, Pace, RAW, Rate, STORE, version_unit_bytes,
 };
 use crate::port::KeyedTarget;
-use crate::progress::warn_when_busy;
-use crate::report::{Comparison, Ratio, aims};
+use crate::progress::{ShownProgress, warn_when_busy};
+use crate::report::{Comparison, Ratio, Report, aims};
 use crate::runner::{BenchmarkResults, Outcome, Rounds, Runner, Suite};
 use crate::sidecar;
 use crate::versions::VersionMap;
@@ -66,6 +68,13 @@ pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Benchmar
     warn_when_busy(options.progress)?;
     let ground = harness.open(options, pattern_bytes + scratch_bytes(options, &cases));
     let results = ground.and_then(|ground| on(options, cases, ground, (pattern_bytes, unit_bytes)));
+    let results = results.and_then(|mut results| {
+        if options.wants(ArmName::Memory) {
+            add_memory(options, harness, &mut results.report)?;
+        }
+        results.report.aims = aims(&results.report);
+        Ok(results)
+    });
     // Also when something went wrong: what was started must not stay. That error goes first.
     let closed = harness.close();
     let results = results?;
@@ -120,8 +129,34 @@ fn on(
     let ours = |one: &&Comparison| [KVRAIL, STORE].contains(&one.arm.as_str());
     report.ratios = report.comparisons.iter().filter(ours).map(Ratio::of).collect();
     (report.lanes, report.sidecar, report.notes) = (lanes, sidecar, storage.arms.notes);
-    report.aims = aims(report);
     Ok(results)
+}
+
+/// Hot blocks, of a sidecar with a memory tier.
+fn add_memory(
+    options: &BenchOptions,
+    harness: &mut dyn Harness,
+    report: &mut Report,
+) -> Result<()> {
+    let tiered = match harness.open_tiered(options, memory::tier_bytes(options.volume_size))? {
+        Ok(tiered) => tiered,
+        Err(why) => {
+            let named = !options.named_arms().is_empty();
+            ensure!(!named, "the requested arm is not available: memory: {why}");
+            report.notes.push(format!("memory: {why}"));
+            return Ok(());
+        }
+    };
+    let shown = ShownProgress::new(options.progress);
+    shown.stage(1, "hot blocks from memory");
+    let folder = options.dirs_or(Path::new("/var/tmp")).swap_remove(0);
+    let of = (options.volume_size, options.rounds);
+    let (measured, checked) = memory::measure(&tiered, &options.hot_blocks(), of, &folder)?;
+    shown.end();
+    report.memory = Some(measured);
+    report.verification.verified_bytes += checked.bytes;
+    report.verification.failures += checked.wrong;
+    Ok(())
 }
 
 fn environment(

@@ -271,6 +271,7 @@ impl Runner {
             ratios: Vec::new(),
             comparisons,
             lanes: None,
+            memory: None,
             sidecar: None,
             aims: Vec::new(),
             verification: self.verification,

@@ -3,6 +3,7 @@
 
 use kvrail_bench::LEGEND;
 use kvrail_bench::cpu::MachineLoad;
+use kvrail_bench::memory::{HotBlocks, MemoryRatios, MemoryReport, WaySpeed};
 use kvrail_bench::report::{Report, table};
 use kvrail_units::Size;
 
@@ -32,6 +33,41 @@ fn busy() -> MachineLoad {
     }
 }
 
+/// Two hot blocks in a memory tier, of which one was lost.
+fn hot() -> MemoryReport {
+    let way = |name: &str| WaySpeed { name: name.into(), bytes_per_second: 1e9, block_ns: 1.5e5 };
+    let ratios = MemoryRatios {
+        throughput_per_memcpy: 0.95,
+        throughput_per_verified_copy: 1.25,
+        throughput_per_page_cache: 1.83,
+        throughput_per_drive: 17.5,
+    };
+    let sizes = [1 << 16, 1 << 20].map(|block_bytes| HotBlocks {
+        block_bytes,
+        blocks: 1024,
+        not_served: u64::from(block_bytes == 1 << 16),
+        ways: ["memcpy", "verified_copy", "page_cache", "drive", "hot_get"].map(way).into(),
+        ratios,
+    });
+    MemoryReport { rounds: 4, sizes: sizes.into() }
+}
+
+#[test]
+fn hot_gets_stand_beside_each_way_that_they_are_compared_with() {
+    let mut report = stored(STORE);
+    assert!(!table(&report).contains("verified copy"));
+    report.memory = Some(hot());
+    let text = table(&report);
+    let row = |words: &str| {
+        let line = text.lines().find(|line| line.contains(words));
+        line.unwrap_or_else(|| panic!("no {words} in {text}")).to_owned()
+    };
+    assert!(row("1024 of 64KiB").contains("0.95"), "{text}");
+    assert!(row("| page cache").contains("1.83") && row("| drive").contains("17.50"));
+    assert!(row("went to the drive").starts_with("1024 of 64KiB: 1 gets"));
+    assert!(!text.contains("1024 of 1MiB: "), "nothing was lost there");
+}
+
 #[test]
 fn every_line_fits_a_hundred_columns() {
     let mut longest = stored(STORE);
@@ -42,6 +78,7 @@ fn every_line_fits_a_hundred_columns() {
     for run in &mut longest.runs {
         run.arm = "threads:buffered".to_owned();
     }
+    longest.memory = Some(hot());
     let mut loaded = stored(STORE);
     loaded.environment.load = busy();
     for report in [stored(STORE), longest, loaded] {

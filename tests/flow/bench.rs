@@ -171,6 +171,58 @@ fn files_put_and_get_next_to_the_store() {
     nothing_left(&folder);
 }
 
+/// Hot blocks come from a memory tier, of a sidecar of the benchmark's own or of another one.
+#[test]
+fn hot_blocks_come_from_memory_next_to_copies_and_the_drive() {
+    let (_place, folder) = place_with_folder();
+    let mut command = bench_of("memory", "0.1");
+    command.args(["--block", "64KiB,1MiB", "--dir"]).arg(&folder);
+    let outcome = run(command.args(["--format", "json"]));
+    outcome.expect(0, &[]);
+    hot(&report(&outcome.stdout), &[64 << 10, 1 << 20]);
+    nothing_left(&folder);
+
+    for (tier, members) in [("0", 1), ("16MiB", 2)] {
+        let mut place = Place::with_store(members, 64 << 20);
+        place.configure(&format!("[memory_tier]\nbytes = \"{tier}\""));
+        let sidecar = Sidecar::start(&place);
+        let mut command = bench_of("memory", "0.1");
+        command.args(["--block", "64KiB", "--format", "json", "--attach"]);
+        command.arg(place.socket()).args(["--volume", "kv", "--store-volume", "kv", "--overwrite"]);
+        command.arg("--dir").arg(&folder);
+        let outcome = run(&mut command);
+        if tier == "0" {
+            outcome.expect(1, &["memory", "memory_tier.bytes"]);
+        } else {
+            outcome.expect(0, &[]);
+            hot(&report(&outcome.stdout), &[64 << 10]);
+        }
+        sidecar.stop();
+    }
+}
+
+/// Every way has a speed, gets were hot, and every byte was compared.
+fn hot(report: &Value, sizes: &[u64]) {
+    let memory = report["memory"]["sizes"].as_array().unwrap();
+    let found: Vec<_> = memory.iter().map(|one| one["block_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(found, sizes);
+    let mut bytes = 0;
+    for one in memory {
+        let blocks = one["blocks"].as_u64().unwrap();
+        assert!(blocks > 0, "{one}");
+        assert_eq!(one["not_served"], 0, "{one}");
+        bytes += blocks * one["block_bytes"].as_u64().unwrap();
+        let ways = one["ways"].as_array().unwrap();
+        let names: Vec<_> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get"]);
+        assert!(ways.iter().all(|way| way["bytes_per_second"].as_f64().unwrap() > 0.0), "{one}");
+        let per_drive = one["ratios"]["throughput_per_drive"].as_f64().unwrap();
+        assert!(per_drive > 0.0, "{one}");
+    }
+    assert_eq!(report["verification"]["verified_bytes"].as_u64(), Some(bytes));
+    assert_eq!(report["verification"]["failures"], 0);
+}
+
 /// A place, and an empty folder in it for the benchmark's volume.
 fn place_with_folder() -> (Place, PathBuf) {
     let place = Place::empty(0);

@@ -107,7 +107,8 @@ fn store_traffic(client: &Client, stop: &AtomicBool) {
 /// there: a browser's first looks are enough.
 #[test]
 fn a_browser_shows_history_and_maps_at_once() {
-    let place = Place::with_store_of(2, 64 << 20, &["--segment", "2MiB"]);
+    let mut place = Place::with_store_of(2, 64 << 20, &["--segment", "2MiB"]);
+    place.configure("[memory_tier]\nbytes = \"32MiB\"");
     let (sidecar, address) = with_page(&place);
     let (client, stop) = (sidecar.attach(), AtomicBool::new(false));
     let samples = || {
@@ -139,7 +140,8 @@ fn a_browser_shows_history_and_maps_at_once() {
     }
     let Some(shown) = shown else { return };
     let (shown, _) = shown.split_once("<script>").unwrap();
-    for word in ["Keys per second", "Hit ratio", "Fill of stores", "Troubles and lost drives"] {
+    let past = ["Keys per second", "Hit ratio", "Fill of stores", "Troubles and lost drives"];
+    for word in past.into_iter().chain(["Memory tiers", "From memory", "came in"]) {
         assert!(shown.contains(word), "no {word:?} in {shown}");
     }
     let past = shown.split_once("id=\"past\"").unwrap().1;
@@ -153,8 +155,8 @@ fn a_browser_shows_history_and_maps_at_once() {
 
 /// Answers to what the page requests beside the status: as large as they can be.
 const OTHERS: &str = r#"
-const NAMES = ["covered_ms", "hits", "misses", "read_bytes", "written_bytes", "get_p99_ns",
-  "drive_p99_ns", "troubles", "lost_drives", "stored_bytes", "capacity_bytes"];
+const NAMES = ["covered_ms", "hits", "memory_hits", "misses", "read_bytes", "written_bytes",
+  "get_p99_ns", "drive_p99_ns", "troubles", "lost_drives", "stored_bytes", "capacity_bytes"];
 const OTHERS = {
   history: { rings: [[10, 360], [60, 720], [600, 1008], [3600, 1440]].map(([step_s, slots]) =>
     ({ step_s, slots, series: Object.fromEntries(NAMES.map((name) =>

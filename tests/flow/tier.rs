@@ -4,7 +4,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use kvrail_client::{BlockKey, BlockRequest, Lookup, LookupExtent, Recency, Status, View};
+use kvrail_client::{
+    BlockKey, BlockRequest, KeyState, Lookup, LookupExtent, Recency, Status, View,
+};
 use kvrail_protocol::{DeviceState, StatusReport};
 use rustix::process::Signal;
 
@@ -150,6 +152,18 @@ fn a_second_process_gets_a_hot_block_without_a_request() {
     let status = run(kvrail().args(["store", "status", "--socket"]).arg(place.socket()));
     let shown = status.stdout.lines().filter(|line| line.contains("blocks; "));
     assert!(shown.count() >= 2 && status.stdout.contains(" came in, 0 went"), "{}", status.stdout);
+    let levels = format!("gets of all stores: {} from memory", after.memory_hits());
+    assert!(after.memory_hits() >= 20 && status.stdout.contains(&levels), "{}", status.stdout);
+    let explained = |number| match reader.0.space.explain(key(number)).unwrap().state {
+        KeyState::There(block) => Some(block.in_memory),
+        _ => None,
+    };
+    writer.put(20, 0);
+    assert_eq!([0, 20, 99].map(explained), [Some(true), Some(false), None]);
+    let mut command = kvrail();
+    command.args(["store", "explain", "--socket"]).arg(place.socket());
+    let of = run(command.args([reader.0.space.name(), &key(3).to_string()]));
+    assert!(of.stdout.contains("clients copy it from the memory tier"), "{}", of.stdout);
     let verified = reader.0.queue.verified();
     assert_eq!((verified.right, verified.wrong, verified.reread), (20, 0, 0));
     assert_eq!(reader.get(99), None);

@@ -5,6 +5,7 @@
 //! sidecars or clocks.
 #![forbid(unsafe_code)]
 
+mod engines;
 mod line;
 mod member;
 mod peers;
@@ -16,11 +17,13 @@ mod report;
 mod rings;
 mod run;
 mod share;
+mod sidecar_tier;
 mod store;
 mod tiered;
 mod trace;
 mod write_share;
 
+pub use engines::Routing;
 pub use kvrail_store::{Chain, SEGMENTS_MAX, SEGMENTS_MIN};
 pub use player::{Keyed, request};
 pub use plot::plot;
@@ -29,6 +32,7 @@ pub use report::{Oddities, Report, Run, StoreCounts, StreamReport, TraceFacts};
 pub use rings::Placement;
 pub use run::{Plan, ReplayError, RequestStream, replay};
 pub use share::CacheSize;
+pub use sidecar_tier::{TierEntry, TierUses};
 pub use store::MemberShape;
 pub use tiered::TierWrites;
 pub use trace::{Trace, TraceError};

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use crate::peers::{Belady, Lru, Order, PeerCache, S3Fifo};
+use crate::engines::Routing;
+use crate::peers::{Belady, Lru, Order, PeerCache, S3Fifo, TwoLru};
 use crate::share::CacheSize;
+use crate::sidecar_tier::{TierEntry, TierUses};
 use crate::tiered::TierWrites;
 use crate::trace::Trace;
 
@@ -26,6 +28,12 @@ pub enum CachePolicy {
     Belady,
     /// The store, which takes everything, below a memory tier of this size.
     Tiered(CacheSize, TierWrites),
+    /// The same, below the tier that the sidecar has.
+    Sidecar(CacheSize, TierEntry, TierUses),
+    /// The same, below engines that share this memory evenly, each with its part to itself.
+    Engines(CacheSize, Routing, u16),
+    /// Least recently used on both levels, with this memory.
+    TwoLru(CacheSize),
 }
 
 impl CachePolicy {
@@ -33,7 +41,14 @@ impl CachePolicy {
     pub(crate) fn peer(self, blocks: u64, trace: &Trace) -> Option<Box<dyn PeerCache>> {
         let distinct = trace.distinct();
         Some(match self {
-            Self::All | Self::Budget(_) | Self::Tiered(..) => return None,
+            Self::All
+            | Self::Budget(_)
+            | Self::Tiered(..)
+            | Self::Sidecar(..)
+            | Self::Engines(..) => return None,
+            Self::TwoLru(memory) => {
+                Box::new(TwoLru::new((memory.blocks(distinct), blocks), distinct))
+            }
             Self::Lru => Box::new(Lru::new(blocks, distinct, Order::HeadFirst)),
             Self::LeafFirst => Box::new(Lru::new(blocks, distinct, Order::TailFirst)),
             Self::S3Fifo => Box::new(S3Fifo::new(blocks, distinct)),
@@ -62,6 +77,26 @@ impl fmt::Display for CachePolicy {
                 };
                 return write!(f, "memory {size}, {written}");
             }
+            Self::Sidecar(size, TierEntry::SecondGet, TierUses::Once) => {
+                return write!(f, "memory {size}, the sidecar's");
+            }
+            Self::Sidecar(size, TierEntry::AtPut, TierUses::Once) => {
+                return write!(f, "memory {size}, the sidecar's, at put");
+            }
+            Self::Sidecar(size, TierEntry::SecondGet, TierUses::Each) => {
+                return write!(f, "memory {size}, all uses");
+            }
+            Self::Sidecar(size, TierEntry::AtPut, TierUses::Each) => {
+                return write!(f, "memory {size}, at put, all uses");
+            }
+            Self::Engines(size, routing, count) => {
+                let routed = match routing {
+                    Routing::InTurns => "in turns",
+                    Routing::LongestPrefix => "routed",
+                };
+                return write!(f, "memory {size} of {count} engines, {routed}");
+            }
+            Self::TwoLru(size) => return write!(f, "memory {size}, LRU over LRU"),
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::report::StoreCounts;
 use crate::store::{MemberShape, Replayed, lower_half};
 
 /// The uid of the namespace.
-const UID: u64 = 1;
+pub(crate) const UID: u64 = 1;
 
 /// Which member has a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,16 @@ impl Rings {
     /// Whether a block is there; a use of it.
     pub(crate) fn get_block(&mut self, block: u32, at: ChainPlace) -> Result<bool, String> {
         self.ring(block, at).get(block)
+    }
+
+    /// Whether a block is there, without a use of it.
+    pub(crate) fn has_block(&mut self, block: u32, at: ChainPlace) -> bool {
+        self.ring(block, at).has(block)
+    }
+
+    /// A use of a block that a client has got elsewhere.
+    pub(crate) fn touch_block(&mut self, block: u32, at: ChainPlace) -> Result<(), String> {
+        self.ring(block, at).touch(block)
     }
 
     /// Puts one block of a chain.

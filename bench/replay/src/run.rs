@@ -6,6 +6,7 @@ use std::thread;
 use kvrail_store::{Budget, SEGMENTS_MAX, SEGMENTS_MIN};
 use thiserror::Error;
 
+use crate::engines::Engines;
 use crate::line::Hints;
 use crate::peers::PeerCache;
 use crate::player::{Keyed, request};
@@ -13,6 +14,7 @@ use crate::policy::CachePolicy;
 use crate::report::{Report, Run, StoreCounts, StreamReport};
 use crate::rings::{Placement, Rings};
 use crate::share::CacheSize;
+use crate::sidecar_tier::SidecarTier;
 use crate::store::MemberShape;
 use crate::tiered::Tiered;
 use crate::trace::Trace;
@@ -144,7 +146,8 @@ impl Job<'_> {
         if let Some(mut cache) = self.policy.peer(blocks, trace) {
             let (hits, written) = play(&mut *cache, trace, progress);
             let written_bytes = written * u64::from(block_bytes);
-            let played = Played { hits, written_bytes, ..Played::default() };
+            let memory_hits = cache.memory_hits();
+            let played = Played { hits, memory_hits, written_bytes, ..Played::default() };
             return Ok(Ok(self.ran(played, trace)));
         }
         let Some(shape) = MemberShape::of(blocks / u64::from(members), block_bytes) else {
@@ -160,11 +163,25 @@ impl Job<'_> {
         };
         let limits = (block_bytes, budget(self.policy, trace, block_bytes));
         let rings = Rings::new((members, placement), shape, limits).map_err(ReplayError)?;
+        let distinct = trace.distinct();
         let played = match self.policy {
             CachePolicy::Tiered(size, writes) => {
-                let (capacity, distinct) = (size.blocks(trace.distinct()), trace.distinct());
-                let tier = Tiered::new(writes, capacity, (rings, blocks), distinct);
-                play_tiered(tier, trace, progress)
+                let mut tier =
+                    Tiered::new(writes, size.blocks(distinct), (rings, blocks), distinct);
+                let hits = play_keyed(&mut tier, Tiered::store, trace, progress);
+                hits.map(|hits| Played::below(hits, tier.counted()))
+            }
+            CachePolicy::Sidecar(size, entry, uses) => {
+                let mut tier =
+                    SidecarTier::new((entry, uses), (size.blocks(distinct), block_bytes), rings);
+                let hits = play_keyed(&mut tier, SidecarTier::store, trace, progress);
+                hits.map(|hits| Played::below(hits, tier.counted()))
+            }
+            CachePolicy::Engines(size, routing, count) => {
+                let memory = (count, size.blocks(distinct));
+                let mut engines = Engines::new(routing, memory, rings, distinct);
+                let hits = play_keyed(&mut engines, Engines::store, trace, progress);
+                hits.map(|hits| Played::below(hits, engines.counted()))
             }
             _ => play_store(rings, limits.1, trace, progress),
         };
@@ -198,6 +215,13 @@ struct Played {
     written_bytes: u64,
     /// What a store counted.
     store: Option<StoreCounts>,
+}
+
+impl Played {
+    /// Hits in all, and what a memory and the store below it have counted.
+    fn below(hits: u64, (memory_hits, (counts, written_bytes)): (u64, (StoreCounts, u64))) -> Self {
+        Self { hits, memory_hits: Some(memory_hits), written_bytes, store: Some(counts) }
+    }
 }
 
 /// A policy's write budget in bytes a day: its share of the trace's requested bytes.
@@ -264,16 +288,6 @@ fn play_store(
     let hits = play_keyed(&mut store, |store| store, trace, progress)?;
     let (counts, written_bytes) = store.counted();
     Ok(Played { hits, memory_hits: None, written_bytes, store: Some(counts) })
-}
-
-fn play_tiered(
-    mut tier: Tiered,
-    trace: &Trace,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<Played, String> {
-    let hits = play_keyed(&mut tier, Tiered::store, trace, progress)?;
-    let (memory_hits, (counts, written_bytes)) = tier.counted();
-    Ok(Played { hits, memory_hits: Some(memory_hits), written_bytes, store: Some(counts) })
 }
 
 /// Plays a trace against a cache with a store in it. Hits inside unbroken prefixes.

@@ -1,9 +1,9 @@
 //! The real store, asked as a cache manager asks it, on a member whose operations end at once.
 
 use kvrail_store::{
-    Begun, Budget, Chain, DeclineReason, Discard, Durability, Extent, Get, Got, Hint, Key, Members,
-    Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start, Stats,
-    Status, Store, StoreConfig, StoreIdentity, Times,
+    Begun, Budget, Chain, DeclineReason, Discard, Durability, Extent, Get, Got, Hint, Hold, Key,
+    Members, Now, Outcome, PAGE_BYTES, Phase, Put, SEGMENTS_MAX, SEGMENTS_MIN, SpaceId, Start,
+    Stats, Status, Store, StoreConfig, StoreIdentity, Times,
 };
 
 use crate::line::Hints;
@@ -154,6 +154,22 @@ impl Replayed {
                 self.turn().map(|()| true)
             }
         }
+    }
+
+    /// Whether a block of the trace is there, without a use of it.
+    pub(crate) fn has(&self, block: u32) -> bool {
+        self.store.peek(self.space, lower_half(block)).is_some()
+    }
+
+    /// A lookup that counts as a use of a block of the trace.
+    ///
+    /// # Errors
+    /// As `store`.
+    pub(crate) fn touch(&mut self, block: u32) -> Result<(), String> {
+        let keys = [lower_half(block)];
+        let found = self.store.lookup(self.space, 0, &keys, Hold::Touch, self.now);
+        found.map_err(|why| format!("a lookup ended with {why:?}"))?;
+        self.turn()
     }
 
     fn put(&mut self, block: Named, (chain, depth): (Chain, usize)) -> Result<(), String> {

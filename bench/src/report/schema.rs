@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
+use crate::memory::MemoryReport;
 use crate::plan::{CaseInfo, KVRAIL};
 use crate::statistics::{Figures, Latency, Relation};
 
@@ -228,6 +229,8 @@ pub struct Report {
     pub comparisons: Vec<Comparison>,
     /// Lanes and their ceilings, where they were asked for.
     pub lanes: Option<LaneReport>,
+    /// Hot blocks of a memory tier, where they were asked for.
+    pub memory: Option<MemoryReport>,
     /// The idle sidecar, where there is one.
     pub sidecar: Option<SidecarCost>,
     /// The aims that this report covers.

@@ -7,6 +7,7 @@ use kvrail_units::Size;
 
 use crate::environment::Environment;
 use crate::lanes::LaneReport;
+use crate::memory::{HotBlocks, MemoryReport};
 use crate::plan::KEYED;
 use crate::report::schema::{Aim, Bound, Comparison, GpuFound, Report, Run};
 use crate::report::words::{LEGEND, closing, verdict};
@@ -31,6 +32,7 @@ pub fn table(report: &Report) -> String {
     add(runs(&report.runs));
     add(comparisons(&report.comparisons));
     add(report.lanes.as_ref().map(lanes).unwrap_or_default());
+    add(report.memory.as_ref().map(memory).unwrap_or_default());
     add(targets(&report.aims, busy));
     add(verification(report));
     add(wrapped(&closing(report)));
@@ -210,6 +212,36 @@ fn lanes(report: &LaneReport) -> String {
         text = text + "\n" + &wrapped(&words);
     }
     text
+}
+
+/// Hot blocks: every way, and what a hot get is of each.
+fn memory(report: &MemoryReport) -> String {
+    let mut table = empty(&["blocks in memory", "way", "GB/s", "a block", "hot get /"], 2);
+    let mut notes = String::new();
+    for HotBlocks { block_bytes, blocks, not_served, ways, ratios } in &report.sizes {
+        let name = format!("{blocks} of {}", Size::new((*block_bytes).into()));
+        for (at, way) in ways.iter().enumerate() {
+            let ratio =
+                ratios.of(&way.name).map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+            table.add_row([
+                if at == 0 { name.clone() } else { String::new() },
+                way.name.replace('_', " "),
+                format!("{:.3}", way.bytes_per_second / 1e9),
+                show_ns(way.block_ns),
+                ratio,
+            ]);
+        }
+        if *not_served > 0 {
+            let words = format!("{name}: {not_served} gets of hot blocks went to the drive");
+            write!(notes, "\n{}", wrapped(&words)).expect("strings take everything");
+        }
+    }
+    let rounds = report.rounds;
+    let words = format!(
+        "one thread, medians of {rounds} rounds in turns; a hot get copies and verifies, memcpy \
+         and the page cache do not, the drive is the store's"
+    );
+    format!("{table}\n{}{notes}", wrapped(&words))
 }
 
 /// The targets, each with what was measured.

@@ -9,7 +9,9 @@ same with a checksum of every request. `store` puts, gets and looks up blocks by
 key through the sidecar, every byte checked. `raw` is a bare io_uring loop on the
 volume's own files in this process: what kvrail adds is the difference to it.
 `fio` is fio with the same ring. `files` holds the store's blocks, a file for
-each. `lanes` are round trips between two cores without a drive.
+each. `lanes` are round trips between two cores without a drive. `memory` gets
+hot blocks from a sidecar's memory tier, beside memcpy of the same bytes, reads
+from the page cache, and first gets from the drive; --block names their sizes.
 
 Cases: `d8 x2` is 2 client threads with 8 operations in flight each; `open 80%`
 starts operations by the clock, at 80 % of the slowest arm's rate.

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use kvrail_client::{Client, StatusReport, Volume};
+use kvrail_client::{Client, ShardReport, StatusReport, Volume};
 use kvrail_device::{DirectIo, ModeName};
 
 use crate::harness::{Ground, Harness, NullLane, Sidecar};
+use crate::memory::TieredStore;
 use crate::options::BenchOptions;
 use crate::sidecar::lane::NullProbe;
 use crate::sidecar::store::StoreTarget;
@@ -119,6 +120,23 @@ impl Harness for AttachHarness {
         let volume = volume.context("--attach needs --volume or --store-volume")?;
         let null_volume = options.null_volume.clone();
         attach(&ServingSidecar { socket, volume, store, null_volume, null_store: None }, options)
+    }
+
+    /// The sidecar that runs has the tier that it was given.
+    fn open_tiered(
+        &mut self,
+        options: &BenchOptions,
+        _: u64,
+    ) -> Result<Result<TieredStore, String>> {
+        let (Some(socket), Some(name)) = (&options.attach, &options.store_volume) else {
+            return Ok(Err("with --attach, name a store by --store-volume".to_owned()));
+        };
+        let client = Client::attach(socket)?;
+        let tier = |shard: &ShardReport| shard.counters.serving.tier_bytes_max.unwrap_or(0);
+        if client.status()?.shards.iter().all(|shard| tier(shard) == 0) {
+            return Ok(Err("this sidecar has none: memory_tier.bytes is 0".to_owned()));
+        }
+        Ok(Ok(TieredStore { client, name: name.clone() }))
     }
 
     fn close(&mut self) -> Result<()> {

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use kvrail_bench::memory::TieredStore;
 use kvrail_bench::plan::CLIENTS_MAX;
 use kvrail_bench::sidecar::{ServingSidecar, attach};
 use kvrail_bench::{BenchError, BenchOptions, Ground, Harness, STRIPE_BYTES};
@@ -31,7 +32,9 @@ use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::members::paths;
-use kvrail_cli::config::{Config, NullContent, SOCKET_PATH_BYTES_MAX, VolumeConfig, WriteBudget};
+use kvrail_cli::config::{
+    Config, NullContent, SOCKET_PATH_BYTES_MAX, TIER_BYTES_MIN, VolumeConfig, WriteBudget,
+};
 use kvrail_cli::context::Verbosity;
 use kvrail_cli::failure::{Exit, Failure};
 use kvrail_cli::output::say;
@@ -75,12 +78,15 @@ pub(crate) struct Embedded {
     config: Config,
     debris: Arc<Mutex<CleanupList>>,
     dirs: Vec<TempDir>,
+    /// How many of them have files of members; the socket's comes behind.
+    parents: usize,
     child: Option<Child>,
 }
 
 impl Embedded {
     pub(crate) fn new(verbosity: Verbosity, config: Config) -> Self {
-        Self { verbosity, config, debris: Arc::default(), dirs: Vec::new(), child: None }
+        let (debris, dirs) = (Arc::default(), Vec::new());
+        Self { verbosity, config, debris, dirs, parents: 0, child: None }
     }
 
     fn note(&self, change: impl FnOnce(&mut CleanupList)) {
@@ -117,6 +123,10 @@ impl Embedded {
         Ok(path)
     }
 
+    fn store_files(&self) -> Vec<PathBuf> {
+        self.dirs.iter().take(self.parents).map(|dir| dir.path().join("store.img")).collect()
+    }
+
     /// Where the sidecar's socket is: beside the files, or in /tmp where that path is too long.
     fn socket_for(&mut self, dir: &Path) -> Result<PathBuf> {
         let beside = dir.join("kvrail.sock");
@@ -126,15 +136,11 @@ impl Embedded {
         Ok(self.make_dir(Path::new("/tmp"))?.join("kvrail.sock"))
     }
 
-    fn start(
-        &mut self,
-        dir: &Path,
-        members: MemberPaths<'_>,
-        mode: Option<&str>,
-    ) -> Result<PathBuf> {
-        let socket = self.socket_for(dir)?;
+    fn start(&mut self, served: &Served<'_>, mode: Option<&str>) -> Result<PathBuf> {
+        let dir = self.dirs[0].path().to_owned();
+        let socket = self.socket_for(&dir)?;
         let (config, log) = (dir.join("kvrail.toml"), dir.join("kvrail.log"));
-        let text = toml::to_string(&own_config(&self.config, &socket, members, mode)?)?;
+        let text = toml::to_string(&own_config(&self.config, &socket, served, mode)?)?;
         fs::write(&config, text).with_context(|| format!("{}", config.display()))?;
         let output = File::create(&log).with_context(|| format!("{}", log.display()))?;
         let program = std::env::current_exe().context("the path of this program")?;
@@ -216,6 +222,7 @@ impl Harness for Embedded {
         for parent in options.dirs_or(Path::new(DEFAULT_DIR)) {
             self.make_dir(&parent)?;
         }
+        self.parents = self.dirs.len();
         let paths: Vec<_> = self.dirs.iter().map(|dir| dir.path().to_owned()).collect();
         let members = if options.members.is_empty() {
             paths.iter().map(|path| path.join("volume.img")).collect()
@@ -230,7 +237,7 @@ impl Harness for Embedded {
         let overwrite = if options.overwrite { Overwrite::Foreign } else { Overwrite::Nothing };
         let raw = VolumeLayout::Raw { stripe_bytes: STRIPE_BYTES };
         self.make_volume(&new_volume(name(), &members, (volume_bytes, raw), overwrite))?;
-        let files: Vec<PathBuf> = paths.iter().map(|path| path.join("store.img")).collect();
+        let files = self.store_files();
         if let Some(new) = store {
             self.make_volume(&new_volume(store_name(), &files, new, overwrite))?;
         }
@@ -238,10 +245,29 @@ impl Harness for Embedded {
             self.note(|debris| debris.devices.clone_from(&members));
         }
         let store = store.map(|_| &files[..]);
-        let socket = self.start(&paths[0], (&members, store), options.mode.as_deref())?;
+        let served = Served { volume: Some(&members), store, tier_bytes: 0 };
+        let socket = self.start(&served, options.mode.as_deref())?;
         let [null_store, store] = [NULL_STORE, STORE].map(|name| store.map(|_| name.to_owned()));
         let (volume, null_volume) = ("bench".to_owned(), Some("null".to_owned()));
         attach(&ServingSidecar { socket, volume, store, null_volume, null_store }, options)
+    }
+
+    /// Another sidecar for the same store.
+    fn open_tiered(
+        &mut self,
+        options: &BenchOptions,
+        tier_bytes: u64,
+    ) -> Result<Result<TieredStore, String>> {
+        if options.store_bytes().is_none() {
+            let why = "--member's devices hold the volume; use --dir, or --attach to a sidecar";
+            return Ok(Err(why.to_owned()));
+        }
+        self.stop()?;
+        let files = self.store_files();
+        let tier_bytes = tier_bytes.max(TIER_BYTES_MIN);
+        let served = Served { volume: None, store: Some(&files), tier_bytes };
+        let socket = self.start(&served, options.mode.as_deref())?;
+        Ok(Ok(TieredStore { client: Client::attach(socket)?, name: STORE.to_owned() }))
     }
 
     fn close(&mut self) -> Result<()> {
@@ -314,8 +340,15 @@ fn intention(
     format!("writes {files} below {dirs}, and removes them at the end")
 }
 
-/// Members of the volume, and of the store if there is one.
-type MemberPaths<'a> = (&'a [PathBuf], Option<&'a [PathBuf]>);
+/// What a sidecar serves.
+struct Served<'a> {
+    /// Members of the volume; without it there are no null devices either.
+    volume: Option<&'a [PathBuf]>,
+    /// Members of the store.
+    store: Option<&'a [PathBuf]>,
+    /// Bytes of the memory tier: 0 where gets are to reach the drives.
+    tier_bytes: u64,
+}
 
 /// The name in the label.
 fn name() -> VolumeName {
@@ -348,7 +381,7 @@ fn new_volume(
 fn own_config(
     base: &Config,
     socket: &Path,
-    (members, store): MemberPaths<'_>,
+    served: &Served<'_>,
     mode: Option<&str>,
 ) -> Result<Config> {
     let none = Config::default();
@@ -356,6 +389,7 @@ fn own_config(
         Config { gpu: none.gpu, target: none.target, volume: none.volume, ..base.clone() };
     config.sidecar.socket = socket.to_owned();
     config.metrics.listen = Listen::Off;
+    config.memory_tier.bytes = Size::new(served.tier_bytes);
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }
@@ -365,10 +399,16 @@ fn own_config(
     limits.arenas_per_session = limits.arenas_per_session.max(threads);
     limits.queues_per_session = limits.queues_per_session.max(threads);
     let null = [PathBuf::from("null:1TiB")];
-    let volumes = [("bench", members, None), ("null", &null[..], None)];
-    let stores = store
-        .map(|members| [(STORE, members, None), (NULL_STORE, &null[..], Some(NullContent::Store))]);
-    for (name, members, content) in volumes.into_iter().chain(stores.into_iter().flatten()) {
+    let null_member = served.volume.map(|_| &null[..]);
+    let null_store = null_member.filter(|_| served.store.is_some());
+    let volumes = [
+        ("bench", served.volume, None),
+        ("null", null_member, None),
+        (STORE, served.store, None),
+        (NULL_STORE, null_store, Some(NullContent::Store)),
+    ];
+    let there = volumes.into_iter().filter_map(|(name, it, content)| Some((name, it?, content)));
+    for (name, members, content) in there {
         let members = members.iter().cloned().map(Selector::Path).collect();
         // A measurement does not spare a drive's endurance.
         let write_budget =

@@ -231,7 +231,7 @@ impl StoreCall {
 fn room_for(ask: &StoreAsk) -> StoreFound {
     match ask {
         StoreAsk::List { .. } => StoreFound::Blocks(Box::default()),
-        StoreAsk::Explain { .. } => StoreFound::Key { known: None, now_ns: 0 },
+        StoreAsk::Explain { .. } => StoreFound::Key { known: None, in_memory: false, now_ns: 0 },
         _ => StoreFound::Nothing,
     }
 }

@@ -180,6 +180,9 @@ pub struct KeyBlock {
     pub held_ms: Option<u64>,
     /// A reader reported it as corrupt, and it is not verified yet.
     pub suspect: bool,
+    /// Clients can copy it from the member's memory tier.
+    #[serde(default)]
+    pub in_memory: bool,
     /// Reclaim's treatment of it now.
     pub next: KeyFate,
 }

@@ -68,6 +68,14 @@ impl StatusReport {
         }
     }
 
+    /// Gets that memory tiers have served, as clients counted them: of all stores together, since
+    /// no request of theirs names one.
+    #[must_use]
+    pub fn memory_hits(&self) -> u64 {
+        let calls = self.calls.iter().filter(|call| call.operation == "get_from_memory");
+        calls.map(|call| call.latency.count()).sum()
+    }
+
     /// Members that were not there when the sidecar started, with their volumes.
     pub fn missing_members(&self) -> impl Iterator<Item = (&str, &str)> {
         self.volumes.iter().flat_map(|volume| {
@@ -284,7 +292,7 @@ impl HistogramReport {
 /// Gets and puts that ended OK, and all lookups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallLatencyReport {
-    /// `get`, `put` or `lookup`.
+    /// `get`, `put`, `lookup`, or `get_from_memory`, a get that a memory tier has served.
     pub operation: String,
     /// Size of the block: `<=64KiB`, `<=1MiB` or `>1MiB`; `any` of a lookup.
     pub size: String,

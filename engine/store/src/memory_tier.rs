@@ -181,6 +181,13 @@ impl MemoryTier {
         (first..first + WAYS).find(there)
     }
 
+    /// Whether readers find a block.
+    #[must_use]
+    pub fn shows(&self, uid: u64, lo: u64, view: &impl TierView) -> bool {
+        let entry = self.find(uid, lo, view);
+        entry.is_some_and(|entry| self.entries[entry].state == EntryState::Shown)
+    }
+
     /// A get of a block that the device serves: a room if the block is to come in now.
     pub fn meet(
         &mut self,

@@ -326,7 +326,7 @@ impl Submitter {
             Copied::Gone => return None,
         };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes.into());
-        if !found.is_used() && request.class != Class::Background {
+        if request.class != Class::Background && found.is_use_due() {
             report(of, Report::Used, lanes, inflight);
         }
         self.served += 1;
@@ -362,7 +362,7 @@ impl Submitter {
             Viewed::Gone => return None,
         };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes);
-        if !found.is_used() {
+        if found.is_use_due() {
             report(of, Report::Used, lanes, inflight);
         }
         Some(view)

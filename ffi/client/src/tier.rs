@@ -1,8 +1,9 @@
 //! Memory tiers of the sidecar, mapped for reading: gets that need no request.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use kvrail_memory::WordView;
 use kvrail_protocol::{ControlReply, ControlRequest};
@@ -26,12 +27,25 @@ struct Tier {
     /// For each entry the count with which its block was verified in place: once in a process is
     /// enough for memory that only the sidecar writes.
     verified: OnceLock<Box<[AtomicU32]>>,
+    /// For each entry its count and the second in which this process reported a use.
+    reported: OnceLock<Box<[AtomicU64]>>,
+    mapped: Instant,
 }
 
 impl Tier {
+    fn new(reader: TierReader) -> Self {
+        let (verified, reported) = (OnceLock::new(), OnceLock::new());
+        Self { reader: Arc::new(reader), verified, reported, mapped: Instant::now() }
+    }
+
     fn verified(&self) -> &[AtomicU32] {
         let none = || (0..self.reader.entries()).map(|_| AtomicU32::new(0)).collect();
         self.verified.get_or_init(none)
+    }
+
+    fn reported(&self) -> &[AtomicU64] {
+        let none = || (0..self.reader.entries()).map(|_| AtomicU64::new(0)).collect();
+        self.reported.get_or_init(none)
     }
 }
 
@@ -46,8 +60,8 @@ impl Tiers {
         let mut files = packet.fds.into_iter();
         let tier = |bytes: u64| {
             let file = if bytes > 0 { files.next() } else { None };
-            let tier = |reader| Tier { reader: Arc::new(reader), verified: OnceLock::new() };
-            let view = |file| Ok(TierReader::new(WordView::open_untouched(file, bytes)?).map(tier));
+            let reader = |file| Ok(TierReader::new(WordView::open_untouched(file, bytes)?));
+            let view = |file| reader(file).map(|reader: Option<_>| reader.map(Tier::new));
             file.map_or(Ok(None), view)
         };
         let of = bytes.into_iter().map(tier).collect::<Result<Vec<_>, ClientError>>()?;
@@ -126,9 +140,15 @@ impl InMemory<'_> {
         self.found.block.check
     }
 
-    /// Whether the sidecar knows already that it is used.
-    pub(crate) fn is_used(&self) -> bool {
-        self.found.is_used
+    /// Whether a use of it is to be reported, which is noted: the directory shows none since the
+    /// hand came by, or this process has reported none in this second. Hits in memory are no others
+    /// of the store, which would take hot blocks for cold ones.
+    pub(crate) fn is_use_due(&self) -> bool {
+        let (entry, count) = self.found.of();
+        let second = self.tier.mapped.elapsed().as_secs() & u64::from(u32::MAX);
+        let now = u64::from(count) << 32 | second;
+        let before = self.tier.reported()[entry].swap(now, Ordering::Relaxed); // orders nothing
+        before != now || !self.found.is_used
     }
 
     /// Copies it. False: it left the tier meanwhile.

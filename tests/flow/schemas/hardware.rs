@@ -112,7 +112,7 @@ fn of_a_benchmark(outputs: &mut Outputs) {
         bench.args(["--clients", "1", "--arms", arms]).args(more);
         bench
     };
-    outputs.take("bench", &mut bench("kvrail,raw,lanes,store", &[]));
+    outputs.take("bench", &mut bench("kvrail,raw,lanes,store,memory", &[]));
     outputs.take("bench", &mut bench("kvrail,raw", &["--open", "50%"]));
     let documents = outputs.0.get_mut("bench").expect("just taken");
     let mut report: Report = serde_json::from_value(documents[0].clone()).expect("its own type");

@@ -3,15 +3,22 @@
 mod belady;
 mod lru;
 mod s3fifo;
+mod two_lru;
 
 pub(crate) use belady::Belady;
 pub(crate) use lru::{Lru, Order};
 pub(crate) use s3fifo::S3Fifo;
+pub(crate) use two_lru::TwoLru;
 
 /// A cache of the given number of blocks.
 pub(crate) trait PeerCache {
     /// A request asks for these blocks; those that are not there are put.
     fn request(&mut self, blocks: &[u32]) -> CacheResult;
+
+    /// Hits that its memory served, if it has one above its drive.
+    fn memory_hits(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The result of a request.

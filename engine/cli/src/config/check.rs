@@ -37,7 +37,7 @@ const CPU_MAX: u16 = 8191;
 const ARENA_BYTES_MAX: u64 = BUFFERS_MAX as u64 * ENTRY_BYTES;
 
 /// The smallest memory tier, in which a few blocks have room.
-const TIER_BYTES_MIN: u64 = 16 << 20;
+pub const TIER_BYTES_MIN: u64 = 16 << 20;
 
 /// Everything wrong with a configuration, in the order of its text.
 pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<ConfigProblem> {

@@ -26,7 +26,7 @@ mod write_budget;
 mod tests;
 
 pub use auto::Auto;
-pub use check::SOCKET_PATH_BYTES_MAX;
+pub use check::{SOCKET_PATH_BYTES_MAX, TIER_BYTES_MIN};
 pub use enums::{LogFormat, NullContent, Unsealed};
 pub use error::ConfigError;
 pub use gpu::GpuName;

@@ -34,9 +34,10 @@ enum Fold {
 }
 
 /// The series of a slot, in the order of their values.
-const SERIES: [(&str, Fold); 11] = [
+const SERIES: [(&str, Fold); 12] = [
     ("covered_ms", Fold::Sum),
     ("hits", Fold::Sum),
+    ("memory_hits", Fold::Sum),
     ("misses", Fold::Sum),
     ("read_bytes", Fold::Sum),
     ("written_bytes", Fold::Sum),

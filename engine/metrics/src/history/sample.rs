@@ -48,12 +48,14 @@ pub(super) fn sample(now: &StatusReport, before: Option<&StatusReport>) -> Slot 
         hits += grown(hits_of(shard), was.map(hits_of));
         misses += grown(misses_of(shard), was.map(misses_of));
     }
+    let memory_hits = grown(now.memory_hits(), before.map(StatusReport::memory_hits));
     let gone = |device: &&DeviceReport| device.state == DeviceState::Gone && !device.retired;
     let gone = now.devices.iter().filter(gone).count();
     let held = || now.shards.iter().filter(|shard| !shard.is_retired());
     [
         now.sidecar.uptime_ms.saturating_sub(since_ms),
-        hits,
+        hits + memory_hits,
+        memory_hits,
         misses,
         read,
         written,

@@ -208,11 +208,13 @@ fn a_sample_has_what_happened_between_two_reports() {
     second.calls = vec![
         get(&[(1_000, 98), (9_000, 500), (70_000, 2)]),
         CallLatencyReport { operation: "put".into(), ..get(&[(u64::MAX, 900)]) },
+        CallLatencyReport { operation: "get_from_memory".into(), ..get(&[(500, 5)]) },
     ];
     let between = named(&sample(&second, Some(&first)));
     let wanted = [
         ("covered_ms", 10_500),
-        ("hits", 2),
+        ("hits", 7),
+        ("memory_hits", 5),
         ("misses", 6),
         ("read_bytes", 250),
         ("written_bytes", 70),

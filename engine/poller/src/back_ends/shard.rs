@@ -178,6 +178,12 @@ impl Shard {
         }
     }
 
+    /// Whether clients find a block in the memory tier.
+    pub(super) fn is_in_tier(&self, space: SpaceId, key: Key) -> bool {
+        let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
+        tier.shows(uid, key.lo())
+    }
+
     /// Clients used blocks that the memory tier may have.
     #[cold]
     pub(crate) fn use_in_tier(&mut self, space: SpaceId, lows: &[u64]) {

@@ -11,9 +11,9 @@ pub(super) fn report(
     event: Option<(EventInfo, u64)>,
     remembered: Remembered,
 ) -> Option<KeyReport> {
-    let StoreFound::Key { known: Some(known), now_ns } = found else { return None };
+    let StoreFound::Key { known: Some(known), in_memory, now_ns } = found else { return None };
     let state = match *known {
-        Explained::There(block) => KeyState::There(there(&block, *now_ns)),
+        Explained::There(block) => KeyState::There(there(&block, *in_memory, *now_ns)),
         Explained::Putting { length, written } => KeyState::Putting { length, written },
         Explained::Absent | Explained::UnknownSpace => KeyState::Absent,
         Explained::Dropped => KeyState::Dropped,
@@ -32,7 +32,7 @@ fn worth(class: WorthClass) -> KeyWorth {
     }
 }
 
-fn there(block: &kvrail_store::ExplainedBlock, now_ns: u64) -> KeyBlock {
+fn there(block: &kvrail_store::ExplainedBlock, in_memory: bool, now_ns: u64) -> KeyBlock {
     KeyBlock {
         segment: block.segment,
         epoch: block.epoch,
@@ -47,6 +47,7 @@ fn there(block: &kvrail_store::ExplainedBlock, now_ns: u64) -> KeyBlock {
         coldest_age_percent: block.coldest_percent,
         held_ms: block.held_until.map(|until| until.saturating_sub(now_ns) / 1_000_000),
         suspect: block.suspect,
+        in_memory,
         next: if block.would_move { KeyFate::Moved } else { KeyFate::Evicted },
     }
 }

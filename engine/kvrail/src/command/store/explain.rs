@@ -153,11 +153,13 @@ fn there(it: &KeyBlock) -> String {
         0 => "its segment is the oldest".to_owned(),
         ahead => format!("{ahead} segments of its pool are older"),
     };
+    let memory =
+        if it.in_memory { "\n  memory   clients copy it from the memory tier" } else { "" };
     let doubt = if it.suspect { "\n  doubt    a reader reported wrong bytes" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
          of the member's area\n  check    {:016x}\n  worth    {worth}{until}{}\n  hold     \
-         {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
+         {hold}\n  reclaim  {turn}; then it is {next}{memory}{doubt}",
         human_bytes(it.length.into()),
         it.length,
         it.segment,
@@ -237,6 +239,7 @@ mod tests {
             coldest_age_percent: Some(80),
             held_ms: None,
             suspect: false,
+            in_memory: false,
             next: KeyFate::Moved,
         };
         let text = there(&block);
@@ -249,6 +252,9 @@ mod tests {
         assert!(text.contains("it was demoted"), "{text}");
         (block.age_percent, block.coldest_age_percent) = (None, None);
         assert!(!there(&block).contains("  use "), "an earlier sidecar");
+        assert!(!there(&block).contains("  memory "));
+        block.in_memory = true;
+        assert!(there(&block).contains("\n  memory   clients copy it"), "{}", there(&block));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::HumanDuration;
 use kvrail_replay::{
-    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, StreamReport, TierWrites,
-    Trace, plot, replay,
+    CachePolicy, CacheSize, Placement, Plan, Report, RequestStream, Routing, StreamReport,
+    TierEntry, TierUses, TierWrites, Trace, plot, replay,
 };
 use kvrail_units::Size;
 
@@ -24,6 +24,7 @@ Examples:
   kvrail store replay trace.jsonl --policy budget,lru --budget 0.1 --format json
   kvrail store replay trace.jsonl --sizes 1%,2%,5%,10%,20%,50% --plot hits.svg
   kvrail store replay trace.jsonl --policy all,memory-apart,memory-at-once,memory-late --memory 5%
+  kvrail store replay trace.jsonl --policy memory-tier,memory-engines --memory 5% --engines 4
 
 A trace has Mooncake's form, one JSON object a line, such as
 {\"timestamp\": 1500, \"input_length\": 1100, \"hash_ids\": [7, 8, 9]}: milliseconds, tokens, and
@@ -76,6 +77,14 @@ pub(crate) struct ReplayArgs {
     /// blocks, or a number of blocks
     #[arg(long, value_name = "SIZE", default_value = "5%")]
     memory: CacheSize,
+    /// Engines that have that memory together, each with its part to itself, of `memory-engines`
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
+    engines: u16,
     /// Also draw hits over size into this SVG file, a field for each trace and tier
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -102,10 +111,28 @@ enum PolicyArg {
     MemoryAtOnce,
     /// The same, but blocks are written when they leave memory: used ones, and a share of others
     MemoryLate,
+    /// The store below a memory tier that blocks enter at their second get; one use of a block
+    /// counts in the store in a round of the tier's hand
+    MemoryTier,
+    /// The same, but blocks enter at their put too
+    MemoryTierAtPut,
+    /// As memory-tier, but each use in memory counts in the store: what the sidecar has, whose
+    /// clients report a block once in a second
+    MemoryTierAllUses,
+    /// As memory-tier-at-put, and each use in memory counts in the store
+    MemoryTierAtPutAllUses,
+    /// The store below --engines, each with its part of --memory, which takes everything; they get
+    /// requests in turns
+    MemoryEngines,
+    /// The same, but the engine with the longest prefix gets a request
+    MemoryEnginesRouted,
+    /// LRU in memory and LRU below it, without the store
+    MemoryLru,
 }
 
 impl PolicyArg {
-    fn policy(self, budget: f64, memory: CacheSize) -> CachePolicy {
+    fn policy(self, args: &ReplayArgs) -> CachePolicy {
+        let ReplayArgs { budget, memory, engines, .. } = *args;
         match self {
             Self::All => CachePolicy::All,
             Self::Budget => CachePolicy::Budget(budget),
@@ -116,6 +143,19 @@ impl PolicyArg {
             Self::MemoryApart => CachePolicy::Tiered(memory, TierWrites::Apart),
             Self::MemoryAtOnce => CachePolicy::Tiered(memory, TierWrites::AtOnce),
             Self::MemoryLate => CachePolicy::Tiered(memory, TierWrites::Late),
+            Self::MemoryTier => CachePolicy::Sidecar(memory, TierEntry::SecondGet, TierUses::Once),
+            Self::MemoryTierAtPut => CachePolicy::Sidecar(memory, TierEntry::AtPut, TierUses::Once),
+            Self::MemoryTierAllUses => {
+                CachePolicy::Sidecar(memory, TierEntry::SecondGet, TierUses::Each)
+            }
+            Self::MemoryTierAtPutAllUses => {
+                CachePolicy::Sidecar(memory, TierEntry::AtPut, TierUses::Each)
+            }
+            Self::MemoryEngines => CachePolicy::Engines(memory, Routing::InTurns, engines),
+            Self::MemoryEnginesRouted => {
+                CachePolicy::Engines(memory, Routing::LongestPrefix, engines)
+            }
+            Self::MemoryLru => CachePolicy::TwoLru(memory),
         }
     }
 }
@@ -155,7 +195,7 @@ fn plan(args: &ReplayArgs) -> Result<Plan, Failure> {
         let words = format!("--block-bytes {}: a block has 1 byte to 128MiB", args.block_bytes);
         Failure::new(Exit::Usage, words)
     })?;
-    let policies = once(args.policy.iter().map(|choice| choice.policy(args.budget, args.memory)));
+    let policies = once(args.policy.iter().map(|choice| choice.policy(args)));
     let sizes = once(args.sizes.iter().copied());
     let (members, placement) = (args.members, Placement::Hash);
     Ok(Plan { sizes, policies, block_bytes, members, placement })

@@ -92,6 +92,9 @@ pub(super) fn run(args: &StoreStatusArgs, context: &Context) -> Result<(), Failu
         print_table(&traffic(store))?;
         store.rows().flat_map(notes).chain(misses(store)).try_for_each(|line| print_text(&line))?;
     }
+    if let Some(line) = levels(&report) {
+        print_text(&format!("\n{line}"))?;
+    }
     let (pools, more) = pools(&shown);
     if !pools.is_empty() {
         print_text("")?;
@@ -313,13 +316,40 @@ fn budget(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     Some(format!("{}/day, {tokens} now", human_bytes(bytes)))
 }
 
+/// Where gets found their blocks, where there is a memory tier: of all stores together, as clients
+/// do not count by store what they copy from memory.
+fn levels(report: &StatusReport) -> Option<String> {
+    let shards = &report.shards;
+    let sum = |of: fn(&ShardReport) -> Option<u64>| shards.iter().filter_map(of).sum::<u64>();
+    if sum(|shard| shard.counters.serving.tier_bytes_max) == 0 {
+        return None;
+    }
+    let memory = report.memory_hits();
+    let hits = sum(|shard| shard.counters.store.hits);
+    let misses = sum(|shard| shard.counters.store.misses);
+    let percent = share(memory, memory + hits + misses, 100.0).unwrap_or(0.0);
+    Some(format!(
+        "gets of all stores: {memory} from memory ({percent:.1} %), {hits} from drives, {misses} \
+         missed"
+    ))
+}
+
 /// The fill of the memory tier, and what came and went, where there is one.
 fn tier(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     let size = human_bytes(counters.tier_bytes_max.filter(|bytes| *bytes > 0)?);
     let used = counters.tier_bytes.map_or_else(dash, human_bytes);
-    let [blocks, came, went] =
-        [counters.tier_blocks, counters.tier_fills, counters.tier_evictions].map(count);
-    Some(format!("{used} of {size}\n    {blocks} blocks; {came} came in, {went} went"))
+    let [blocks, came, went, refused, wrong] = [
+        counters.tier_blocks,
+        counters.tier_fills,
+        counters.tier_evictions,
+        counters.tier_refused,
+        counters.tier_wrong,
+    ]
+    .map(count);
+    Some(format!(
+        "{used} of {size}\n    {blocks} blocks; {came} came in, {went} went\n    \
+         {refused} found no room, {wrong} were wrong"
+    ))
 }
 
 fn dash() -> String {
@@ -329,11 +359,11 @@ fn dash() -> String {
 #[cfg(test)]
 mod tests {
     use kvrail_counters::{MemberCounters, PoolCounters, ServingCounters, StoreCounters};
-    use kvrail_protocol::{PoolReport, ShardReport};
+    use kvrail_protocol::{CallLatencyReport, HistogramReport, PoolReport, ShardReport};
 
     use super::{
-        COLUMNS, MemberStatus, POOLS_SHOWN, ShownStore, hints, misses, notes, pools, space, total,
-        traffic,
+        COLUMNS, MemberStatus, POOLS_SHOWN, ShownStore, hints, levels, misses, notes, pools, space,
+        total, traffic,
     };
 
     fn member(state: &str, oldest: Option<u32>) -> ShardReport {
@@ -428,6 +458,20 @@ mod tests {
         ] {
             assert!(shown.contains(word), "no {word:?} in\n{shown}");
         }
+    }
+
+    #[test]
+    fn levels_are_shown_where_there_is_a_tier() {
+        let mut report = crate::command::status::report();
+        report.shards = vec![member("serving", None), member("serving", None)];
+        let latency = HistogramReport { sum_ns: 9, buckets: vec![(1000, 20), (2000, 6)] };
+        let (operation, size) = ("get_from_memory".into(), "any".into());
+        report.calls = vec![CallLatencyReport { operation, size, latency }];
+        assert_eq!(levels(&report), None);
+        report.shards[1].counters.serving.tier_bytes_max = Some(1 << 20);
+        report.shards[1].counters.store.misses = Some(12);
+        let line = "gets of all stores: 26 from memory (50.0 %), 14 from drives, 12 missed";
+        assert_eq!(levels(&report).as_deref(), Some(line));
     }
 
     #[test]

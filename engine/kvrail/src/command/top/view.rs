@@ -132,8 +132,10 @@ pub(super) struct Happened {
     pub(super) sessions: Vec<SessionRate>,
     /// Calls that have ended between the two.
     pub(super) calls: Vec<CallLatencyReport>,
-    /// Gets of all stores that found their block.
+    /// Gets of all stores that found their block, those in memory too.
     pub(super) hits: u64,
+    /// Of them, those that memory tiers served.
+    pub(super) memory_hits: u64,
     /// Gets that did not, and keys that lookups did not find.
     pub(super) misses: u64,
 }
@@ -174,12 +176,14 @@ impl Happened {
             let latency = was.map_or(it.latency.clone(), |was| it.latency.since(&was.latency));
             CallLatencyReport { latency, ..it.clone() }
         };
+        let memory_hits = per(now.memory_hits(), Some(before.memory_hits()));
         let gets = |of: Of| per(counted(now, of), Some(counted(before, of)));
         Self {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
             calls: now.calls.iter().map(call).collect(),
-            hits: gets(|counters| counters.hits),
+            hits: gets(|counters| counters.hits) + memory_hits,
+            memory_hits,
             misses: gets(|counters| counters.misses) + gets(|counters| counters.lookup_misses),
         }
     }
@@ -195,8 +199,28 @@ fn counted(report: &StatusReport, of: Of) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use kvrail_protocol::{CallLatencyReport, HistogramReport};
+
     use super::Happened;
     use crate::command::status::report;
+
+    /// What clients copy from memory reaches no store, and is a hit all the same.
+    #[test]
+    fn a_get_from_memory_is_a_hit() {
+        let mut before = report();
+        before.sidecar.uptime_ms = 1000;
+        before.calls = vec![call("get_from_memory", 10), call("get", 500)];
+        let mut now = before.clone();
+        now.sidecar.uptime_ms = 3000;
+        now.calls = vec![call("get_from_memory", 16), call("get", 900)];
+        let rates = Happened::between(&before, &now);
+        assert_eq!((rates.hits, rates.memory_hits, rates.misses), (3, 3, 0));
+    }
+
+    fn call(operation: &str, count: u64) -> CallLatencyReport {
+        let latency = HistogramReport { sum_ns: 1, buckets: vec![(1000, count)] };
+        CallLatencyReport { operation: operation.into(), size: "any".into(), latency }
+    }
 
     #[test]
     fn a_counter_that_is_missing_has_no_rate() {

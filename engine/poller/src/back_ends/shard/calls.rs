@@ -132,7 +132,8 @@ impl Shard {
             StoreAsk::Grant { .. } => return CallStep::Ended(self.grant(&call.ask)),
             StoreAsk::Explain { space, key } => {
                 let known = Some(self.store.explain(*space, *key, now));
-                call.found = StoreFound::Key { known, now_ns: now.ns };
+                let in_memory = self.is_in_tier(*space, *key);
+                call.found = StoreFound::Key { known, in_memory, now_ns: now.ns };
                 return CallStep::Ended(Status::Ok);
             }
             StoreAsk::List { .. }

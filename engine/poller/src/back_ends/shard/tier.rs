@@ -199,6 +199,11 @@ impl ShardTier {
         self.tier.fill(&room, &mut self.shown, |shown| shown.0.show(room.entry, &block));
     }
 
+    /// Whether clients find a block.
+    pub(super) fn shows(&self, uid: u64, lo: u64) -> bool {
+        !self.is_stopped && self.tier.shows(uid, lo, &self.shown)
+    }
+
     /// A client used a block that it got from here.
     pub(super) fn use_block(&mut self, uid: u64, lo: u64) {
         self.tier.use_block(uid, lo, &mut self.shown);

@@ -1,0 +1,250 @@
+//! Gets of hot blocks from a sidecar's memory tier, beside what they are made of: a copy of the
+//! same bytes, their checksum, and what other caches do, reads from the page cache and from the
+//! drive. One thread, one block after the other, the ways in turns.
+
+mod plain;
+mod store;
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use self::plain::PlainBytes;
+pub(crate) use self::store::CheckedBlocks;
+use self::store::HotStore;
+pub use self::store::TieredStore;
+use crate::statistics::median;
+
+/// Blocks take a part of the volume's bytes.
+const VOLUME_SHARE: u64 = 16;
+/// No more blocks of any size than those of this one: a directory has one entry for so many bytes.
+const COUNTED_BYTES_MIN: u64 = 64 << 10;
+/// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
+/// a few visits find it a place.
+const ROOM: u64 = 2;
+
+/// A way to the bytes of hot blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryWay {
+    /// A copy from the same process's memory.
+    Memcpy,
+    /// The same, and the checksum that a get compares.
+    VerifiedCopy,
+    /// A file that lies in the page cache.
+    PageCache,
+    /// The store, of blocks that nobody has asked for before.
+    Drive,
+    /// The memory tier.
+    HotGet,
+}
+
+impl MemoryWay {
+    const ALL: [Self; 5] =
+        [Self::Memcpy, Self::VerifiedCopy, Self::PageCache, Self::Drive, Self::HotGet];
+
+    /// As the report names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memcpy => "memcpy",
+            Self::VerifiedCopy => "verified_copy",
+            Self::PageCache => "page_cache",
+            Self::Drive => "drive",
+            Self::HotGet => "hot_get",
+        }
+    }
+}
+
+/// What one way gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaySpeed {
+    /// `memcpy`; `verified_copy`, with the checksum; `page_cache`, reads of a file that lies in it;
+    /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves.
+    pub name: String,
+    /// Median over rounds.
+    pub bytes_per_second: f64,
+    /// Nanoseconds for each block, median over rounds.
+    pub block_ns: f64,
+}
+
+/// Rates of hot gets / of another way in the same round, medians over rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryRatios {
+    /// Of a bare copy.
+    pub throughput_per_memcpy: f64,
+    /// Of a copy with its checksum.
+    pub throughput_per_verified_copy: f64,
+    /// Of reads from the page cache, which verify nothing.
+    pub throughput_per_page_cache: f64,
+    /// Of gets from the drive.
+    pub throughput_per_drive: f64,
+}
+
+impl MemoryRatios {
+    /// The ratio to a way.
+    pub(crate) fn of(&self, way: &str) -> Option<f64> {
+        let all = [
+            (MemoryWay::Memcpy, self.throughput_per_memcpy),
+            (MemoryWay::VerifiedCopy, self.throughput_per_verified_copy),
+            (MemoryWay::PageCache, self.throughput_per_page_cache),
+            (MemoryWay::Drive, self.throughput_per_drive),
+        ];
+        all.iter().find(|(one, _)| one.name() == way).map(|(_, ratio)| *ratio)
+    }
+}
+
+/// Hot blocks of one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotBlocks {
+    /// Bytes of each.
+    pub block_bytes: u32,
+    /// Their number.
+    pub blocks: u64,
+    /// Gets of the rounds that the memory tier did not serve.
+    pub not_served: u64,
+    /// The ways, in their order.
+    pub ways: Vec<WaySpeed>,
+    /// Hot gets against the others.
+    pub ratios: MemoryRatios,
+}
+
+/// Everything about the memory tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Rounds in turns.
+    pub rounds: u32,
+    /// Sizes of blocks, in the order of the cases.
+    pub sizes: Vec<HotBlocks>,
+}
+
+/// Blocks of one size that are hot at once, with a volume of so many bytes.
+fn blocks_of(block_bytes: u32, volume_bytes: u64) -> u64 {
+    let bytes = u64::from(block_bytes).max(COUNTED_BYTES_MIN);
+    (volume_bytes / VOLUME_SHARE / bytes).max(1)
+}
+
+/// Bytes of a memory tier in which the blocks of a benchmark have room.
+#[must_use]
+pub fn tier_bytes(volume_bytes: u64) -> u64 {
+    volume_bytes / VOLUME_SHARE * ROOM
+}
+
+/// Measures blocks of these sizes. The page cache's file lies in the folder. The second value is
+/// what a comparison of all bytes found.
+///
+/// # Errors
+/// When the client sees no memory tier, the blocks have no room in it, or the sidecar ends.
+pub(crate) fn measure(
+    tiered: &TieredStore,
+    sizes: &[u32],
+    (volume_bytes, rounds): (u64, u32),
+    folder: &Path,
+) -> Result<(MemoryReport, CheckedBlocks)> {
+    let mut checked = CheckedBlocks::default();
+    let measured = sizes.iter().map(|block_bytes| {
+        let blocks = blocks_of(*block_bytes, volume_bytes);
+        let (hot, found) = of_size(tiered, (*block_bytes, blocks), rounds, folder)?;
+        checked.add(&found);
+        Ok(hot)
+    });
+    let sizes = measured.collect::<Result<_>>()?;
+    Ok((MemoryReport { rounds, sizes }, checked))
+}
+
+fn of_size(
+    tiered: &TieredStore,
+    (block_bytes, wanted): (u32, u64),
+    rounds: u32,
+    folder: &Path,
+) -> Result<(HotBlocks, CheckedBlocks)> {
+    let mut store = HotStore::open(tiered, (block_bytes, wanted), rounds)?;
+    let blocks = store.heat()?;
+    let mut plain = PlainBytes::new(block_bytes as usize, blocks, folder)?;
+    let mut seconds = MemoryWay::ALL.map(|_| Vec::new());
+    let mut not_served = 0;
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..MemoryWay::ALL.len()).collect();
+        if !round.is_multiple_of(2) {
+            order.reverse();
+        }
+        for way in order {
+            let took = match MemoryWay::ALL[way] {
+                MemoryWay::Memcpy => plain.copy(),
+                MemoryWay::VerifiedCopy => plain.copy_verified(),
+                MemoryWay::PageCache => plain.read()?,
+                MemoryWay::Drive => store.get_cold(round)?,
+                MemoryWay::HotGet => {
+                    let (seconds, from_drive) = store.get_hot()?;
+                    not_served += from_drive.len() as u64;
+                    seconds
+                }
+            };
+            seconds[way].push(took);
+        }
+    }
+    let checked = store.compare()?;
+    store.remove()?;
+    let (ways, ratios) = speeds(&seconds, (block_bytes, blocks));
+    Ok((HotBlocks { block_bytes, blocks, not_served, ways, ratios }, checked))
+}
+
+/// Medians over rounds, of seconds for all blocks.
+fn speeds(
+    seconds: &[Vec<f64>; MemoryWay::ALL.len()],
+    (block_bytes, blocks): (u32, u64),
+) -> (Vec<WaySpeed>, MemoryRatios) {
+    let bytes = f64::from(block_bytes) * blocks as f64;
+    let ways = MemoryWay::ALL.iter().zip(seconds).map(|(way, rounds)| {
+        let took = median(rounds).unwrap_or(f64::NAN);
+        let (bytes_per_second, block_ns) = (bytes / took, took * 1e9 / blocks as f64);
+        WaySpeed { name: way.name().to_owned(), bytes_per_second, block_ns }
+    });
+    let of = |way: MemoryWay| &seconds[way as usize];
+    let per = |other| {
+        let rounds = of(other).iter().zip(of(MemoryWay::HotGet));
+        let ratios: Vec<f64> = rounds.map(|(other, hot)| other / hot).collect();
+        median(&ratios).unwrap_or(f64::NAN)
+    };
+    let ratios = MemoryRatios {
+        throughput_per_memcpy: per(MemoryWay::Memcpy),
+        throughput_per_verified_copy: per(MemoryWay::VerifiedCopy),
+        throughput_per_page_cache: per(MemoryWay::PageCache),
+        throughput_per_drive: per(MemoryWay::Drive),
+    };
+    (ways.collect(), ratios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{blocks_of, speeds, tier_bytes};
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        // The machine is twice as slow in the second round, for all alike.
+        let seconds = [vec![1.0, 2.0], vec![2.0, 4.0], vec![4.0, 8.0], vec![40.0, 80.0]];
+        let [memcpy, verified, cache, drive] = seconds;
+        let (ways, ratios) =
+            speeds(&[memcpy, verified, cache, drive, vec![2.0, 4.0]], (1 << 20, 1000));
+        let found = [
+            ratios.throughput_per_memcpy,
+            ratios.throughput_per_verified_copy,
+            ratios.throughput_per_page_cache,
+            ratios.throughput_per_drive,
+        ];
+        assert_eq!(found, [0.5, 1.0, 2.0, 20.0]);
+        let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
+        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get"]);
+        assert!((ways[0].block_ns - 1.5e6).abs() < 1.0, "{ways:?}");
+    }
+
+    #[test]
+    fn blocks_have_room_in_their_tier() {
+        for volume in [64 << 20, 1 << 30] {
+            for block in [4096, 65_536, 1 << 20, 4 << 20] {
+                let blocks = blocks_of(block, volume);
+                assert!(blocks > 0 && blocks * u64::from(block) <= tier_bytes(volume));
+            }
+        }
+    }
+}
