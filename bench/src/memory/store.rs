@@ -15,8 +15,8 @@ const LONG: Duration = Duration::from_secs(30);
 const FETCHED_AT_ONCE: usize = 64;
 /// What a drive has to read them.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often all blocks are asked to come in.
-const HEATED: u32 = 3;
+/// How often all blocks are asked to come in: one that then has not found no place.
+const HEATED_MAX: u32 = 8;
 /// After it no block is on its way into memory.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Bytes of first gets in each round: drives are slower than memory.
@@ -151,10 +151,14 @@ impl<'a> HotStore<'a> {
             Lookup { extent: LookupExtent::All, recency: Recency::Expected, ..Lookup::default() };
         let wanted = self.hot.len();
         let keys: Vec<_> = self.hot.iter().map(|block| block.key).collect();
-        for _ in 0..HEATED {
+        for _ in 0..HEATED_MAX {
             for _ in 0..=wanted / FETCHED_AT_ONCE {
                 self.queue.lookup(&self.space, &keys, &how)?;
                 std::thread::sleep(LOOK);
+            }
+            std::thread::sleep(SETTLE);
+            if self.get_hot()?.1.is_empty() {
+                break;
             }
         }
         loop {
