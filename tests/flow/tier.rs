@@ -226,8 +226,8 @@ fn ranges(sidecar: &Sidecar) -> Vec<(u64, u64)> {
     ranges.map(|(begin, end)| (number(begin), number(end))).collect()
 }
 
-/// Pages are not rounded up to what nobody gave, and entries of a directory not to blocks that find
-/// no page.
+/// Pages are not rounded up to more than was given, and a directory has no entries for blocks that
+/// find no page.
 #[test]
 fn a_tier_takes_no_more_than_it_was_given_and_is_for_blocks() {
     let place = place_of(512, "19MiB");
@@ -404,7 +404,7 @@ fn a_block_that_is_viewed_stays_as_it_is_whatever_becomes_of_its_key() {
         all.all(|(number, view)| view[..] == content(number, 0))
     };
     assert!(are_whole());
-    assert!(reader.view(1000).is_none(), "a key that nobody has put");
+    assert!(reader.view(1000).is_none(), "a key without a block");
     // Replaced, dropped, driven out.
     writer.put(0, 1);
     let dropped = writer.0.run(BlockRequest::drop_block(&writer.0.space, key(1)));

@@ -33,7 +33,7 @@ pub enum MemoryWay {
     VerifiedCopy,
     /// A file that lies in the page cache.
     PageCache,
-    /// The store, of blocks that nobody has asked for before.
+    /// The store, of blocks that were not asked for before.
     Drive,
     /// The memory tier.
     HotGet,

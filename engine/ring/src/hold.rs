@@ -48,7 +48,8 @@ pub(crate) fn hold<W: HoldWords, L: Load>(
 
 /// The client: it reads the block no more.
 pub(crate) fn let_go<W: HoldWords>(words: &W, at: u16) {
-    fence(Ordering::Release); // behind all loads of the block: F, pairs with the fence at the end of `is_held`
+    // Behind all loads of the block: F, pairs with the fence at the end of `is_held`.
+    fence(Ordering::Release);
     words.store(at, 0);
 }
 

@@ -117,7 +117,7 @@ def test_a_tensor_of_a_view_keeps_it(hot):
 
 def test_what_is_not_in_memory_has_no_view(hot):
     space, names = hot
-    assert space.view(b"nobody has put this") is None
+    assert space.view(b"no block has this key") is None
     assert space.drop([names[0]]).all_ok and space.view(names[0]) is None
     space.clear()
     assert all(space.view(name) is None for name in names)

@@ -342,7 +342,7 @@ fn no_two_blocks_share_a_page() {
 }
 
 /// One client fetches without an end, as fast as the sidecar takes it: what another one uses ten
-/// times in a second stays. Room that nobody uses is not counted, and a pause brings the part back.
+/// times in a second stays. Unused room is not counted, and a pause brings the part back.
 #[test]
 fn a_flood_of_fetches_leaves_what_is_used() {
     const PAGES: u32 = 1024;
