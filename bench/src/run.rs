@@ -70,7 +70,13 @@ pub fn run(options: &BenchOptions, harness: &mut dyn Harness) -> Result<Benchmar
     let results = ground.and_then(|ground| on(options, cases, ground, (pattern_bytes, unit_bytes)));
     let results = results.and_then(|mut results| {
         if options.wants(ArmName::Memory) {
-            add_memory(options, harness, &mut results.report)?;
+            let added = add_memory(options, harness, &mut results.report);
+            let named = !options.named_arms().is_empty();
+            // The other arms' report stays where this one was not asked for.
+            match added {
+                Err(error) if !named => results.report.notes.push(format!("memory: {error:#}")),
+                added => added?,
+            }
         }
         results.report.aims = aims(&results.report);
         Ok(results)

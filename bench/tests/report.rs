@@ -46,7 +46,7 @@ fn hot() -> MemoryReport {
         block_bytes,
         blocks: 1024,
         not_served: u64::from(block_bytes == 1 << 16),
-        ways: ["memcpy", "verified_copy", "page_cache", "drive", "hot_get"].map(way).into(),
+        ways: ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view"].map(way).into(),
         ratios,
     });
     MemoryReport { rounds: 4, sizes: sizes.into() }

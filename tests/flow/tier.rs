@@ -471,10 +471,16 @@ fn views_alone_go_on_reporting_uses() {
         writer.0.queue.lookup(&writer.0.space, &keys, &how).unwrap();
         sum(&sidecar.status(), "tier_blocks") == 20
     });
-    (0..20).for_each(|number| drop(reader.view(number).expect("it is in memory")));
-    eventually("the ends of reports are fetched", || {
-        drop(reader.view(0));
-        2 * reader.0.queue.outstanding() < reader.0.queue.capacity()
+    let own = reader.0.client.session().0;
+    let uses = || {
+        let report = sidecar.status();
+        let session = report.sessions.iter().find(|session| session.id == own);
+        session.expect("it is attached").counters.accepted.expect("it is counted")
+    };
+    let before = uses();
+    eventually("all uses are reported", || {
+        (0..20).for_each(|number| drop(reader.view(number).expect("it is in memory")));
+        uses() >= before + 20
     });
     sidecar.stop();
 }

@@ -16,8 +16,9 @@ use self::store::HotStore;
 pub use self::store::TieredStore;
 use crate::statistics::median;
 
-/// Blocks take a part of the volume's bytes.
+/// Blocks take a part of the volume's bytes, up to a limit that is far above processors' caches.
 const VOLUME_SHARE: u64 = 16;
+const HOT_BYTES_MAX: u64 = 256 << 20;
 /// No more blocks of any size than those of this one: a directory has one entry for so many bytes.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
 /// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
@@ -37,11 +38,13 @@ pub enum MemoryWay {
     Drive,
     /// The memory tier.
     HotGet,
+    /// The memory tier, read in place: without a copy.
+    View,
 }
 
 impl MemoryWay {
-    const ALL: [Self; 5] =
-        [Self::Memcpy, Self::VerifiedCopy, Self::PageCache, Self::Drive, Self::HotGet];
+    const ALL: [Self; 6] =
+        [Self::Memcpy, Self::VerifiedCopy, Self::PageCache, Self::Drive, Self::HotGet, Self::View];
 
     /// As the report names it.
     #[must_use]
@@ -52,6 +55,7 @@ impl MemoryWay {
             Self::PageCache => "page_cache",
             Self::Drive => "drive",
             Self::HotGet => "hot_get",
+            Self::View => "view",
         }
     }
 }
@@ -60,7 +64,8 @@ impl MemoryWay {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaySpeed {
     /// `memcpy`; `verified_copy`, with the checksum; `page_cache`, reads of a file that lies in it;
-    /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves.
+    /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves; `view`, the
+    /// same blocks read in place, of which no byte is copied.
     pub name: String,
     /// Median over rounds.
     pub bytes_per_second: f64,
@@ -101,7 +106,7 @@ pub struct HotBlocks {
     pub block_bytes: u32,
     /// Their number.
     pub blocks: u64,
-    /// Gets of the rounds that the memory tier did not serve.
+    /// Gets and views of the rounds that the memory tier did not serve.
     pub not_served: u64,
     /// The ways, in their order.
     pub ways: Vec<WaySpeed>,
@@ -121,13 +126,17 @@ pub struct MemoryReport {
 /// Blocks of one size that are hot at once, with a volume of so many bytes.
 fn blocks_of(block_bytes: u32, volume_bytes: u64) -> u64 {
     let bytes = u64::from(block_bytes).max(COUNTED_BYTES_MIN);
-    (volume_bytes / VOLUME_SHARE / bytes).max(1)
+    (hot_bytes(volume_bytes) / bytes).max(1)
+}
+
+fn hot_bytes(volume_bytes: u64) -> u64 {
+    (volume_bytes / VOLUME_SHARE).min(HOT_BYTES_MAX)
 }
 
 /// Bytes of a memory tier in which the blocks of a benchmark have room.
 #[must_use]
 pub fn tier_bytes(volume_bytes: u64) -> u64 {
-    volume_bytes / VOLUME_SHARE * ROOM
+    hot_bytes(volume_bytes) * ROOM
 }
 
 /// Measures blocks of these sizes. The page cache's file lies in the folder. The second value is
@@ -142,7 +151,9 @@ pub(crate) fn measure(
     folder: &Path,
 ) -> Result<(MemoryReport, CheckedBlocks)> {
     let mut checked = CheckedBlocks::default();
-    let measured = sizes.iter().map(|block_bytes| {
+    let longest = tiered.client.store(&tiered.name)?.block_bytes_max();
+    let sizes = sizes.iter().filter(|block_bytes| **block_bytes <= longest);
+    let measured = sizes.map(|block_bytes| {
         let blocks = blocks_of(*block_bytes, volume_bytes);
         let (hot, found) = of_size(tiered, (*block_bytes, blocks), rounds, folder)?;
         checked.add(&found);
@@ -159,6 +170,19 @@ fn of_size(
     folder: &Path,
 ) -> Result<(HotBlocks, CheckedBlocks)> {
     let mut store = HotStore::open(tiered, (block_bytes, wanted), rounds)?;
+    let measured = in_store(&mut store, block_bytes, rounds, folder);
+    // Also when something went wrong: the store may be another program's.
+    let removed = store.remove();
+    measured.and_then(|measured| removed.map(|()| measured))
+}
+
+fn in_store(
+    store: &mut HotStore<'_>,
+    block_bytes: u32,
+    rounds: u32,
+    folder: &Path,
+) -> Result<(HotBlocks, CheckedBlocks)> {
+    store.put_all()?;
     let blocks = store.heat()?;
     let mut plain = PlainBytes::new(block_bytes as usize, blocks, folder)?;
     let mut seconds = MemoryWay::ALL.map(|_| Vec::new());
@@ -179,12 +203,16 @@ fn of_size(
                     not_served += from_drive.len() as u64;
                     seconds
                 }
+                MemoryWay::View => {
+                    let (seconds, missed) = store.view_hot();
+                    not_served += missed;
+                    seconds
+                }
             };
             seconds[way].push(took);
         }
     }
     let checked = store.compare()?;
-    store.remove()?;
     let (ways, ratios) = speeds(&seconds, (block_bytes, blocks));
     Ok((HotBlocks { block_bytes, blocks, not_served, ways, ratios }, checked))
 }
@@ -224,8 +252,9 @@ mod tests {
         // The machine is twice as slow in the second round, for all alike.
         let seconds = [vec![1.0, 2.0], vec![2.0, 4.0], vec![4.0, 8.0], vec![40.0, 80.0]];
         let [memcpy, verified, cache, drive] = seconds;
-        let (ways, ratios) =
-            speeds(&[memcpy, verified, cache, drive, vec![2.0, 4.0]], (1 << 20, 1000));
+        let (gets, views) = (vec![2.0, 4.0], vec![0.001, 0.002]);
+        let seconds = [memcpy, verified, cache, drive, gets, views];
+        let (ways, ratios) = speeds(&seconds, (1 << 20, 1000));
         let found = [
             ratios.throughput_per_memcpy,
             ratios.throughput_per_verified_copy,
@@ -234,13 +263,14 @@ mod tests {
         ];
         assert_eq!(found, [0.5, 1.0, 2.0, 20.0]);
         let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
-        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get"]);
+        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view"]);
         assert!((ways[0].block_ns - 1.5e6).abs() < 1.0, "{ways:?}");
     }
 
     #[test]
     fn blocks_have_room_in_their_tier() {
-        for volume in [64 << 20, 1 << 30] {
+        for volume in [64 << 20, 1 << 30, 512 << 30] {
+            assert!(tier_bytes(volume) <= 512 << 20, "the largest is bounded");
             for block in [4096, 65_536, 1 << 20, 4 << 20] {
                 let blocks = blocks_of(block, volume);
                 assert!(blocks > 0 && blocks * u64::from(block) <= tier_bytes(volume));

@@ -80,7 +80,7 @@ impl Block {
 }
 
 impl<'a> HotStore<'a> {
-    /// Puts the blocks: those to be hot, and for each round those that are got once.
+    /// Opens a namespace for blocks: those to be hot, and for each round those that are got once.
     pub(super) fn open(
         tiered: &'a TieredStore,
         (block_bytes, blocks): (u32, u64),
@@ -91,24 +91,23 @@ impl<'a> HotStore<'a> {
         let identity = Identity::new([("made by", "kvrail bench")])?;
         let unique = Uuid::new_v4();
         let space = store.namespace(&format!("bench-{}", unique.simple()), &identity)?;
-        ensure!(
-            space.store().reads_from_memory(),
-            "{}: this client sees no memory tier; set memory_tier.bytes where the sidecar is \
-             started, or leave the arm `memory` out",
-            tiered.name
-        );
         let bytes = usize::try_from(block_bytes)?;
         let arena = client.create_arena(bytes.next_multiple_of(4096) * 2, Pages::Base)?;
         let queue = client.open_queue(QUEUE_DEPTH)?;
         let cold = blocks.min((COLD_BYTES_MAX / u64::from(block_bytes)).max(1));
         let hot = Block::set(0, blocks);
         let cold = (1..=rounds).map(|round| Block::set(round, cold)).collect();
-        let mut opened = Self { tiered, queue, arena, space, block_bytes: bytes, hot, cold };
-        opened.put_all()?;
-        Ok(opened)
+        Ok(Self { tiered, queue, arena, space, block_bytes: bytes, hot, cold })
     }
 
-    fn put_all(&mut self) -> Result<()> {
+    /// Puts all of them.
+    pub(super) fn put_all(&mut self) -> Result<()> {
+        ensure!(
+            self.space.store().reads_from_memory(),
+            "{}: this client sees no memory tier; set memory_tier.bytes where the sidecar is \
+             started, or leave the arm `memory` out",
+            self.tiered.name
+        );
         let sets = std::iter::once(&self.hot).chain(&self.cold);
         for block in sets.flatten().copied().collect::<Vec<_>>() {
             let mut lease = self.arena.lease(self.block_bytes)?;
@@ -152,8 +151,8 @@ impl<'a> HotStore<'a> {
         let wanted = self.hot.len();
         let keys: Vec<_> = self.hot.iter().map(|block| block.key).collect();
         for _ in 0..HEATED_MAX {
-            for _ in 0..=wanted / FETCHED_AT_ONCE {
-                self.queue.lookup(&self.space, &keys, &how)?;
+            for some in keys.chunks(FETCHED_AT_ONCE) {
+                self.queue.lookup(&self.space, some, &how)?;
                 std::thread::sleep(LOOK);
             }
             std::thread::sleep(SETTLE);
@@ -184,6 +183,20 @@ impl<'a> HotStore<'a> {
         let got = self.get_all(&blocks);
         self.hot = blocks;
         got
+    }
+
+    /// Views every hot block; the time, and those that have no view. Not the first time, which
+    /// verifies them.
+    pub(super) fn view_hot(&mut self) -> (f64, u64) {
+        let Self { queue, space, hot, .. } = self;
+        let mut view_all = || {
+            let begun = Instant::now();
+            let views = hot.iter().map(|block| queue.view(space, block.key));
+            let missed = views.filter(|view| std::hint::black_box(view).is_none()).count();
+            (begun.elapsed().as_secs_f64(), missed as u64)
+        };
+        view_all();
+        view_all()
     }
 
     /// Gets blocks of this round for the first time; the time that as many as are hot would take.

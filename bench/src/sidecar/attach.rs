@@ -132,8 +132,9 @@ impl Harness for AttachHarness {
             return Ok(Err("with --attach, name a store by --store-volume".to_owned()));
         };
         let client = Client::attach(socket)?;
-        let tier = |shard: &ShardReport| shard.counters.serving.tier_bytes_max.unwrap_or(0);
-        if client.status()?.shards.iter().all(|shard| tier(shard) == 0) {
+        let tier = |shard: &&ShardReport| shard.counters.serving.tier_bytes_max.unwrap_or(0);
+        let shards = client.status()?.shards;
+        if shards.iter().filter(|shard| shard.store == *name).all(|shard| tier(&shard) == 0) {
             return Ok(Err("this sidecar has none: memory_tier.bytes is 0".to_owned()));
         }
         Ok(Ok(TieredStore { client, name: name.clone() }))

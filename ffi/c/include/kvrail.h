@@ -897,7 +897,7 @@ int32_t kvrail_namespace_probe(const kvrail_namespace *space, const kvrail_key *
 // until kvrail_view_close, whatever becomes of the block, as long as the sidecar does not end the
 // session; not in a forked child. `view` becomes NULL where the tier does
 // not have the block, or this client has as many views as it may (4 to 255, one for each 128
-// blocks of the tier): get it then. Verified at the first view of this process. A view keeps the
+// blocks of the tier): get it then. Verified at its first view by this client. A view keeps the
 // session of its client.
 int32_t kvrail_view_open(kvrail_queue *queue, const kvrail_namespace *space, const kvrail_key *key,
     kvrail_view **view, const void **bytes, size_t *length);

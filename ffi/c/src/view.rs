@@ -21,7 +21,7 @@ pub struct View {
 /// until kvrail_view_close, whatever becomes of the block, as long as the sidecar does not end the
 /// session; not in a forked child. `view` becomes NULL where the tier does
 /// not have the block, or this client has as many views as it may (4 to 255, one for each 128
-/// blocks of the tier): get it then. Verified at the first view of this process. A view keeps the
+/// blocks of the tier): get it then. Verified at its first view by this client. A view keeps the
 /// session of its client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_view_open(

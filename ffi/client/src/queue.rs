@@ -198,8 +198,8 @@ impl Queue {
     }
 
     /// A block in the sidecar's memory tier, read where it lies: neither a request nor a read nor a
-    /// copy. Verified at the first view of this process. Nothing where the tier does not have it,
-    /// or all views of this client are in use: a get has it then, or the reason.
+    /// copy. Verified at its first view by this store object. Nothing where the tier does not have
+    /// it, or all views of this client are in use: a get has it then, or the reason.
     pub fn view(&mut self, namespace: &Namespace, key: BlockKey) -> Option<View> {
         if 2 * self.inflight.room() <= self.inflight.capacity() {
             // A program that only views has no other time for the ends of its reports.

@@ -20,6 +20,7 @@ use crate::store::Namespace;
 use crate::submit_error_kind::SubmitErrorKind;
 use crate::tag::ClientTag;
 use crate::template::Template;
+use crate::tier::InMemory;
 use crate::view::View;
 
 const CHECKSUM_FLAGS: u8 = CHECKSUM | VERIFY;
@@ -320,14 +321,14 @@ impl Submitter {
         let crc = match copied {
             Copied::Right(crc) => crc,
             Copied::Wrong => {
-                report(of, Report::Wrong(found.check()), lanes, inflight);
+                let _reported = report(of, Report::Wrong(found.check()), lanes, inflight);
                 return None;
             }
             Copied::Gone => return None,
         };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes.into());
-        if request.class != Class::Background && found.is_use_due() {
-            report(of, Report::Used, lanes, inflight);
+        if request.class != Class::Background {
+            report_use(of, &found, lanes, inflight);
         }
         self.served += 1;
         Some(NotStaged::Served { bytes, crc })
@@ -356,15 +357,13 @@ impl Submitter {
         let view = match viewed {
             Viewed::Right(view) => view,
             Viewed::Wrong => {
-                report(of, Report::Wrong(found.check()), lanes, inflight);
+                let _reported = report(of, Report::Wrong(found.check()), lanes, inflight);
                 return None;
             }
             Viewed::Gone => return None,
         };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes);
-        if found.is_use_due() {
-            report(of, Report::Used, lanes, inflight);
-        }
+        report_use(of, &found, lanes, inflight);
         Some(view)
     }
 
@@ -508,15 +507,28 @@ enum Report {
     Wrong(u64),
 }
 
-/// Reports something of a block in a memory tier. Without much room in the queue the next get does.
+/// Reports that a block in a memory tier is used, if that is due.
+fn report_use(
+    of: (&Namespace, OpenedNamespace, BlockKey),
+    found: &InMemory<'_>,
+    lanes: &mut QueueLanes,
+    inflight: &mut InflightTable,
+) {
+    if found.is_use_due() && report(of, Report::Used, lanes, inflight) {
+        found.note_use();
+    }
+}
+
+/// Reports something of a block in a memory tier. False without much room in the queue: the next
+/// get does.
 fn report(
     (namespace, opened, key): (&Namespace, OpenedNamespace, BlockKey),
     what: Report,
     lanes: &mut QueueLanes,
     inflight: &mut InflightTable,
-) {
+) -> bool {
     if 2 * inflight.room() <= inflight.capacity() {
-        return;
+        return false;
     }
     let OpenedNamespace { handle, .. } = opened;
     let slot = match what {
@@ -541,7 +553,7 @@ fn report(
     };
     let lane = namespace.lane_of(opened.uid, key);
     // A broken lane is found by the next request.
-    let _staged = stage_keys(KeysName::UNASKED, lane, slot, lanes, inflight);
+    stage_keys(KeysName::UNASKED, lane, slot, lanes, inflight).is_ok()
 }
 
 /// Stages a lookup or release of some keys.

@@ -24,10 +24,10 @@ struct Tiers {
 #[derive(Debug)]
 struct Tier {
     reader: Arc<TierReader>,
-    /// For each entry the count with which its block was verified in place: once in a process is
-    /// enough for memory that only the sidecar writes.
+    /// For each entry the count with which its block was verified in place: once is enough for
+    /// memory that only the sidecar writes.
     verified: OnceLock<Box<[AtomicU32]>>,
-    /// For each entry its count and the second in which this process reported a use.
+    /// For each entry its count and the second in which a use was reported.
     reported: OnceLock<Box<[AtomicU64]>>,
     mapped: Instant,
 }
@@ -140,15 +140,24 @@ impl InMemory<'_> {
         self.found.block.check
     }
 
-    /// Whether a use of it is to be reported, which is noted: the directory shows none since the
-    /// hand came by, or this process has reported none in this second. Hits in memory are no others
-    /// of the store, which would take hot blocks for cold ones.
+    /// Whether a use of it is to be reported: the directory shows none since the hand came by, or
+    /// this store object has reported none in this second. Hits in memory are no others of the
+    /// store, which would take hot blocks for cold ones.
     pub(crate) fn is_use_due(&self) -> bool {
+        let (place, now) = self.reported();
+        place.load(Ordering::Relaxed) != now || !self.found.is_used // orders nothing
+    }
+
+    /// A use was reported.
+    pub(crate) fn note_use(&self) {
+        let (place, now) = self.reported();
+        place.store(now, Ordering::Relaxed); // as above
+    }
+
+    fn reported(&self) -> (&AtomicU64, u64) {
         let (entry, count) = self.found.of();
         let second = self.tier.mapped.elapsed().as_secs() & u64::from(u32::MAX);
-        let now = u64::from(count) << 32 | second;
-        let before = self.tier.reported()[entry].swap(now, Ordering::Relaxed); // orders nothing
-        before != now || !self.found.is_used
+        (&self.tier.reported()[entry], u64::from(count) << 32 | second)
     }
 
     /// Copies it. False: it left the tier meanwhile.

@@ -387,7 +387,7 @@ class Namespace:
     def view(self, key: BlockName | Keys) -> View | None:
         """The block of this key in the sidecar's memory tier, without a copy, a request or a read;
         None where the tier does not have it, or this client has as many views as it may: get it
-        then. Verified at the first view of this process.
+        then. Verified at its first view by this client.
 
         >>> with space.view(b"key") as view:  # doctest: +SKIP
         ...     numpy.frombuffer(view, numpy.uint8).sum()

@@ -108,7 +108,7 @@ fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> Strin
     let keys = happened.hits + happened.misses;
     if keys > 0 {
         let share = 100.0 * happened.hits as f64 / keys as f64;
-        text += &format!(", {keys} keys/s, {share:.1} % hits");
+        text += &format!("\n{keys} keys/s, {share:.1} % hits");
         if happened.memory_hits > 0 {
             let share = 100.0 * happened.memory_hits as f64 / keys as f64;
             text += &format!(" ({share:.1} % from memory)");
