@@ -3,10 +3,11 @@
 import ctypes
 
 import pytest
-from kvrail import GpuError, _cuda
+from kvrail import GpuError, _cuda, _mover, gpu
+from kvrail._mover import Batch, Mover, Shape, Way
 
 GLOBAL, RELAXED = 0, 2
-UNSUPPORTED, NOT_READY = 900, 600
+UNSUPPORTED, NOT_READY, LAUNCH_FAILED = 900, 600, 719
 
 
 class Capturing:
@@ -58,4 +59,52 @@ def test_an_error_leaves_the_thread_as_it_was(driver):
     its = driver._library
     with pytest.raises(GpuError, match="no launch"), driver.within(ctypes.c_void_p(1)):
         raise GpuError("no launch")
+    assert (its.mode, its.contexts) == (GLOBAL, 0)
+
+
+class Halfway(Capturing):
+    """The driver of a GPU that moves what is launched until its stream is waited for. One call
+    fails, and the wait too if the GPU has failed for good."""
+
+    def __init__(self, fails: str, *, for_good: bool) -> None:
+        super().__init__()
+        self.fails, self.for_good = fails, for_good
+        self.moving: list[int] = []
+        self.waited: list[int] = []
+
+    def _status(self, name: str) -> int:
+        return LAUNCH_FAILED if name == self.fails else 0
+
+    def cuLaunchKernel(self, kernel, *rest) -> int:
+        if status := self._status(kernel.value.decode()):
+            return status
+        self.moving.append(rest[-3].value)
+        return 0
+
+    def cuEventRecord(self, event, stream) -> int:
+        return self._status("record")
+
+    def cuStreamSynchronize(self, stream) -> int:
+        self.waited.append(stream.value)
+        self.moving = [it for it in self.moving if it != stream.value]
+        return LAUNCH_FAILED if self.for_good else 0
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+@pytest.mark.parametrize("fails", ["check", "record"])
+def test_what_has_begun_in_part_moves_nothing_after_its_error(driver, fails, for_good):
+    """The scatter is on its way: without an event nothing else would wait for it."""
+    driver._library = driver._holding = its = Halfway(fails, for_good=for_good)
+    shape = Shape(gpu.Pages(4, [gpu.Span(0x1000, 4096, 4096)]), 1)
+    mover = object.__new__(Mover)
+    mover._driver, mover._call, mover._context = driver, driver.call, ctypes.c_void_p(1)
+    mover._shape, mover.why_host, mover._launch = shape, None, _mover._Launch()
+    mover._kernels = {it: ctypes.c_char_p(it.encode()) for it in ("gather", "scatter", "check")}
+    mover._streams = {Way.OUT: ctypes.c_void_p(7), Way.IN: ctypes.c_void_p(8)}
+    control = ctypes.create_string_buffer(Batch.nbytes(shape, 2))
+    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3))
+    batch.fill([0x2000, 0x3000], [[1], [2]])
+    with pytest.raises(GpuError, match=r"\(719\)"):
+        mover.begin(Way.IN, batch)
+    assert (its.moving, its.waited) == ([], [8])
     assert (its.mode, its.contexts) == (GLOBAL, 0)

@@ -1,5 +1,6 @@
 """Whether blocks are loaded or computed."""
 
+import dataclasses
 import logging
 
 import pytest
@@ -158,6 +159,19 @@ def test_what_costs_little_is_tried_soon(load_s, declines):
     choice = LoadChoice(speed(8192))
     chosen = [chosen_alone(choice, load_s) for _ in range(declines + 1)]
     assert chosen == [*[0] * declines, 32]
+
+
+def test_a_try_costs_a_part_of_the_prompts_own_computing(caplog):
+    """Seven prompts whose loads are ahead would be computed in seven seconds, this one in one."""
+    choice = LoadChoice(speed(8192))
+    behind = dataclasses.replace(front(32, 10.0), spared_s=7.0)
+    chosen = []
+    with caplog.at_level(logging.INFO, logger="kvrail"):
+        for _ in range(2 * DECLINES + 1):
+            choice.step()
+            chosen.append(choice.blocks(behind))
+    assert chosen == [*[0] * (2 * DECLINES), 32]
+    assert "32 of 32 blocks are computed, in 1000 ms" in caplog.text
 
 
 @pytest.mark.parametrize("prefer", ["Latency", "", None, 1])

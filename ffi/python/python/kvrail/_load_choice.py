@@ -161,7 +161,7 @@ class LoadChoice:
             times[some] = seconds
         best = min(times, key=lambda some: (times[some], -some))
         if best < count:
-            best = self._declined(front, best, (times[0], times[count] - times[best]))
+            best = self._declined(front, best, times[count] - times[best])
         else:
             self._in_a_row = 0
         return best
@@ -208,12 +208,13 @@ class LoadChoice:
         behind = front.spared_s * (1 - count / len(front.ends))
         return max(load * self._correction, ahead) + rest + behind
 
-    def _declined(self, front: Front, best: int, seconds: tuple[float, float]) -> int:
+    def _declined(self, front: Front, best: int, loss: float) -> int:
         """The same, but for one in many.
 
-        :param seconds: of computing all, and what loading all takes longer than the best.
+        :param loss: seconds that loading all takes longer than the best.
         """
-        count, (computed, loss) = len(front.ends), seconds
+        # Of this prompt alone: a try costs no part of the time of those that are ahead.
+        count, computed = len(front.ends), self._speed.seconds(front.first, front.total) or 0.0
         self._in_a_row += 1
         if self._in_a_row * computed > DECLINES * min(loss, LOSS_MOST * computed):
             self._in_a_row = 0

@@ -208,7 +208,14 @@ class Mover:
 
     def begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None = None) -> None:
         """Moves blocks between their pages and their slots, and computes the CRCs of the pages;
-        behind work that was marked."""
+        behind work that was marked. After an error nothing of the batch moves any more."""
+        try:
+            self._begin(way, batch, behind)
+        except GpuError:
+            self._settle(way)
+            raise
+
+    def _begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None) -> None:
         stream = self._streams[way]
         with self._driver.within(self._context):
             if behind is not None:
@@ -221,6 +228,12 @@ class Mover:
                     # Of the bytes in the pages now, not of those that were read for them.
                     self._run("check", batch, stream)
             self._call("cuEventRecord", batch.event, stream)
+
+    def _settle(self, way: Way) -> None:
+        """Waits for a batch that was begun in part, and has no event: its pages are the caller's
+        next, and its slots are freed. A GPU that has failed moves nothing."""
+        with contextlib.suppress(GpuError), self._driver.within(self._context):
+            self._call("cuStreamSynchronize", self._streams[way])
 
     def _run(self, kernel: str, batch: Batch, stream: ctypes.c_void_p) -> None:
         launch = self._launch

@@ -77,10 +77,12 @@ class _Chosen:
 class _Load:
     """Loads of a request that are chosen, or on their way."""
 
-    own_s: float
+    request: str
+    front: Front | None
+    """Blocks that the request has in the store; none where its loads were not weighed."""
+    count: int = 0
+    own_s: float = 0.0
     """Their time without what is ahead of them."""
-    spared_s: float
-    """Time in which the engine would compute the same."""
     begun: float = 0.0
     expected: float | None = None
 
@@ -105,7 +107,7 @@ class Loads:
 
     def __init__(self, choice: LoadChoice) -> None:
         self._choice = choice
-        self._begun: dict[str, _Load] = {}
+        self._begun: dict[str | int, _Load] = {}
         self._chosen: dict[str, _Load] = {}
         self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
@@ -134,7 +136,7 @@ class Loads:
         request.set_state(state := _Chosen(front, ahead_s))
         behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
         count, chosen = len(front.ends), self._choice.blocks(behind)
-        self._chosen[request.req_id] = self._load(front, chosen)
+        self._chosen[request.req_id] = _load(request.req_id, front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
@@ -148,27 +150,31 @@ class Loads:
         self._choice.step()
         self._steps.append(time.monotonic())
 
-    def loaded(self, expected: float | None, seconds: float) -> None:
-        """They took this long, and were whole."""
-        self._choice.loaded(expected, seconds)
+    def begin(self, request: Any, count: int, job: int | None = None) -> None:
+        """Loads of this number of a request's blocks begin.
 
-    def begin(self, request: Any, count: int) -> None:
-        """Loads of this number of a request's blocks begin."""
+        :param job: its number where a request may have several; else it is named by its request.
+        """
         self._chosen.pop(request.req_id, None)
         chosen = request.get_state(_Chosen)
-        load = _Load(0.0, 0.0) if chosen is None else self._load(chosen.front, count)
+        load = _load(request.req_id, None if chosen is None else chosen.front, count)
         expected = self.expected(request, count)
-        self._begun[request.req_id] = replace(load, begun=time.monotonic(), expected=expected)
+        name = request.req_id if job is None else job
+        self._begun[name] = replace(load, begun=time.monotonic(), expected=expected)
 
-    def end(self, request: Any, *, whole: bool) -> None:
-        """The request's loads have ended. The time of one that failed is not a drive's."""
+    def end(self, name: str | int, *, whole: bool, seconds: float | None = None) -> None:
+        """Loads of this request or job have ended. The time of those that failed is not a drive's.
+
+        :param seconds: what they took; by default it is what the engine's steps allow.
+        """
         self._ended = time.monotonic()
-        load = self._begun.pop(request.req_id, None)
+        load = self._begun.pop(name, None)
         if load is not None and load.expected is not None and whole:
             # Between the last look and now: the engine looks for ends once a step, and what is
             # possible is no error of the expected time.
             least, most = (self._steps or [0.0])[0] - load.begun, self._ended - load.begun
-            self.loaded(load.expected, min(max(load.expected, least), most))
+            possible = min(max(load.expected, least), most)
+            self._choice.loaded(load.expected, possible if seconds is None else seconds)
 
     def forget(self) -> None:
         """The engine passes no end of what is on its way."""
@@ -179,21 +185,23 @@ class Loads:
         """For the engine's reports."""
         return self._choice.status()
 
-    def _load(self, front: Front, count: int) -> _Load:
-        # Of more blocks than these another request of the step was asked for, and has counted them.
-        count = min(count, len(front.ends))
-        return _Load(_own_seconds(front, count), self._choice.spared_seconds(front, count))
-
     def _ahead(self, request: str) -> tuple[float, float]:
-        """Seconds of loads for other requests, and of computing the same. They come one after the
-        other, so some of the oldest one is over."""
-        others = [it for name, it in (self._begun | self._chosen).items() if name != request]
-        load_s, spared_s = sum(it.own_s for it in others), sum(it.spared_s for it in others)
+        """Seconds of loads for other requests, and of computing the same at today's speed, which
+        may not have been known when they began. They come one after the other, so some of the
+        oldest one is over."""
+        listed = (*self._begun.values(), *self._chosen.values())
+        others = [it for it in listed if it.request != request]
+        load_s, spared_s = sum(it.own_s for it in others), sum(map(self._spared_s, others))
         if others and (oldest := others[0]).begun:
             over_s = time.monotonic() - max(oldest.begun, self._ended)
             over = min(over_s / oldest.own_s, 1.0) if oldest.own_s else 1.0
-            load_s, spared_s = load_s - over * oldest.own_s, spared_s - over * oldest.spared_s
+            load_s -= over * oldest.own_s
+            spared_s -= over * self._spared_s(oldest)
         return load_s, spared_s
+
+    def _spared_s(self, load: _Load) -> float:
+        front = load.front
+        return 0.0 if front is None else self._choice.spared_seconds(front, load.count)
 
     def _front(
         self,
@@ -225,6 +233,14 @@ class Loads:
 
 def _sum(one: float, other: float | None) -> float | None:
     return None if other is None else one + other
+
+
+def _load(request: str, front: Front | None, count: int) -> _Load:
+    if front is None:
+        return _Load(request, None)
+    # Of more blocks than these another request of the step was asked for, and has counted them.
+    count = min(count, len(front.ends))
+    return _Load(request, front, count, _own_seconds(front, count))
 
 
 def _own_seconds(front: Front, count: int) -> float:

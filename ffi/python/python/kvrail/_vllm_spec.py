@@ -165,7 +165,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         is_whole = req_context.req_id not in self.failing
         self.failing.discard(req_context.req_id)
-        self._loads.end(req_context, whole=is_whole)
+        self._loads.end(req_context.req_id, whole=is_whole)
         if not is_whole:
             # Else a request finds and fails to load them again while its worker has no session.
             Failed.of(req_context).keys.update(keys)
@@ -227,6 +227,7 @@ class _Manager(GivesUpLoads, OffloadingManager):
         # share them. Other weights need another identity.
         self._answers.clear()
         self._loads.forget()
+        self.failing.clear()
 
     def status(self) -> list[dict[str, Any]]:
         """Whether each worker's namespace is attached, what was declined to be loaded, and what

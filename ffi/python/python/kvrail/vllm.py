@@ -159,8 +159,11 @@ class Tier(SecondaryTierManager):
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        self._marks.used(job_metadata.keys)
-        self._lane.begin("get", job_metadata, self._blocks(job_metadata))
+        job = job_metadata
+        self._marks.used(job.keys)
+        if job.is_promotion:
+            self._loads.begin(job.req_context, len(job.keys), job.job_id)
+        self._lane.begin("get", job, self._blocks(job))
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         # Begun by the next poll: to compute checks here would keep the scheduler.
@@ -235,9 +238,7 @@ class Tier(SecondaryTierManager):
         if job.is_promotion:
             if missed := {key for key, ok in zip(job.keys, end.ok, strict=True) if not ok}:
                 Failed.of(job.req_context).keys.update(missed)
-            else:  # the time of a load that failed is not a drive's
-                expected = self._loads.expected(job.req_context, len(job.keys))
-                self._loads.loaded(expected, end.seconds)
+            self._loads.end(job.job_id, whole=not missed, seconds=end.seconds)
             told |= {"success": not missed, "successful_keys": good}
         else:
             told["success"] = end.went_well

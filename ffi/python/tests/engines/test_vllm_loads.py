@@ -221,6 +221,60 @@ def test_loads_of_earlier_steps_are_ahead_until_they_end(returning):
     assert manager._loads.expected(behind, 6) < 2 * alone_s
 
 
+def test_loads_that_began_before_the_speed_was_known_count_on_both_sides(returning):
+    """After a start all that is found is loaded; the next prompt is not computed for that."""
+    manager, computes = returning
+    manager._loads._choice._speed.give(None)
+    for number in range(8):
+        request, count = found(manager, number)
+        assert count == 6
+        manager.prepare_load(USERS[number], request)
+        manager.on_schedule_end(ScheduleEndContext([], []))
+    computes(3.0)
+    assert found(manager, 8)[1] == 6
+
+
+def test_a_reset_forgets_loads_that_were_failing(returning):
+    """vLLM drops their jobs: the next load of a request of that name is whole."""
+    manager, _ = returning
+    manager.failing.add("user 0")
+    manager.reset_cache()
+    request, count = found(manager, 0)
+    assert count == 6
+    manager.prepare_load(USERS[0], request)
+    manager.complete_load(USERS[0], request)
+    manager.on_schedule_end(ScheduleEndContext([], []))
+    assert [manager.lookup(key, request) for key in USERS[0]] == [LookupResult.HIT] * 6
+
+
+def test_loads_of_the_tier_are_ahead_until_they_end(host, measured, monkeypatch):
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    tier["prefill_tokens_per_second"] = SLOW
+    tiers = Tiers(tier, chunks=48, chunk_bytes=CHUNK_BYTES)
+
+    def ahead_s(keys: list) -> float:
+        request = tiers.request(keys)
+        assert set(tiers.look(keys, request)) == {LookupResult.HIT_PENDING}
+        tiers.step()
+        return request.get_state(_vllm_loads._Chosen).ahead_s
+
+    try:
+        for keys in USERS[:6]:
+            tiers.store(keys, numpy.zeros((len(keys), CHUNK_BYTES), numpy.uint8))
+        tiers.settle()
+        tiers.forget()
+        with monkeypatch.context() as patched:
+            patched.setattr(tiers.tier._lane, "poll", list)
+            first, *others = [ahead_s(keys) for keys in USERS[:5]]
+        # Of the oldest one all may be over, by the time that it should take.
+        assert first == 0 and 0 < others[1] < others[2] < others[3]
+        tiers.settle()
+        assert ahead_s(USERS[5]) == 0
+        assert tiers.tier.status()["declined_prompts"] == 0
+    finally:
+        tiers.close()
+
+
 def load_job(request: ReqContext, keys: list) -> TransferJobStatus:
     return TransferJobStatus(request.req_id, 2, set(keys), is_store=False)
 
@@ -289,7 +343,7 @@ def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     for step_s in steps_s:
         loads.step()
         now += step_s
-    loads.end(request, whole=True)
+    loads.end(request.req_id, whole=True)
     assert loads.status()["load_correction"] == pytest.approx(correction, abs=0.1)
 
 
