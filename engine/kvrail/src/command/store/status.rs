@@ -472,7 +472,8 @@ mod tests {
         assert_eq!(levels(&report), None);
         report.shards[1].counters.serving.tier_bytes_max = Some(1 << 20);
         report.shards[1].counters.store.misses = Some(12);
-        let line = "gets of all stores: 26 from memory (28.3 %), 14 from drives,\n    52 missed, with lookups";
+        let line = "gets of all stores: 26 from memory (28.3 %), 14 from drives,\n    52 missed, \
+                    with lookups";
         assert_eq!(levels(&report).as_deref(), Some(line));
     }
 
