@@ -19,7 +19,7 @@ use crate::statistics::median;
 /// Blocks take a part of the volume's bytes, up to a limit that is far above processors' caches.
 const VOLUME_SHARE: u64 = 16;
 const HOT_BYTES_MAX: u64 = 256 << 20;
-/// No more blocks of any size than those of this one: a directory has one entry for so many bytes.
+/// No more blocks of any size than those of this one: a directory has one entry for these bytes.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
 /// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
 /// a few visits find it a place.
@@ -123,7 +123,7 @@ pub struct MemoryReport {
     pub sizes: Vec<HotBlocks>,
 }
 
-/// Blocks of one size that are hot at once, with a volume of so many bytes.
+/// Blocks of one size that are hot at once, with a volume of this length.
 fn blocks_of(block_bytes: u32, volume_bytes: u64) -> u64 {
     let bytes = u64::from(block_bytes).max(COUNTED_BYTES_MIN);
     (hot_bytes(volume_bytes) / bytes).max(1)

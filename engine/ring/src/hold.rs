@@ -4,8 +4,8 @@
 //! count. A client stores the word first, and then looks whether the entry is still the same; the
 //! sidecar hides the entry first, and then looks for words that name it. So one of both sees the
 //! other's store, and memory that a client reads is not written (hazard pointers: Michael, IEEE
-//! TPDS 15(6), 2004). The words of a client go with its session, and a client has so many of them
-//! that it cannot hold much.
+//! TPDS 15(6), 2004). The words of a client go with its session, and their number bounds
+//! what a client holds.
 
 use crate::presence::Load;
 use crate::sync::{Ordering, fence};

@@ -116,7 +116,7 @@ fn the_sidecars_tier_with_room_has_the_hits_of_a_plain_model() {
     each_seed("the sidecar's tier over room", 4, |seed| {
         let trace = read(&chats(seed, 600));
         for entry in [TierEntry::SecondGet, TierEntry::AtPut] {
-            // So many entries that no set is full, and that no first get is forgotten.
+            // Enough entries that no set is full, and that no first get is forgotten.
             let policy = CachePolicy::Sidecar(CacheSize::Blocks(200_000), entry, TierUses::Once);
             let report = run(&trace, "20000", &[policy], 4096);
             let ran = of(&report, policy).next().unwrap();
