@@ -21,7 +21,6 @@ mod sidecar_tier;
 mod store;
 mod tiered;
 mod trace;
-mod write_share;
 
 pub use engines::Routing;
 pub use kvrail_store::{Chain, SEGMENTS_MAX, SEGMENTS_MIN};

@@ -87,6 +87,10 @@ impl TierView for Directory {
     fn holders(&self) -> usize {
         0
     }
+
+    fn gone(&mut self, _: usize, _: (u64, u64)) {
+        unreachable!("this tier takes no late blocks");
+    }
 }
 
 /// A tier of the sidecar above its store.

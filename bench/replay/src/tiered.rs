@@ -1,12 +1,12 @@
 //! A memory tier above the store: what is kept in memory, and what of it is written.
 
-use kvrail_store::Chain;
+use kvrail_store::{BlockFate, Chain, WriteShare};
 
 use crate::peers::{Lru, Order};
 use crate::player::Keyed;
 use crate::report::StoreCounts;
-use crate::rings::{ChainPlace, Rings};
-use crate::write_share::{Fate, WriteShare};
+use crate::rings::{ChainPlace, Rings, UID};
+use crate::store::lower_half;
 
 /// When blocks of the tier are written to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Tiered {
             capacity,
             kept: vec![None; distinct as usize],
             hit_below: vec![false; distinct as usize],
-            share: WriteShare::new(store_blocks, distinct),
+            share: WriteShare::new(store_blocks),
             store,
             hits: 0,
         }
@@ -90,7 +90,8 @@ impl Tiered {
         }
         let goes_down = kept.used || kept.is_new && self.share.takes(kept.first);
         if kept.used || kept.is_new {
-            self.share.left(block, if goes_down { Fate::Written } else { Fate::Dropped });
+            let fate = if goes_down { BlockFate::Written } else { BlockFate::Dropped };
+            self.share.left((UID, lower_half(block)), fate);
         }
         if goes_down { self.store.put_block(block, (kept.chain, kept.place)) } else { Ok(()) }
     }
@@ -136,7 +137,7 @@ impl Keyed for Tiered {
             if self.memory.has(*block) {
                 continue;
             }
-            self.share.offered(*block);
+            self.share.offered((UID, lower_half(*block)));
             if self.writes != TierWrites::Late {
                 self.store.put_block(*block, (chain, ChainPlace::of(blocks, depth)))?;
             }

@@ -82,7 +82,9 @@ pub use kvrail_units::METADATA_BYTES_MAX;
 pub use list::{Cursor, Listed, ListingPage};
 pub use map::SegmentRun;
 pub use members::{MEMBERS_MAX, Members};
-pub use memory_tier::{MemoryTier, TierCounts, TierRoom, TierView, WAYS as TIER_WAYS};
+pub use memory_tier::{
+    BlockFate, LateWrite, MemoryTier, TierCounts, TierRoom, TierView, WAYS as TIER_WAYS, WriteShare,
+};
 pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{

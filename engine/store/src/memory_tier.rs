@@ -5,11 +5,20 @@
 //! their addresses. A hand goes round them: a span that was used since its last visit stays, others
 //! go, and the first run of free bytes that is long enough is the new block's. So lengths may
 //! differ, no byte is ever moved, and each step is a few words. What clients fetch comes in at
-//! once, and takes a part of the tier from other blocks in a second (`fetches`).
+//! once, and takes a part of the tier from other blocks in a second (`fetches`). A late block comes
+//! in at its put, and may be written to the store later (`writing`).
 
 mod fetches;
+mod late;
+mod places;
+mod write_share;
+mod writing;
 
 use fetches::FetchBudget;
+pub use late::LateWrite;
+use late::{LateBlocks, WriteStage};
+use places::{NONE, Places, small};
+pub use write_share::{BlockFate, WriteShare};
 
 /// Entries of a set: the keys that share it compete.
 pub const WAYS: usize = 4;
@@ -20,12 +29,6 @@ const VISITS_MAX: u32 = 64;
 /// Entries that a step of a clear looks at.
 const CLEARED_AT_ONCE: usize = 1024;
 
-/// The first span by address: it grows and shrinks, and never goes.
-const FIRST: u32 = 0;
-
-/// No span.
-const NONE: u32 = u32::MAX;
-
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryState {
@@ -35,7 +38,7 @@ enum EntryState {
     Doomed,
     /// Readers find it.
     Shown,
-    /// No reader finds it any more, and one may still read its memory.
+    /// No reader finds it any more, and one, or the device, may still read its memory.
     Held,
 }
 
@@ -45,22 +48,26 @@ struct Entry {
     uid: u64,
     lo: u64,
     span: u32,
+    /// Blocks of one group are written, or dropped, together.
+    group: u32,
     state: EntryState,
+    stage: WriteStage,
+    /// Since the hand came by.
     is_used: bool,
+    /// Since the block came in.
+    was_used: bool,
 }
 
-const EMPTY: Entry = Entry { uid: 0, lo: 0, span: NONE, state: EntryState::Empty, is_used: false };
-
-/// Consecutive pages: of one entry, or free.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    first: u32,
-    pages: u32,
-    /// `NONE`: it is free.
-    entry: u32,
-    next: u32,
-    before: u32,
-}
+const EMPTY: Entry = Entry {
+    uid: 0,
+    lo: 0,
+    span: NONE,
+    group: 0,
+    state: EntryState::Empty,
+    stage: WriteStage::Stored,
+    is_used: false,
+    was_used: false,
+};
 
 /// A room that was made for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,38 +92,49 @@ pub trait TierView {
     fn is_held(&self, entry: usize) -> bool;
     /// Readers that `is_held` looks at: some tens of nanoseconds each.
     fn holders(&self) -> usize;
+    /// An entry's late block, which was shown, is not one that the tier alone has any more: the
+    /// store has written it, or it is gone. Called once for each of them, and for no other block.
+    fn gone(&mut self, entry: usize, key: (u64, u64));
 }
 
 /// Counters of a tier since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierCounts {
-    /// Blocks that came in.
+    /// Copies that came in.
     pub filled: u64,
     /// Their bytes, whole pages.
     pub filled_pages: u64,
-    /// Blocks that went for others.
+    /// Blocks that went for others, late ones that were never written too.
     pub evicted: u64,
     /// Blocks for which no room was found.
     pub refused: u64,
     /// Blocks that went because a reader found them wrong.
     pub wrong: u64,
+    /// Late blocks that came in.
+    pub late: u64,
+    /// Their bytes, whole pages.
+    pub late_pages: u64,
+    /// Late blocks that the store has written.
+    pub late_written: u64,
+    /// Their bytes, whole pages.
+    pub late_written_pages: u64,
+    /// Late blocks that went for others without a write, or that the store did not take.
+    pub late_dropped: u64,
+    /// Their bytes, whole pages.
+    pub late_dropped_pages: u64,
 }
 
 /// The tier of one member.
 #[derive(Debug)]
 pub struct MemoryTier {
     entries: Box<[Entry]>,
-    spans: Vec<Span>,
-    /// Numbers of spans that are none now.
-    unused: Vec<u32>,
-    /// Where the next search begins.
-    hand: u32,
+    places: Places,
     /// Spans that may still be visited until `renew`.
     visits: u32,
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
-    pages: u32,
     fetches: FetchBudget,
+    late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
     /// each, two keys that take turns would push each other out for ever.
     seen: Box<[[u32; WAYS]]>,
@@ -133,24 +151,29 @@ impl MemoryTier {
     #[must_use]
     pub fn new(pages: u32, entries: usize) -> Self {
         assert!(pages > 0 && entries > 0 && entries.is_multiple_of(WAYS), "a tier has room");
-        let spans_max = 2 * entries + 1;
-        assert!(u32::try_from(spans_max).is_ok_and(|max| max < NONE), "numbers have 32 bits");
-        let mut spans = Vec::with_capacity(spans_max);
-        spans.push(Span { first: 0, pages, entry: NONE, next: NONE, before: NONE });
         Self {
             entries: vec![EMPTY; entries].into_boxed_slice(),
-            spans,
-            unused: Vec::with_capacity(spans_max),
-            hand: FIRST,
+            places: Places::new(pages, entries),
             visits: VISITS_MAX,
             clearing: None,
-            pages,
             fetches: FetchBudget::new(pages),
+            late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
             blocks: 0,
             used_pages: 0,
             counts: TierCounts::default(),
         }
+    }
+
+    /// The same, which takes late blocks too, above a store for about `store_blocks` blocks: 8
+    /// bytes of memory for each.
+    ///
+    /// # Panics
+    /// Without pages or entries.
+    #[must_use]
+    pub fn with_late(pages: u32, entries: usize, store_blocks: u64) -> Self {
+        let late = Some(LateBlocks::new(store_blocks));
+        Self { late, ..Self::new(pages, entries) }
     }
 
     /// Counters since the start.
@@ -168,7 +191,7 @@ impl MemoryTier {
     /// Its pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
-        self.pages
+        self.places.pages()
     }
 
     fn find(&self, uid: u64, lo: u64, view: &impl TierView) -> Option<usize> {
@@ -208,7 +231,7 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         let is_here = self.find(uid, lo, view).is_some();
-        if !is_here && !self.fetches.allows(self.pages, self.used_pages) {
+        if !is_here && !self.fetches.allows(self.pages(), self.used_pages) {
             self.counts.refused += 1;
             return None;
         }
@@ -238,11 +261,14 @@ impl MemoryTier {
     }
 
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
-    /// Goes on with a clear. True: that has more to do.
+    /// Goes on with a clear. True: that has more to do. Chooses late blocks to be written.
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
         self.fetches.renew(now_ns);
-        let Some(from) = self.clearing else { return false };
+        let Some(from) = self.clearing else {
+            self.choose_writes();
+            return false;
+        };
         let (mut end, mut left) = (from, CLEARED_AT_ONCE);
         while end < self.entries.len() && left > 0 {
             left -= 1;
@@ -279,19 +305,15 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         debug_assert!(pages > 0, "a block has bytes");
-        if pages > self.pages || self.clearing.is_some() || self.visits == 0 {
+        if pages > self.pages() || self.clearing.is_some() || self.visits == 0 {
             return None;
         }
         let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
-        self.cut(span, pages);
-        self.spans[span as usize].entry = small(entry);
-        let page = self.spans[span as usize].first;
-        let state = EntryState::Filling;
-        self.entries[entry] = Entry { uid, lo, span, state, is_used: false };
+        let page = self.places.take(span, pages, small(entry));
+        self.entries[entry] = Entry { uid, lo, span, state: EntryState::Filling, ..EMPTY };
         self.blocks += 1;
         self.used_pages += u64::from(pages);
-        self.hand = self.after(span);
         Some(TierRoom { entry, page })
     }
 
@@ -306,7 +328,7 @@ impl MemoryTier {
             let Entry { state, is_used, .. } = self.entries[at];
             if state == EntryState::Shown && is_used {
                 self.clear_used(at, view);
-            } else if self.let_go(at, view).is_some() {
+            } else if self.may_go(at) && self.let_go(at, view).is_some() {
                 return Some(at);
             }
         }
@@ -317,17 +339,17 @@ impl MemoryTier {
     fn sweep(&mut self, pages: u32, view: &mut impl TierView) -> Option<u32> {
         while self.visits > 0 {
             self.visits -= 1;
-            let at = self.hand;
-            let Span { entry, pages: there, .. } = self.spans[at as usize];
+            let (at, entry, there) = self.places.at_hand();
             if entry == NONE && there >= pages {
                 return Some(at);
             }
             let free = match entry {
                 NONE => None,
+                entry if self.waits(entry as usize) => return None,
                 entry => self.pass(entry as usize, view),
             };
             // The free span that it is part of now, or the next one.
-            self.hand = free.unwrap_or_else(|| self.after(at));
+            self.places.move_hand(free.unwrap_or_else(|| self.places.after(at)));
         }
         None
     }
@@ -339,11 +361,11 @@ impl MemoryTier {
             self.clear_used(entry, view);
             return None;
         }
-        self.let_go(entry, view)
+        if self.may_go(entry) { self.let_go(entry, view) } else { None }
     }
 
     /// The block of an entry goes, unless a reader or the device is at its memory. Returns the free
-    /// span.
+    /// span. The store has it, or goes without (`may_go`).
     fn let_go(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         let state = self.entries[entry].state;
         if !matches!(state, EntryState::Shown | EntryState::Held) {
@@ -359,14 +381,18 @@ impl MemoryTier {
             return Some(self.release(entry));
         }
         self.counts.evicted += 1;
+        self.count_dropped(entry);
         self.leave(entry, view)
     }
 
     /// No reader finds the block of an entry from now on. Returns the free span, unless one still
-    /// reads it: its memory is free when the hand comes by and none does.
+    /// reads it, or the device does: its memory is free when the hand comes by and none does.
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
-        if view.is_held(entry) {
+        if self.lose(entry) {
+            view.gone(entry, self.key(entry));
+        }
+        if self.is_writing(entry) || view.is_held(entry) {
             self.entries[entry].state = EntryState::Held;
             return None;
         }
@@ -376,68 +402,16 @@ impl MemoryTier {
     /// Frees an entry and its pages, which no reader and no device uses any more.
     fn release(&mut self, entry: usize) -> u32 {
         let span = self.entries[entry].span;
+        self.lose(entry);
         self.entries[entry] = EMPTY;
         self.blocks -= 1;
-        self.used_pages -= u64::from(self.spans[span as usize].pages);
-        self.spans[span as usize].entry = NONE;
-        let span = self.join_with_next(span);
-        let before = self.spans[span as usize].before;
-        match before != NONE && self.spans[before as usize].entry == NONE {
-            true => self.join_with_next(before),
-            false => span,
-        }
+        self.used_pages -= u64::from(self.places.pages_of(span));
+        self.places.free(span)
     }
 
-    /// One free span of this one and the next, if that is free.
-    fn join_with_next(&mut self, at: u32) -> u32 {
-        let next = self.spans[at as usize].next;
-        if next == NONE || self.spans[next as usize].entry != NONE {
-            return at;
-        }
-        let Span { pages, next: behind, .. } = self.spans[next as usize];
-        self.spans[at as usize].pages += pages;
-        self.spans[at as usize].next = behind;
-        if behind != NONE {
-            self.spans[behind as usize].before = at;
-        }
-        if self.hand == next {
-            self.hand = at;
-        }
-        self.unused.push(next);
-        at
-    }
-
-    /// Leaves a free span this number of pages, and makes another of the rest.
-    fn cut(&mut self, at: u32, pages: u32) {
-        let Span { first, pages: there, next, .. } = self.spans[at as usize];
-        if there == pages {
-            return;
-        }
-        let rest =
-            Span { first: first + pages, pages: there - pages, entry: NONE, next, before: at };
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.spans[number as usize] = rest;
-                number
-            }
-            None => {
-                self.spans.push(rest);
-                small(self.spans.len() - 1)
-            }
-        };
-        let span = &mut self.spans[at as usize];
-        (span.pages, span.next) = (pages, number);
-        if next != NONE {
-            self.spans[next as usize].before = number;
-        }
-    }
-
-    /// The next span by address; behind the last comes the first.
-    fn after(&self, at: u32) -> u32 {
-        match self.spans[at as usize].next {
-            NONE => FIRST,
-            next => next,
-        }
+    /// Pages of an entry's block.
+    fn pages_of(&self, entry: usize) -> u64 {
+        self.places.pages_of(self.entries[entry].span).into()
     }
 
     fn clear_used(&mut self, entry: usize, view: &mut impl TierView) {
@@ -447,6 +421,7 @@ impl MemoryTier {
 
     fn set_used(&mut self, entry: usize, view: &mut impl TierView) {
         let one = &mut self.entries[entry];
+        one.was_used = true;
         let was_used = std::mem::replace(&mut one.is_used, true);
         if one.state == EntryState::Shown && !was_used {
             view.set_used(entry);
@@ -466,6 +441,7 @@ impl MemoryTier {
         let Some(entry) = self.find(uid, lo, view) else { return false };
         if self.entries[entry].state == EntryState::Filling {
             self.entries[entry].state = EntryState::Doomed;
+            self.lose(entry);
             return false;
         }
         self.leave(entry, view);
@@ -488,9 +464,7 @@ impl MemoryTier {
         }
         debug_assert_eq!(self.entries[room.entry].state, EntryState::Filling, "its device's");
         self.entries[room.entry].state = EntryState::Shown;
-        let span = self.entries[room.entry].span;
-        self.counts.filled += 1;
-        self.counts.filled_pages += u64::from(self.spans[span as usize].pages);
+        self.count_filled(room.entry);
         show(view);
         if self.entries[room.entry].is_used {
             view.set_used(room.entry);
@@ -509,6 +483,7 @@ impl MemoryTier {
     /// All blocks go, step by step (`renew`), and none comes in meanwhile.
     pub fn clear(&mut self) {
         self.clearing = Some(0);
+        self.end_saving();
     }
 
     /// Checks that spans and entries are what they say, for tests.
@@ -516,32 +491,19 @@ impl MemoryTier {
     /// # Panics
     /// If they are not.
     pub fn audit(&self) {
-        let (mut at, mut before, mut page, mut was_free) = (FIRST, NONE, 0, false);
-        let (mut blocks, mut used) = (0, 0);
-        while at != NONE {
-            let Span { first, pages, entry, next, before: back } = self.spans[at as usize];
-            assert_eq!((first, back), (page, before), "spans lie one behind the other");
-            assert!(pages > 0 && !(was_free && entry == NONE), "free neighbours are one span");
-            if entry != NONE {
-                let owner = self.entries[entry as usize];
-                assert_eq!(owner.span, at, "a span is its entry's");
-                assert_ne!(owner.state, EntryState::Empty, "an empty entry has no span");
-                (blocks, used) = (blocks + 1, used + u64::from(pages));
-            }
-            (page, before, at, was_free) = (page + pages, at, next, entry == NONE);
-        }
-        assert_eq!(page, self.pages, "spans fill the memory");
+        let (blocks, used) = self.places.audit(|entry| {
+            let Entry { state, span, .. } = self.entries[entry];
+            assert_ne!(state, EntryState::Empty, "an empty entry has no span");
+            span
+        });
         assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
+        self.audit_late();
     }
 }
 
 /// Visits whose time a look at all readers takes.
 fn costs(view: &impl TierView) -> u32 {
     small(view.holders().div_ceil(8))
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).expect("numbers have 32 bits")
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Blocks come in at their second get, what is used stays, and no two share a page.
 
+mod late;
+
 use std::collections::{HashMap, HashSet};
 
 use super::{MemoryTier, TierRoom, TierView, WAYS};
@@ -14,6 +16,9 @@ struct Shown {
     /// Entry -> first page, pages: what a reader reads in place, shown or not.
     held: HashMap<usize, (u32, u32)>,
     holders: usize,
+    /// Keys of late blocks that the tier alone has.
+    alone: HashSet<u64>,
+    gone: Vec<u64>,
 }
 
 impl TierView for Shown {
@@ -42,6 +47,12 @@ impl TierView for Shown {
 
     fn holders(&self) -> usize {
         self.holders
+    }
+
+    fn gone(&mut self, _: usize, (uid, lo): (u64, u64)) {
+        assert_eq!(uid, UID);
+        assert!(self.alone.remove(&lo), "a late block that was shown goes once");
+        self.gone.push(lo);
     }
 }
 
@@ -280,65 +291,6 @@ fn a_set_that_is_held_whole_takes_no_key() {
     rig.bring(other, 1);
     assert!(rig.has(other));
     rig.tier.audit();
-}
-
-/// Whatever happens in whatever order: what is shown never shares a page with anything else, and
-/// all pages are there in the end.
-#[test]
-fn no_two_blocks_share_a_page() {
-    for seed in 0..60 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut rig = Rig::new(random.u32(40..100), random.usize(2..16));
-        let mut filling: Vec<(u64, u32, TierRoom)> = Vec::new();
-        for _ in 0..2000 {
-            let lo = random.u64(..40);
-            match random.u8(..10) {
-                0..4 => {
-                    let length = 1 + u32::try_from(lo % 7).unwrap();
-                    if let Some(room) = rig.meet(lo, length) {
-                        filling.push((lo, length, room));
-                    }
-                }
-                4 => rig.tier.use_block(UID, lo, &mut rig.shown),
-                5 => {
-                    rig.tier.forget(UID, lo, &mut rig.shown);
-                }
-                8 if rig.has(lo) => {
-                    rig.hold(lo);
-                }
-                9 => rig.shown.held.retain(|_, _| random.bool()),
-                other if !filling.is_empty() => {
-                    let at = random.usize(..filling.len());
-                    let (lo, length, room) = filling.swap_remove(at);
-                    match other {
-                        6 => rig.fill((lo, length), &room),
-                        _ => rig.tier.give_up(&room),
-                    }
-                }
-                _ => {}
-            }
-            rig.tier.audit();
-            let ranges = rig.shown.of.values().map(|(_, first, pages)| (*first, *pages));
-            let flying = filling.iter().map(|(_, pages, room)| (room.page, *pages));
-            let mut all: Vec<_> = ranges.chain(flying).collect();
-            all.extend(rig.shown.held.values());
-            all.sort_unstable();
-            all.dedup(); // what is held may be shown too
-            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{all:?}");
-        }
-        for (_, _, room) in filling.drain(..) {
-            rig.tier.give_up(&room);
-        }
-        rig.shown.held.clear();
-        rig.tier.clear();
-        while rig.tier.renew(0, &mut rig.shown) {}
-        // The hand comes by what was held.
-        let all = rig.tier.pages();
-        let room = std::iter::repeat_with(|| rig.meet(77, all)).find_map(|room| room);
-        rig.tier.give_up(&room.expect("it never ends without one"));
-        rig.tier.audit();
-        assert_eq!(rig.tier.usage(), (0, 0));
-    }
 }
 
 /// One client fetches without an end, as fast as the sidecar takes it: what another one uses ten

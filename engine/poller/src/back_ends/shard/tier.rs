@@ -102,6 +102,10 @@ impl TierView for Shown {
     fn holders(&self) -> usize {
         self.0.holders()
     }
+
+    fn gone(&mut self, _: usize, _: (u64, u64)) {
+        unreachable!("this tier takes no late blocks");
+    }
 }
 
 impl ShardTier {

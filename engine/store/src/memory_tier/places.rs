@@ -1,0 +1,180 @@
+//! Which pages of a tier are whose: spans in the order of their addresses, and the hand among them.
+
+/// The first span by address: it grows and shrinks, and never goes.
+const FIRST: u32 = 0;
+
+/// No span, or no entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Consecutive pages: of one entry, or free.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    first: u32,
+    pages: u32,
+    /// `NONE`: it is free.
+    entry: u32,
+    next: u32,
+    before: u32,
+}
+
+/// All pages of a tier.
+#[derive(Debug)]
+pub(super) struct Places {
+    spans: Vec<Span>,
+    /// Numbers of spans that are none now.
+    unused: Vec<u32>,
+    /// Where the next search begins.
+    hand: u32,
+    /// A span that the hand comes to soon.
+    ahead: u32,
+    pages: u32,
+}
+
+impl Places {
+    /// Pages of which none is used yet, for this number of entries.
+    pub(super) fn new(pages: u32, entries: usize) -> Self {
+        let spans_max = 2 * entries + 1;
+        assert!(u32::try_from(spans_max).is_ok_and(|max| max < NONE), "numbers have 32 bits");
+        let mut spans = Vec::with_capacity(spans_max);
+        spans.push(Span { first: 0, pages, entry: NONE, next: NONE, before: NONE });
+        Self { spans, unused: Vec::with_capacity(spans_max), hand: FIRST, ahead: FIRST, pages }
+    }
+
+    /// All of them.
+    pub(super) fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// The hand's span, its entry (`NONE`: it is free) and pages.
+    pub(super) fn at_hand(&self) -> (u32, u32, u32) {
+        let Span { entry, pages, .. } = self.spans[self.hand as usize];
+        (self.hand, entry, pages)
+    }
+
+    /// Pages of a span.
+    pub(super) fn pages_of(&self, span: u32) -> u32 {
+        self.spans[span as usize].pages
+    }
+
+    /// Moves the hand to a span.
+    pub(super) fn move_hand(&mut self, to: u32) {
+        self.hand = to;
+    }
+
+    /// The entry of the next span ahead of the hand (`NONE`: it is free), each once: none that the
+    /// hand comes to after `window` pages, or after as many that are free.
+    pub(super) fn look_ahead(&mut self, window: u32) -> Option<u32> {
+        let first = |span: u32| self.spans[span as usize].first;
+        let (at, hand) = (first(self.ahead), first(self.hand));
+        let before = if at >= hand { at - hand } else { at + (self.pages - hand) };
+        if before > self.pages / 2 {
+            // The hand has come by.
+            self.ahead = self.hand;
+        } else if before > window {
+            return None;
+        }
+        let Span { entry, pages, .. } = self.spans[self.ahead as usize];
+        if entry == NONE && pages > window {
+            return None;
+        }
+        self.ahead = self.after(self.ahead);
+        Some(entry)
+    }
+
+    /// Gives an entry the first pages of a free span; the hand goes on behind it. The first page.
+    pub(super) fn take(&mut self, span: u32, pages: u32, entry: u32) -> u32 {
+        self.cut(span, pages);
+        self.spans[span as usize].entry = entry;
+        self.hand = self.after(span);
+        self.spans[span as usize].first
+    }
+
+    /// The pages of a span are free from now on. The free span that it is part of.
+    pub(super) fn free(&mut self, span: u32) -> u32 {
+        self.spans[span as usize].entry = NONE;
+        let span = self.join_with_next(span);
+        let before = self.spans[span as usize].before;
+        match before != NONE && self.spans[before as usize].entry == NONE {
+            true => self.join_with_next(before),
+            false => span,
+        }
+    }
+
+    /// One free span of this one and the next, if that is free.
+    fn join_with_next(&mut self, at: u32) -> u32 {
+        let next = self.spans[at as usize].next;
+        if next == NONE || self.spans[next as usize].entry != NONE {
+            return at;
+        }
+        let Span { pages, next: behind, .. } = self.spans[next as usize];
+        self.spans[at as usize].pages += pages;
+        self.spans[at as usize].next = behind;
+        if behind != NONE {
+            self.spans[behind as usize].before = at;
+        }
+        for one in [&mut self.hand, &mut self.ahead] {
+            if *one == next {
+                *one = at;
+            }
+        }
+        self.unused.push(next);
+        at
+    }
+
+    /// Leaves a free span this number of pages, and makes another of the rest.
+    fn cut(&mut self, at: u32, pages: u32) {
+        let Span { first, pages: there, next, .. } = self.spans[at as usize];
+        if there == pages {
+            return;
+        }
+        let rest =
+            Span { first: first + pages, pages: there - pages, entry: NONE, next, before: at };
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.spans[number as usize] = rest;
+                number
+            }
+            None => {
+                self.spans.push(rest);
+                small(self.spans.len() - 1)
+            }
+        };
+        let span = &mut self.spans[at as usize];
+        (span.pages, span.next) = (pages, number);
+        if next != NONE {
+            self.spans[next as usize].before = number;
+        }
+    }
+
+    /// The next span by address; behind the last comes the first.
+    pub(super) fn after(&self, at: u32) -> u32 {
+        match self.spans[at as usize].next {
+            NONE => FIRST,
+            next => next,
+        }
+    }
+
+    /// Checks that spans fill the pages, and that each is the one of its entry. Entries that have
+    /// one, and pages of theirs.
+    pub(super) fn audit(&self, span_of: impl Fn(usize) -> u32) -> (u64, u64) {
+        let (mut at, mut before, mut page, mut was_free) = (FIRST, NONE, 0, false);
+        let (mut blocks, mut used) = (0, 0);
+        while at != NONE {
+            let Span { first, pages, entry, next, before: back } = self.spans[at as usize];
+            assert_eq!((first, back), (page, before), "spans lie one behind the other");
+            assert!(pages > 0 && !(was_free && entry == NONE), "free neighbours are one span");
+            if entry != NONE {
+                assert_eq!(span_of(entry as usize), at, "a span is its entry's");
+                (blocks, used) = (blocks + 1, used + u64::from(pages));
+            }
+            (page, before, at, was_free) = (page + pages, at, next, entry == NONE);
+        }
+        assert_eq!(page, self.pages, "spans fill the memory");
+        (blocks, used)
+    }
+}
+
+/// A number of 32 bits.
+pub(super) fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("numbers have 32 bits")
+}
