@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::copy::load;
+use crate::copy::{load, store};
 use crate::pinned::Pinned;
 
 /// Process-private pinned memory from the heap, for tests and checkers that cannot map files.
@@ -58,6 +58,19 @@ unsafe impl Pinned for HeapBlock {
 
     fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
         load(self, offset, out);
+        Ok(())
+    }
+
+    fn copy_to(
+        &self,
+        offset: usize,
+        to: &dyn Pinned,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let mut between = vec![0; bytes];
+        load(self, offset, &mut between);
+        store(to, to_offset, &between);
         Ok(())
     }
 }

@@ -28,4 +28,28 @@ pub unsafe trait Pinned: Send + Sync + Debug {
     /// # Panics
     /// If the range does not lie within the memory.
     fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno>;
+
+    /// Copies bytes into memory of our own, for a reader as above: the kernel writes them there, as
+    /// a device would. Nothing else of this process may touch the range meanwhile.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    ///
+    /// # Panics
+    /// If one of the ranges does not lie within its memory.
+    fn copy_to(
+        &self,
+        offset: usize,
+        to: &dyn Pinned,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), Errno>;
+}
+
+/// Whether a range lies within memory of this length.
+pub(crate) fn assert_within(what: &str, offset: usize, bytes: usize, whole: usize) {
+    assert!(
+        offset.checked_add(bytes).is_some_and(|end| end <= whole),
+        "{what} of {bytes} bytes at offset {offset} leaves the memory of {whole} bytes"
+    );
 }

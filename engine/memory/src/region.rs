@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "says of itself that it is pinned, and shared between threads")]
 // UNSAFETY: the mapping is the region's own, and never changes its address or length.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{
@@ -14,7 +14,7 @@ use rustix::io::{Errno, pread};
 use crate::error::MemoryError;
 use crate::mapping::Mapping;
 use crate::page::PageSize;
-use crate::pinned::Pinned;
+use crate::pinned::{Pinned, assert_within};
 
 /// Seals every shared region must carry: its size can never change and the set of seals is final,
 /// so no peer can take pages away under a mapping (that would be SIGBUS).
@@ -281,11 +281,8 @@ unsafe impl Pinned for Region {
 
     /// Reads through the file: the kernel gives zeroes for a hole and takes no page for it.
     fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
-        let (bytes, whole) = (out.len(), self.mapping.bytes());
-        assert!(
-            offset.checked_add(bytes).is_some_and(|end| end <= whole),
-            "a read of {bytes} bytes at offset {offset} leaves the memory of {whole} bytes"
-        );
+        let bytes = out.len();
+        assert_within("a read", offset, bytes, self.mapping.bytes());
         let mut done = 0;
         while done < bytes {
             match pread(&self.fd, &mut out[done..], (offset + done) as u64) {
@@ -293,6 +290,35 @@ unsafe impl Pinned for Region {
                 Ok(read) => done += read,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// By the same call, whose end is the other memory.
+    fn copy_to(
+        &self,
+        offset: usize,
+        to: &dyn Pinned,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        assert_within("a copy", offset, bytes, self.mapping.bytes());
+        assert_within("a copy", to_offset, bytes, to.bytes());
+        let mut done = 0;
+        while done < bytes {
+            let to = to.base().as_ptr().wrapping_add(to_offset + done).cast::<libc::c_void>();
+            let from = i64::try_from(offset + done).expect("no file is longer");
+            // SAFETY: the range lies within memory that `to` keeps mapped and writable; no
+            // reference to it exists, and the kernel writes it as hardware does.
+            let read = unsafe { libc::pread(self.fd.as_raw_fd(), to, bytes - done, from) };
+            match usize::try_from(read) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => done += read,
+                Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                    Some(Errno::INTR) => {}
+                    errno => return Err(errno.unwrap_or(Errno::IO)),
+                },
             }
         }
         Ok(())

@@ -192,6 +192,38 @@ fn a_peer_that_punches_holes_leaves_zeroes_and_no_signal() {
 }
 
 #[test]
+fn a_copy_out_of_a_peers_memory_survives_what_the_peer_does() {
+    let own = Region::create("own", 16384, PageSize::Base).unwrap();
+    let region = Region::create("peer", 16384, PageSize::Base).unwrap();
+    store(&region, 0, &[7; 16384]);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(region.fd(), punch, 4096, 4096).unwrap();
+    store(&own, 0, &[9; 16384]);
+    region.copy_to(100, &own, 5000, 9000).unwrap();
+    let mut seen = [0; 16384];
+    load(&own, 0, &mut seen);
+    let expected = |at: usize| match at {
+        5000..14000 if (4096..8192).contains(&(at - 4900)) => 0,
+        5000..14000 => 7,
+        _ => 9,
+    };
+    assert!((0..16384).all(|at| seen[at] == expected(at)));
+    let unsealed = memfd(8192);
+    let copy = unsealed.try_clone().unwrap();
+    let region = Region::import_with(copy, 8192, Sealing::Optional).unwrap();
+    ftruncate(&unsealed, 4096).unwrap();
+    let gone = region.copy_to(0, &own, 0, 8192);
+    assert_eq!(gone, Err(Errno::IO), "an error where a load would fault");
+}
+
+#[test]
+#[should_panic(expected = "a copy of 2 bytes at offset 4095 leaves the memory of 4096 bytes")]
+fn a_copy_over_the_end_of_its_target_is_refused() {
+    let [from, to] = [8192, 4096].map(|bytes| Region::create("a", bytes, PageSize::Base).unwrap());
+    let _never = from.copy_to(0, &to, 4095, 2);
+}
+
+#[test]
 #[should_panic(expected = "a read of 2 bytes at offset 4095 leaves the memory of 4096 bytes")]
 fn a_read_over_the_end_is_refused() {
     let region = Region::create("short", 4096, PageSize::Base).unwrap();
