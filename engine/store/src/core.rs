@@ -379,6 +379,10 @@ impl Core {
         self.witness = witness;
     }
 
+    pub(crate) fn witness_mut(&mut self) -> &mut dyn Witness {
+        &mut *self.witness
+    }
+
     /// A namespace is open under a uid.
     pub(crate) fn open_uid(&mut self, number: u16, uid: u64) {
         self.index.set_uid(number, uid);

@@ -85,7 +85,9 @@ pub use members::{MEMBERS_MAX, Members};
 pub use memory_tier::{
     BlockFate, LateWrite, MemoryTier, TierCounts, TierRoom, TierView, WAYS as TIER_WAYS, WriteShare,
 };
-pub use pools::{DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, pools_max};
+pub use pools::{
+    DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, is_named_by, pools_max,
+};
 pub use refusal::RETRY_NS_MAX;
 pub use request::{
     Answer, Begun, Chain, DeclineReason, DropKey, Durability, Extent, Fault, FoundKeys, Get, Got,

@@ -42,12 +42,19 @@ pub struct PoolRule {
     pub limits: PoolLimits,
 }
 
+/// Whether a rule for namespaces means this one: the rule is its name, or with `*` at its end the
+/// begin of its name.
+#[must_use]
+pub fn is_named_by(rule: &str, namespace: &[u8]) -> bool {
+    match rule.strip_suffix('*') {
+        Some(begin) => namespace.starts_with(begin.as_bytes()),
+        None => namespace == rule.as_bytes(),
+    }
+}
+
 impl PoolRule {
     fn covers(&self, name: &[u8]) -> bool {
-        match self.namespaces.strip_suffix('*') {
-            Some(begin) => name.starts_with(begin.as_bytes()),
-            None => name == self.namespaces.as_bytes(),
-        }
+        is_named_by(&self.namespaces, name)
     }
 
     fn on_medium(&self) -> [u8; POOL_NAME_BYTES_MAX] {

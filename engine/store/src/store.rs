@@ -3,6 +3,7 @@
 mod namespaces;
 #[cfg(test)]
 mod plain;
+mod unwritten;
 
 use crate::admission::WriteTokens;
 use crate::config::{Budget, StoreConfig, StoreConfigError};
