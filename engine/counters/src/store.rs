@@ -129,6 +129,16 @@ counters! {
             "Blocks that found no room in the memory tier.";
         tier_wrong: Counter, "kvrail_store_tier_wrong",
             "Blocks that left the memory tier because a reader found them wrong there.";
+        late_blocks: Gauge, "kvrail_store_late_blocks",
+            "Blocks in the memory tier that are not on the drive.";
+        late_puts: Counter, "kvrail_store_late_puts",
+            "Puts that were acknowledged from the memory tier.";
+        late_written: Counter, "kvrail_store_late_written",
+            "Blocks that were put into the memory tier and written later.";
+        late_dropped: Counter, "kvrail_store_late_dropped",
+            "Blocks that were put into the memory tier and left it without being written.";
+        late_dropped_bytes: Counter, "kvrail_store_late_dropped_bytes",
+            "Their bytes, in whole pages: never written.";
         budget_bytes_per_day: Gauge, "kvrail_store_write_budget_bytes_per_day",
             "Bytes that may be written in 24 hours; 0: no limit.";
         write_tokens: Gauge, "kvrail_store_write_tokens_bytes",

@@ -212,6 +212,11 @@ impl BackEnds {
         Ok((shard, space))
     }
 
+    /// Whether a copier has something for a shard: the second look before sleeping.
+    pub(crate) fn has_copied(&self) -> bool {
+        self.shards.iter().any(Shard::has_copied)
+    }
+
     /// Sends requests with a handle somewhere, whatever was granted.
     #[cfg(test)]
     pub(crate) fn send_unchecked(

@@ -178,6 +178,7 @@ mod tests {
             ask: BlockCommand::Drop { only: None },
             bytes: 0,
             deadline_ns,
+            is_late: false,
         };
         let task = Task::with_store(CLIENT, (Opcode::Drop, Class::Demand), 1, 0, 1_000);
         let id = inflight.claim_request(task, Pending::new(&asked, [None; 2], 1_000), deadline_ns);

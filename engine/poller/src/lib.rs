@@ -13,6 +13,7 @@ mod back_ends;
 mod bells;
 mod block_reads;
 mod completion_batch;
+mod copier;
 mod counter;
 mod device_queue;
 mod epoll;
@@ -43,6 +44,7 @@ mod trace;
 
 pub use back_ends::Route;
 pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
+pub use copier::CopyQueues;
 pub use counter::Counter;
 pub use handle::PollerHandle;
 pub use limits::{
@@ -61,7 +63,7 @@ pub use stats::{
     SessionStats, StoreStats,
 };
 pub use store_call::{
-    Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup, TierSetup,
+    LateSetup, Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup, TierSetup,
 };
 pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
 pub use store_witness::presence_witness;

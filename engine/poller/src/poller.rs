@@ -419,6 +419,7 @@ impl<D: Device, C: Clock> Poller<D, C> {
         self.mailbox.nudge().announce(&mut self.sleeper);
         settle();
         let ready = self.executor.queues().iter_mut().any(|queue| queue.device().is_ready());
+        let ready = ready || self.back_ends.has_copied();
         if !ready && !self.front_end.lanes().any_ready() && self.mailbox.is_empty() {
             self.stats.counters.sleeps.add(1);
             let timeout_ns = self.executor.sleep_ns(longest_ns);

@@ -51,6 +51,17 @@ pub struct TierSetup {
     pub number: u16,
     /// What clients read in place.
     pub holds: std::sync::Arc<kvrail_ring::HoldTables>,
+    /// Puts that are acknowledged from here; none: all are written first.
+    pub late: Option<LateSetup>,
+}
+
+/// Namespaces whose puts are acknowledged once they lie in the memory tier.
+#[derive(Clone, Debug)]
+pub struct LateSetup {
+    /// Their names, or with `*` at its end all names that begin so.
+    pub namespaces: std::sync::Arc<[String]>,
+    /// Where the copier of this tier gets its jobs.
+    pub queues: std::sync::Arc<crate::copier::CopyQueues>,
 }
 
 impl StoreSetup {

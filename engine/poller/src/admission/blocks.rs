@@ -114,6 +114,7 @@ pub(super) fn check_change(
         ask,
         bytes: request.length(),
         deadline_ns: u64::from(request.deadline_us()) * 1000,
+        is_late: grant.is_late && !durable,
     };
     let memory = enter(request, bytes, shard.masks(), seat, regions)?;
     Ok((asked, memory))

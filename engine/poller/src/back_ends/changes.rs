@@ -30,7 +30,7 @@ impl BackEnds {
         let mut line = room;
         let waits = shard.lines().has_before(room, session) || !shard.has_room(asked);
         if !waits {
-            match shard.give(inflight.request(id), metadata, now) {
+            match shard.give(inflight.request(id), metadata, regions, now) {
                 Begun::Taken => {
                     shard.count_request();
                     return None;

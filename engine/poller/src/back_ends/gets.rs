@@ -3,7 +3,7 @@
 
 use kvrail_device::Device;
 use kvrail_ring::{Class, Completion, RequestSnapshot, Status};
-use kvrail_store::{Durability, Got, Outcome, Reading, SpaceId};
+use kvrail_store::{Durability, Get, Got, Outcome, Reading, Status as Ending};
 
 use super::BackEnds;
 use super::changes::claim;
@@ -12,7 +12,7 @@ use super::shard::Shard;
 use crate::admission::{EnteredMemory, GetAsk, enter_tail, key_of, leave};
 use crate::block_reads::ReadEnds;
 use crate::executor::Executor;
-use crate::front_end::LaneContext;
+use crate::front_end::{FrontEnd, LaneContext};
 use crate::regions::Regions;
 use crate::task::{BlockRead, ClientRequest, MemoryKind, Task, TaskOwner};
 
@@ -72,6 +72,11 @@ impl BackEnds {
         let reading = match got {
             Got::Read(reading) => reading,
             Got::Done(answer) => {
+                if answer.status == Ending::Miss
+                    && self.wait_for_write(request, (&ask, body), seat, regions, executor)
+                {
+                    return Ok(None);
+                }
                 leave([body, None], regions);
                 return Ok(Some(get_refused(request.user_data(), &answer)));
             }
@@ -102,27 +107,109 @@ impl BackEnds {
             leave([body, None], regions);
             return Err(Status::Invalid);
         };
-        let (user_data, lane, session) = (request.user_data(), seat.lane, seat.session);
-        let asked = StoreRequest {
-            client: ClientRequest { user_data, lane, session },
-            shard: shard.number(),
-            device: shard.device(),
-            class: ask.class,
-            durability: Durability::Soon,
-            space: SpaceId::NONE,
-            key: key_of(request),
-            ask: BlockCommand::Get(ask.extent),
-            bytes: reading.exact,
-            deadline_ns: u64::from(request.deadline_us()) * 1000,
-        };
+        let asked = self.asked_get(request, ask, seat, reading.exact);
         let id = claim(executor.inflight(), &asked, [body, Some(tail)], now_ns);
         let request = executor.inflight().request_mut(id);
-        let place = (reading.offset, reading.exact);
+        let (shard, place) = (&mut self.shards[ask.shard], (reading.offset, reading.exact));
         let operations = shard.operations(request, place, now_ns).expect("a body and a tail");
         request.fly(Errand::Read(reading), operations.len(), now_ns);
         shard.issued(&operations);
         operations.into_iter().for_each(|task| executor.begin_of_store(task));
         Ok(None)
+    }
+
+    /// Has a get wait for its block, which is in memory and not on the device. False: it does not.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_write<D: Device>(
+        &mut self,
+        request: &RequestSnapshot,
+        (ask, body): (&GetAsk, Option<EnteredMemory>),
+        seat: LaneContext,
+        regions: &mut Regions,
+        executor: &mut Executor<D>,
+    ) -> bool {
+        let now_ns = executor.now_ns();
+        let shard = &mut self.shards[ask.shard];
+        let key = key_of(request);
+        let Some(length) = shard.awaited_length(ask.space, key) else { return false };
+        let tail = match shard.is_whole(length) {
+            true => None,
+            false => match enter_tail(request, body, seat, regions) {
+                None => return false,
+                tail => tail,
+            },
+        };
+        let asked = self.asked_get(request, ask, seat, request.length());
+        let id = claim(executor.inflight(), &asked, [body, tail], now_ns);
+        self.shards[ask.shard].wait_for_write(ask.space, key, id);
+        true
+    }
+
+    /// Goes on with gets whose blocks are written, or gone; returns how many there were.
+    pub(super) fn go_on_with_gets<D: Device>(
+        &mut self,
+        number: usize,
+        executor: &mut Executor<D>,
+        front_end: &mut FrontEnd,
+    ) -> u64 {
+        let (mut count, now_ns) = (0, executor.now_ns());
+        while let Some(id) = self.shards[number].next_woken() {
+            count += 1;
+            let request = executor.inflight().request(id);
+            let StoreRequest { space, key, ask, .. } = *request.asked();
+            let BlockCommand::Get(extent) = ask else { unreachable!("only gets wait for writes") };
+            let shard = &mut self.shards[number];
+            shard.count_answer();
+            let operations = match shard.get(&Get { space, key, extent }) {
+                Got::Done(answer) => {
+                    self.end_by_answer(id, &answer, executor.inflight(), front_end);
+                    continue;
+                }
+                Got::Read(reading) => {
+                    let place = (reading.offset, reading.exact);
+                    let operations = shard.operations(request, place, now_ns);
+                    let Some(operations) = operations else {
+                        // Another block has the key since, whose tail has no page.
+                        shard.reads_ended(reading.id, 1, Outcome::Done);
+                        let miss = Ending::Miss.into();
+                        self.end_by_answer(id, &miss, executor.inflight(), front_end);
+                        continue;
+                    };
+                    let request = executor.inflight().request_mut(id);
+                    request.fly(Errand::Read(reading), operations.len(), now_ns);
+                    operations
+                }
+            };
+            self.shards[number].issued(&operations);
+            operations.into_iter().for_each(|task| executor.begin_of_store(task));
+        }
+        count
+    }
+
+    /// A get that has a place in the table.
+    fn asked_get(
+        &self,
+        request: &RequestSnapshot,
+        ask: &GetAsk,
+        seat: LaneContext,
+        bytes: u32,
+    ) -> StoreRequest {
+        let shard = &self.shards[ask.shard];
+        let (user_data, lane, session) = (request.user_data(), seat.lane, seat.session);
+        StoreRequest {
+            client: ClientRequest { user_data, lane, session },
+            shard: shard.number(),
+            device: shard.device(),
+            class: ask.class,
+            durability: Durability::Soon,
+            space: ask.space,
+            key: key_of(request),
+            ask: BlockCommand::Get(ask.extent),
+            bytes,
+            deadline_ns: u64::from(request.deadline_us()) * 1000,
+            is_late: false,
+        }
     }
 
     /// Counts reads of blocks out that have ended, and whose clients have their completions;

@@ -13,11 +13,14 @@ pub(crate) struct Grant {
     /// Which life of the store `space` is of; 0 where nothing was granted.
     pub(crate) life: u32,
     pub(crate) permit: Permit,
+    /// Whether puts are acknowledged from memory.
+    pub(crate) is_late: bool,
 }
 
 impl Grant {
     /// Nothing.
-    const NONE: Self = Self { space: SpaceId::NONE, uid: 0, life: 0, permit: Permit::Read };
+    const NONE: Self =
+        Self { space: SpaceId::NONE, uid: 0, life: 0, permit: Permit::Read, is_late: false };
 }
 
 /// All handles of one shard's sessions.

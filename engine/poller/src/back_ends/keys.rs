@@ -79,6 +79,7 @@ impl BackEnds {
             Hold::Fetch => shard.fetch_into_tier(space, lows, now),
             Hold::No | Hold::Demote | Hold::For(_) => {}
         }
+        shard.add_late(space, lows, hold, &mut found);
         shard.leave_out_reported(space, lows, &mut found);
         Ok(found)
     }

@@ -18,6 +18,20 @@ pub(crate) const SUSPECT: u64 = OWN | 1 << 32;
 /// The read of a block into the memory tier, with its number in the low byte.
 const FILL: u64 = OWN | 1 << 33;
 
+/// The put of a late block, with its entry in the low half: no client's request.
+const LATE: u64 = OWN | 1 << 34;
+
+/// The name of the put of a late block.
+pub(crate) fn late_user(entry: usize) -> u64 {
+    LATE | u64::from(u32::try_from(entry).expect("entries have 32 bits"))
+}
+
+/// The entry of a late block, if a put is of one.
+pub(crate) fn late_of(user: u64) -> Option<usize> {
+    let entry = (user & LATE == LATE).then_some(user & !LATE)?;
+    Some(usize::try_from(entry).expect("an entry"))
+}
+
 /// The owner of a task of the store's own.
 pub(crate) fn own_task(shard: u8, id: TaskId) -> TaskOwner {
     TaskOwner::store(StoreTask { shard, tag: OWN | u64::from(id.number()) }, Some(SIDECAR))

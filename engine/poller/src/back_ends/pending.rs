@@ -80,6 +80,8 @@ pub(crate) struct StoreRequest {
     pub(crate) bytes: u32,
     /// From its admission to its LATE notice; 0: none is wanted.
     pub(crate) deadline_ns: u64,
+    /// Whether a put may be acknowledged from memory.
+    pub(crate) is_late: bool,
 }
 
 impl Pending {
@@ -329,6 +331,7 @@ mod tests {
             },
             bytes: 4096,
             deadline_ns: 0,
+            is_late: false,
         };
         let place = BufferRef { buffer: BufferIndex(0), offset: 0 };
         let body = EnteredMemory { region: RegionId(5), place };

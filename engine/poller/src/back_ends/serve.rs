@@ -62,6 +62,7 @@ impl BackEnds {
             if let Some(block) = self.shards[number].take_corrupt() {
                 mailbox.report_corrupt(block);
             }
+            work += self.go_on_with_gets(number, executor, front_end);
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, executor.inflight(), front_end, now_ns);
             self.shards[number].report_gone(mailbox, now_ns);
@@ -171,7 +172,7 @@ impl BackEnds {
         let shard = &mut self.shards[usize::from(pending.asked().shard)];
         if shard.has_room(pending.asked()) {
             let metadata = self.waiting.metadata(parked);
-            match shard.give(pending, metadata, self.calendar.now(now_ns)) {
+            match shard.give(pending, metadata, front_end.regions(), self.calendar.now(now_ns)) {
                 Begun::Taken => return true,
                 Begun::Done(answer) if answer.status != Ending::Declined(DeclineReason::Busy) => {
                     shard.count_answer();
@@ -226,9 +227,9 @@ impl BackEnds {
         front_end: &mut FrontEnd,
         now_ns: u64,
     ) -> u64 {
-        let mut count = 0;
+        let (mut count, now) = (0, self.calendar.now(now_ns));
         while count < TICK_MAX
-            && let Some(reply) = self.shards[number].next_reply()
+            && let Some(reply) = self.shards[number].next_reply(now)
         {
             self.shards[number].count_answer();
             let id = SlotId::from_u64(reply.user);
@@ -242,7 +243,7 @@ impl BackEnds {
     }
 
     /// Ends a request by its store's answer.
-    fn end_by_answer(
+    pub(super) fn end_by_answer(
         &mut self,
         id: SlotId,
         answer: &Answer,

@@ -1,6 +1,7 @@
 //! One shard: the store on one device, its memory, and what it was asked.
 
 mod calls;
+mod late;
 mod life;
 mod listings;
 mod load;
@@ -12,7 +13,7 @@ mod tier;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Answer, Begun, DropKey, FoundKeys, Get, Got, Key, Now, Outcome, Phase, PlaceKind, Put,
+    Answer, Begun, DropKey, FoundKeys, Get, Gone, Got, Key, Now, Outcome, Phase, PlaceKind, Put,
     RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store, StoreConfig,
     StoreConfigError, TaskId,
 };
@@ -21,7 +22,7 @@ use super::call_queue::CallQueue;
 use super::discarding::Discarding;
 use super::grants::{Grant, Grants};
 use super::listings::ShardListings;
-use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, fill_of, own_id};
+use super::own::{SUSPECT, USER_CALL, USER_CORRUPT, fill_of, late_of, own_id};
 use super::parked::ParkedLines;
 use super::pending::{BlockCommand, Pending, StoreRequest, outcome};
 use super::pool::PinnedPool;
@@ -29,6 +30,7 @@ use super::suspects::{SuspectReport, Suspects, drop_of};
 use crate::admission::Masks;
 use crate::limits::{SessionSlot, TenantSlot};
 use crate::mailbox::CorruptBlock;
+use crate::regions::Regions;
 use crate::segment_map::MapWalk;
 use crate::store_call::StoreSetup;
 use crate::store_witness::presence_witness;
@@ -98,6 +100,7 @@ impl Shard {
         let place = (number, device, setup.start.member());
         let mut store = Box::new(Store::new(&setup.config)?);
         store.set_pools(setup.pools.clone());
+        let blocks = store.sizing().blocks;
         if let Some(memory) = &setup.presence {
             store.set_witness(presence_witness(memory));
         }
@@ -115,7 +118,7 @@ impl Shard {
             load: ShardLoad::default(),
             pulse: Pulse::new(),
             map: MapWalk::default(),
-            tier: setup.tier.as_ref().map(|tier| Box::new(ShardTier::new(tier))),
+            tier: setup.tier.as_ref().map(|tier| Box::new(ShardTier::new(tier, blocks))),
             is_retired: false,
             gone_gets: 0,
             gone_keys: 0,
@@ -125,7 +128,9 @@ impl Shard {
     /// Tasks of such a store at the device at most, beside those of requests.
     pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
         // A flush, a discard, and a read of a block that was reported; reads into a memory tier.
-        config.transfers_max() + u32::from(config.images) + 3 + u32::from(READS_MAX)
+        // And writes out of it.
+        let tier = u32::from(READS_MAX) + late::WRITES_MAX;
+        config.transfers_max() + u32::from(config.images) + 3 + tier
     }
 
     pub(crate) fn start(&mut self, start: Start, now: Now) {
@@ -208,6 +213,7 @@ impl Shard {
     fn forget_in_tier(&mut self, space: SpaceId, key: Key) {
         let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
         tier.forget(uid, key.lo());
+        tier.see_gone(&mut self.store, None);
     }
 
     /// The same for a client that looks at everything.
@@ -309,7 +315,7 @@ impl Shard {
     #[cfg(test)]
     pub(crate) fn grant_unchecked(&mut self, session: SessionSlot, handle: u16, life: u32) {
         let (space, permit) = (SpaceId::NONE, crate::store_call::Permit::Write);
-        let grant = Grant { space, uid: u64::from(handle), life, permit };
+        let grant = Grant { space, uid: u64::from(handle), life, permit, is_late: false };
         *self.grants.at(session, handle).expect("a handle that can be") = grant;
     }
 
@@ -368,10 +374,21 @@ impl Shard {
     }
 
     /// Gives a request to the store.
-    pub(crate) fn give(&mut self, pending: &Pending, metadata: &[u8], now: Now) -> Begun {
+    pub(crate) fn give(
+        &mut self,
+        pending: &Pending,
+        metadata: &[u8],
+        regions: &Regions,
+        now: Now,
+    ) -> Begun {
         let (user, owner) = (pending.id.to_u64(), u16::from(pending.asked().client.session.0));
         let StoreRequest { space, key, .. } = *pending.asked();
         self.touch(now.ns);
+        if pending.asked().is_late
+            && let Some(begun) = self.put_late(pending, metadata, regions, now)
+        {
+            return begun;
+        }
         let begun = self.begin(pending, (user, owner), metadata, now);
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
         let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
@@ -417,6 +434,10 @@ impl Shard {
             BlockCommand::Drop { only } => {
                 if reported.is_some_and(|check| only.is_none_or(|only| only == check)) {
                     self.suspects.withdraw(space, key);
+                }
+                let in_memory = self.drop_late(space, key, only);
+                if let Some(answer) = in_memory.filter(|_| !self.store.knows(space, key)) {
+                    return Begun::Done(answer);
                 }
                 let drop = DropKey { user, owner, space, key, only, durability };
                 self.store.drop_key(&drop, now)
@@ -494,6 +515,7 @@ impl Shard {
             self.pulse.mark();
         }
         self.store.step(&self.pool, budget, now);
+        self.step_late(now);
         let after_ns = match self.phase() {
             Phase::Starting | Phase::Warming => 0,
             _ if self.store.is_walking() => STEP_NS,
@@ -511,7 +533,8 @@ impl Shard {
             }
             Phase::Failed(_) => false,
         };
-        works && self.load.tasks() == 0 && self.life.is_running()
+        let copies = self.tier.as_ref().map_or(0, |tier| tier.copies());
+        works && self.load.tasks() == 0 && copies == 0 && self.life.is_running()
     }
 
     /// How long the poller may sleep.
@@ -537,7 +560,7 @@ impl Shard {
     /// Has all that was acknowledged written at once; whether it is, or never can be.
     pub(crate) fn settle(&mut self) -> bool {
         let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
-        if never || self.store.is_written() {
+        if never || self.settle_late() && self.store.is_written() {
             return true;
         }
         self.store.hurry();
@@ -566,12 +589,16 @@ impl Shard {
     }
 
     /// The next answer of the store's that is a client's.
-    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
+    pub(crate) fn next_reply(&mut self, now: Now) -> Option<Reply> {
+        if let Some(reply) = self.tier.as_mut().and_then(|tier| tier.next_reply()) {
+            return Some(reply);
+        }
         loop {
             let reply = self.store.next_reply()?;
-            match reply.user {
-                USER_CALL => self.call_answered(&reply),
-                USER_CORRUPT => {}
+            match (reply.user, late_of(reply.user)) {
+                (USER_CALL, _) => self.call_answered(&reply),
+                (USER_CORRUPT, _) => {}
+                (_, Some(entry)) => self.late_answered(entry, reply.answer.status, now),
                 _ => return Some(reply),
             }
         }
@@ -586,6 +613,7 @@ impl Shard {
         if let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(report.space))
             && tier.report(uid, report.key.lo())
         {
+            tier.see_gone(&mut self.store, Some(Gone::Dropped));
             return Some(true);
         }
         let noted = self.store.suspect(report.space, report.key, report.check);
@@ -643,10 +671,18 @@ impl Shard {
 
     /// Whether the device is gone, nothing is in flight any more, and what is left is not ended.
     pub(crate) fn take_sweep(&mut self) -> Due {
-        if !self.is_gone() || self.life.is_swept() || !self.load.is_off_device() {
+        if self.is_gone() {
+            self.end_copies();
+        }
+        let copies = self.tier.as_ref().map_or(0, |tier| tier.copies());
+        let is_busy = !self.load.is_off_device() || copies > 0;
+        if !self.is_gone() || self.life.is_swept() || is_busy {
             return Due::No;
         }
         self.life.sweep();
+        if let Some(tier) = &mut self.tier {
+            tier.sweep();
+        }
         self.suspects.clear();
         Due::Now
     }

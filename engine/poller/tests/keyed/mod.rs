@@ -2,6 +2,7 @@
 
 mod calls;
 mod faults;
+mod late;
 mod load_time;
 mod refusing;
 mod requests;

@@ -11,12 +11,13 @@ use kvrail_device::{
 };
 use kvrail_memory::{HeapBlock, Pinned, load, store};
 use kvrail_poller::{
-    InFlightBytes, Notice, Permit, PollerCommand, QueueDoorbell, RingerThread, STORE_OWNERS,
-    SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot, TickOutcome, Waking, WokenBy,
+    CopyQueues, InFlightBytes, LateSetup, Notice, Permit, PollerCommand, QueueDoorbell,
+    RingerThread, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot,
+    TickOutcome, TierSetup, Waking, WokenBy,
 };
 use kvrail_ring::{
-    ClientLane, Completion, Doorbell, Geometry, KeyedRequest, Opcode, RegionId, Request, Side,
-    Status, keys_slot,
+    ClientLane, Completion, Doorbell, Geometry, HoldTables, KeyedRequest, Opcode, RegionId,
+    Request, Side, Status, ThreadWaker, TierWriter, keys_slot,
 };
 use kvrail_store::{
     Discard, Expect, Key, Members, SpaceId, Start, Status as Ending, Store, StoreConfig,
@@ -104,6 +105,10 @@ pub(crate) struct Own {
     buffers: u16,
     /// Operations that the device may hold at once.
     operations: u32,
+    /// Bytes of a memory tier from which puts are acknowledged, and its copier's queues.
+    late: Option<(usize, Arc<CopyQueues>)>,
+    /// Whether the copier copies nothing for now.
+    pub(crate) is_copier_slow: bool,
 }
 
 /// One client: a lane, an arena and a tail arena.
@@ -135,6 +140,21 @@ pub(crate) fn config(logical_block: u32, area_bytes: u64, segment_bytes: u64) ->
         times: Times::default(),
         discard: Discard::Segments,
         budget: kvrail_store::Budget::Unlimited,
+    }
+}
+
+/// A memory tier from which all puts are acknowledged.
+fn tier(bytes: usize, buffer: BufferIndex) -> TierSetup {
+    let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(bytes));
+    let to_poller = Arc::new(ThreadWaker::new().unwrap());
+    let queues = CopyQueues::new(Arc::clone(&memory), to_poller).unwrap();
+    TierSetup {
+        memory,
+        directory_bytes: TierWriter::bytes_for(bytes as u64 / (64 << 10)),
+        buffer,
+        number: 0,
+        holds: Arc::new(HoldTables::new(0)),
+        late: Some(LateSetup { namespaces: vec!["*".to_owned()].into(), queues }),
     }
 }
 
@@ -181,7 +201,28 @@ impl Rig {
             ..options
         };
         let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
-        let mut rig = Self::on(sim, clock, (config, create()), (0, operations));
+        Self::made(sim, clock, config, (operations, None))
+    }
+
+    /// A new store whose puts are acknowledged from a memory tier of so many bytes.
+    pub(crate) fn late(config: StoreConfig, options: SimOptions, tier_bytes: usize) -> Self {
+        let clock = FakeClock::default();
+        let options = SimOptions {
+            capacity_bytes: DATA_OFFSET + config.area_bytes,
+            logical_block: config.logical_block,
+            ..options
+        };
+        let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
+        Self::made(sim, clock, config, (64, Some(tier_bytes)))
+    }
+
+    fn made(
+        sim: Rc<RefCell<SimDevice<FakeClock>>>,
+        clock: FakeClock,
+        config: StoreConfig,
+        (operations, tier_bytes): (u32, Option<usize>),
+    ) -> Self {
+        let mut rig = Self::on(sim, clock, (config, create()), (0, operations, tier_bytes));
         rig.until(|rig| rig.phase() == 3);
         let made = rig.make_space("first", 1_000);
         assert_eq!(made, Ending::Ok);
@@ -193,7 +234,7 @@ impl Rig {
         sim: Rc<RefCell<SimDevice<FakeClock>>>,
         clock: FakeClock,
         (config, start): (StoreConfig, Start),
-        (buffers, operations): (u16, u32),
+        (buffers, operations, tier_bytes): (u16, u32, Option<usize>),
     ) -> Self {
         let geometry = Geometry {
             members: 1,
@@ -204,13 +245,16 @@ impl Rig {
             memory_alignment: 4,
         };
         let pool: Arc<dyn Pinned> = Arc::new(HeapBlock::new(StoreSetup::pool_bytes(&config)));
+        let tier = tier_bytes.map(|bytes| tier(bytes, BufferIndex(buffers + 1)));
+        let late = tier.as_ref().and_then(|tier| tier.late.as_ref());
+        let late = tier_bytes.zip(late.map(|late| Arc::clone(&late.queues)));
         let store = StoreSetup {
             config,
             pools: Vec::new(),
             start,
             pool,
             buffer: BufferIndex(buffers),
-            tier: None,
+            tier,
             presence: None,
         };
         let one = one_device(geometry, operations, InFlightBytes::Fixed(1 << 30));
@@ -230,8 +274,10 @@ impl Rig {
             notices: Vec::new(),
             ringer: RingerThread::start().unwrap(),
             calls: 0,
-            buffers: buffers + 1,
+            buffers: buffers + 2,
             operations,
+            late,
+            is_copier_slow: false,
         };
         Self::over(setup, vec![kept], clock, own)
     }
@@ -253,9 +299,10 @@ impl Rig {
 
     fn reopened(self, phase: u64) -> Self {
         let Self { poller, clock, own, .. } = self;
-        let Own { sim, config, buffers, operations, .. } = own;
+        let Own { sim, config, buffers, operations, late, .. } = own;
         drop(poller);
-        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations));
+        let tier_bytes = late.map(|(bytes, _)| bytes);
+        let mut rig = Self::on(sim, clock, (config, open()), (buffers, operations, tier_bytes));
         rig.until(|rig| rig.phase() == phase);
         rig
     }
@@ -286,6 +333,9 @@ impl Rig {
 
     /// One tick, after 20 us.
     pub(crate) fn tick(&mut self) -> TickOutcome {
+        if let Some((_, queues)) = self.own.late.as_ref().filter(|_| !self.own.is_copier_slow) {
+            queues.work();
+        }
         let outcome = self.tick_after(20_000);
         let fresh = self.notices();
         self.own.notices.extend(fresh);

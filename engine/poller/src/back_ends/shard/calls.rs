@@ -1,7 +1,9 @@
 //! Calls of the control thread, one after the other.
 
 use kvrail_ring::Status as LaneStatus;
-use kvrail_store::{Begun, DeclineReason, Fault, Now, Phase, Reply, SpaceView, Status, Store};
+use kvrail_store::{
+    Begun, DeclineReason, Explained, Fault, Now, Phase, Reply, SpaceView, Status, Store,
+};
 
 use super::super::call_queue::First;
 use super::super::discarding::Discarding;
@@ -131,8 +133,15 @@ impl Shard {
             StoreAsk::Survey => return CallStep::Ended(Status::Ok),
             StoreAsk::Grant { .. } => return CallStep::Ended(self.grant(&call.ask)),
             StoreAsk::Explain { space, key } => {
-                let known = Some(self.store.explain(*space, *key, now));
-                let in_memory = self.is_in_tier(*space, *key);
+                let known =
+                    match (self.store.explain(*space, *key, now), self.late_length(*space, *key)) {
+                        // In the memory tier, and not on the device.
+                        (Explained::Absent | Explained::Putting { .. }, Some(length)) => {
+                            Explained::Putting { length, written: 0 }
+                        }
+                        (known, _) => known,
+                    };
+                let (known, in_memory) = (Some(known), self.is_in_tier(*space, *key));
                 call.found = StoreFound::Key { known, in_memory, now_ns: now.ns };
                 return CallStep::Ended(Status::Ok);
             }
@@ -161,7 +170,8 @@ impl Shard {
         let Some(view) = self.store.spaces().find(|view| view.id == space) else {
             return Status::Invalid(Fault::Space);
         };
-        let grant = Grant { space, uid: view.uid, life: self.life.number(), permit };
+        let is_late = self.tier.as_ref().is_some_and(|tier| tier.is_late(view.name));
+        let grant = Grant { space, uid: view.uid, life: self.life.number(), permit, is_late };
         let Some(place) = self.grants.at(session, handle) else { return UNFIT };
         *place = grant;
         Status::Ok

@@ -3,9 +3,9 @@
 use arrayvec::ArrayVec;
 use kvrail_device::{BufferIndex, Durability, SlotId};
 use kvrail_ring::{Class, Opcode, Status};
-use kvrail_store::{Now, Phase, TaskMemory, Urgency, Verb};
+use kvrail_store::{MemberTask, Now, Phase, TaskMemory, Urgency, Verb};
 
-use super::super::own::{fill_read, own_task, suspect_read};
+use super::super::own::{fill_read, late_of, own_task, suspect_read};
 use super::super::pending::{BlockCommand, Errand, Pending, outcome};
 use super::Shard;
 use crate::inflight::Inflight;
@@ -40,6 +40,9 @@ impl Shard {
         while operations.is_empty() {
             let wanted = self.store.next_task(&mut self.pool)?;
             match wanted.memory {
+                TaskMemory::Client { user, exact } if let Some(entry) = late_of(user) => {
+                    operations.push(self.late_write(&wanted, (entry, exact), now));
+                }
                 TaskMemory::Client { user, exact } => {
                     let request = inflight.request_mut(SlotId::from_u64(user));
                     let place = (wanted.offset, exact);
@@ -52,7 +55,7 @@ impl Shard {
                     }
                 }
                 _ if wanted.verb == Verb::Discard => {
-                    let kvrail_store::MemberTask { id, offset, length: left, .. } = wanted;
+                    let MemberTask { id, offset, length: left, .. } = wanted;
                     self.discarding.begin(id, offset, left);
                     operations.extend(self.next_discard(now));
                 }
@@ -75,7 +78,7 @@ impl Shard {
     }
 
     /// A task of the store's own.
-    fn own(&mut self, wanted: &kvrail_store::MemberTask, now: Now) -> Task {
+    fn own(&mut self, wanted: &MemberTask, now: Now) -> Task {
         let starting = self.store.phase() == Phase::Starting;
         let (memory, image) = match wanted.memory {
             TaskMemory::Pool { buffer, at } => {
@@ -155,6 +158,16 @@ impl Shard {
         let (owner, kinds) =
             (fill_read(self.number(), read.number), (Opcode::Read, Class::Background));
         Some(Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns)))
+    }
+
+    /// The write of a late block: the memory tier's bytes, up to a whole logical block.
+    fn late_write(&self, wanted: &MemberTask, (entry, exact): (usize, u32), now: Now) -> Task {
+        let tier = self.tier.as_ref().expect("it has late puts");
+        let length = exact.next_multiple_of(self.site.block());
+        let range = (self.extent(wanted.offset), tier.late_memory(entry), length);
+        let owner = own_task(self.number(), wanted.id);
+        let kinds = (Opcode::Write, Class::Background);
+        Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns))
     }
 
     /// The next piece of a discard.

@@ -15,6 +15,7 @@ use kvrail_store::{
     TierView,
 };
 
+use super::late::{LateBlocks, LatePuts};
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
 
@@ -58,68 +59,87 @@ pub(super) struct TierUsage {
     pub(super) blocks: u64,
     pub(super) bytes: u64,
     pub(super) bytes_max: u64,
+    pub(super) late_blocks: u64,
+    pub(super) late_dropped_bytes: u64,
     pub(super) counts: TierCounts,
 }
 
 /// The tier of one shard.
 #[derive(Debug)]
 pub(crate) struct ShardTier {
-    tier: MemoryTier,
-    shown: Shown,
-    buffer: BufferIndex,
+    pub(super) tier: MemoryTier,
+    pub(super) shown: Shown,
+    pub(super) memory: Arc<dyn Pinned>,
+    pub(super) buffer: BufferIndex,
     /// First byte of the blocks, behind the directory.
-    data_at: u64,
+    pub(super) data_at: u64,
     fills: ArrayVec<Fill, { FILLS_MAX as usize }>,
     /// Another store begins: blocks of the one before are being hidden.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
+    pub(super) late: Option<LatePuts>,
 }
 
-/// The directory that clients read.
+/// The directory that clients read, and late blocks by its entries.
 #[derive(Debug)]
-struct Shown(TierWriter);
+pub(super) struct Shown {
+    pub(super) writer: TierWriter,
+    pub(super) late: Option<LateBlocks>,
+}
 
 impl TierView for Shown {
     fn first_of(&self, uid: u64, lo: u64) -> usize {
-        self.0.first_of(uid, lo)
+        self.writer.first_of(uid, lo)
     }
 
     fn hide(&mut self, entry: usize) {
-        self.0.hide(entry);
+        self.writer.hide(entry);
     }
 
     fn set_used(&mut self, entry: usize) {
-        self.0.set_used(entry);
+        self.writer.set_used(entry);
     }
 
     fn clear_used(&mut self, entry: usize) {
-        self.0.clear_used(entry);
+        self.writer.clear_used(entry);
     }
 
     fn is_held(&self, entry: usize) -> bool {
-        self.0.is_held(entry)
+        self.writer.is_held(entry)
     }
 
     fn holders(&self) -> usize {
-        self.0.holders()
+        self.writer.holders()
     }
 
-    fn gone(&mut self, _: usize, _: (u64, u64)) {
-        unreachable!("this tier takes no late blocks");
+    fn gone(&mut self, entry: usize, _: (u64, u64)) {
+        if let Some(late) = &mut self.late {
+            late.leave(entry);
+        }
     }
 }
 
 impl ShardTier {
     /// # Panics
     /// If the memory has no room for a block behind the directory.
-    pub(crate) fn new(setup: &TierSetup) -> Self {
+    pub(crate) fn new(setup: &TierSetup, store_blocks: u64) -> Self {
         let memory: &Arc<dyn Pinned> = &setup.memory;
         let held = (setup.number, Arc::clone(&setup.holds));
         let writer = TierWriter::new(memory, setup.directory_bytes, held);
         let pages = (memory.bytes() - setup.directory_bytes) / PAGE as usize;
         let pages = u32::try_from(pages).expect("a tier of a member has less than 16 TiB");
+        let entries = writer.entries();
+        let (tier, late) = match &setup.late {
+            None => (MemoryTier::new(pages, entries), None),
+            Some(_) => {
+                let tier = MemoryTier::with_late(pages, entries, store_blocks);
+                (tier, Some(LateBlocks::new(entries)))
+            }
+        };
         Self {
-            tier: MemoryTier::new(pages, writer.entries()),
-            shown: Shown(writer),
+            tier,
+            shown: Shown { writer, late },
+            memory: Arc::clone(memory),
+            late: setup.late.as_ref().map(LatePuts::new),
             buffer: setup.buffer,
             data_at: setup.directory_bytes as u64,
             fills: ArrayVec::new(),
@@ -200,7 +220,7 @@ impl ShardTier {
         if outcome != Outcome::Done || !is_same {
             return self.tier.give_up(&room);
         }
-        self.tier.fill(&room, &mut self.shown, |shown| shown.0.show(room.entry, &block));
+        self.tier.fill(&room, &mut self.shown, |shown| shown.writer.show(room.entry, &block));
     }
 
     /// Whether clients find a block.
@@ -215,6 +235,7 @@ impl ShardTier {
 
     /// The key's block is another one from now on, or none.
     pub(super) fn forget(&mut self, uid: u64, lo: u64) {
+        self.forget_copied(uid, lo);
         self.tier.forget(uid, lo, &mut self.shown);
     }
 
@@ -225,16 +246,17 @@ impl ShardTier {
 
     /// The device is gone: no block is found until another store serves.
     pub(super) fn stop(&mut self) {
-        self.shown.0.stop();
+        self.shown.writer.stop();
     }
 
     /// Another store is behind it from now on; nothing is being read.
     pub(super) fn begin_anew(&mut self) {
-        self.shown.0.stop();
+        self.shown.writer.stop();
         while let Some(Fill { room, stage, .. }) = self.fills.pop() {
             assert!(matches!(stage, FillStage::Next), "nothing of the life before is in flight");
             self.tier.give_up(&room);
         }
+        self.forget_late();
         self.tier.clear();
         self.is_stopped = true;
     }
@@ -244,7 +266,7 @@ impl ShardTier {
         let goes_on = self.tier.renew(now_ns, &mut self.shown);
         if self.is_stopped && !goes_on {
             self.is_stopped = false;
-            self.shown.0.serve();
+            self.shown.writer.serve();
         }
         goes_on
     }
@@ -252,7 +274,14 @@ impl ShardTier {
     pub(super) fn usage(&self) -> TierUsage {
         let (blocks, pages) = self.tier.usage();
         let bytes = |pages: u64| pages * u64::from(PAGE);
-        let bytes_max = bytes(self.tier.pages().into());
-        TierUsage { blocks, bytes: bytes(pages), bytes_max, counts: self.tier.counts() }
+        let (bytes_max, counts) = (bytes(self.tier.pages().into()), self.tier.counts());
+        TierUsage {
+            blocks,
+            bytes: bytes(pages),
+            bytes_max,
+            late_blocks: self.tier.late_blocks(),
+            late_dropped_bytes: bytes(counts.late_dropped_pages),
+            counts,
+        }
     }
 }

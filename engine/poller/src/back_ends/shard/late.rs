@@ -1,0 +1,612 @@
+//! Late blocks of a shard: puts that are acknowledged once their bytes lie in the memory tier, and
+//! written when the tier chooses.
+//!
+//! A copier copies them out of the client's memory. Until such a block is written, the presence
+//! table has it on behalf of the tier; a client that finds it in the directory needs no request,
+//! and a get that comes here all the same has it written first.
+
+use arrayvec::ArrayVec;
+use kvrail_device::SlotId;
+use kvrail_memory::{load, store};
+use kvrail_ring::{METADATA_BYTES_MAX, Status as LaneStatus, TIER_PAGE_BYTES as PAGE, TierBlock};
+use kvrail_store::{
+    Answer, Begun, Chain, DeclineReason, Durability, Evicted, Fault, FoundKeys, Gone, Hint, Hold,
+    Key, LateWrite, Now, Phase, Put, Reply, SpaceId, Status, Store, TierRoom,
+};
+
+use super::super::own::late_user;
+use super::super::pending::{BlockCommand, Pending, StoreRequest};
+use super::Shard;
+use super::tier::ShardTier;
+use crate::copier::{COPIES_MAX, CopyEnd, CopyJob, CopyPiece, CopyPort};
+use crate::limits::SIDECAR;
+use crate::regions::{Memory, Regions};
+use crate::store_call::LateSetup;
+use crate::task::BufferRef;
+
+/// Writes out of a tier at once: as many as keep a drive busy, and no more.
+pub(super) const WRITES_MAX: u32 = 16;
+/// Gets that wait for a write at once; a further one is a MISS.
+const GETS_MAX: usize = 64;
+/// Late blocks that may leave between two looks: a search's, and a step's of a clear.
+const GONE_MAX: usize = 1024 + 64;
+/// Blocks of one session that are put within this time are one group: 4.3 s, as a power of two of
+/// nanoseconds. All members see the same.
+const GROUP_BITS: u32 = 32;
+
+/// A block that the device does not have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LateBlock {
+    uid: u64,
+    space: SpaceId,
+    key: Key,
+    length: u32,
+    check: u64,
+    chain: Chain,
+    depth: u16,
+    hint: Hint,
+    /// Where it begins in the tier's memory; its metadata begins at the next page behind it.
+    offset: u64,
+    metadata: u16,
+    /// Whether the presence table has it on behalf of the tier.
+    is_shown: bool,
+}
+
+impl LateBlock {
+    fn metadata_at(&self) -> usize {
+        let at = self.offset + u64::from(self.length.next_multiple_of(PAGE));
+        usize::try_from(at).expect("memory that is mapped")
+    }
+
+    fn answer(&self, status: Status) -> Answer {
+        Answer { status, length: self.length, check: self.check }
+    }
+
+    fn put<'a>(&self, entry: usize, metadata: &'a [u8]) -> Put<'a> {
+        Put {
+            user: late_user(entry),
+            owner: SIDECAR.0.into(),
+            space: self.space,
+            key: self.key,
+            length: self.length,
+            at: 0,
+            bytes: self.length,
+            check: self.check,
+            chain: self.chain,
+            depth: self.depth,
+            hint: self.hint,
+            durability: Durability::Soon,
+            metadata,
+        }
+    }
+}
+
+/// The late blocks of a tier by its entries, and those that have left since the last look.
+#[derive(Debug)]
+pub(super) struct LateBlocks {
+    of: Box<[Option<LateBlock>]>,
+    gone: Vec<LateBlock>,
+}
+
+impl LateBlocks {
+    pub(super) fn new(entries: usize) -> Self {
+        let gone = Vec::with_capacity(GONE_MAX);
+        Self { of: vec![None; entries].into_boxed_slice(), gone }
+    }
+
+    /// The tier has the entry's block no more, and the store does not have it.
+    pub(super) fn leave(&mut self, entry: usize) {
+        if let Some(block) = self.of[entry].take()
+            && block.is_shown
+        {
+            debug_assert!(self.gone.len() < self.gone.capacity(), "a poller allocates nothing");
+            self.gone.push(block);
+        }
+    }
+
+    /// What is here is forgotten: the table that had it is no more.
+    fn forget_all(&mut self) {
+        self.of.fill(None);
+        self.gone.clear();
+    }
+}
+
+/// A block on its way from a client's memory.
+#[derive(Clone, Copy, Debug)]
+struct LateCopy {
+    number: u8,
+    room: TierRoom,
+    /// The put, and its session.
+    user: u64,
+    owner: u16,
+}
+
+/// Late puts of a tier.
+#[derive(Debug)]
+pub(super) struct LatePuts {
+    port: CopyPort,
+    namespaces: std::sync::Arc<[String]>,
+    copies: ArrayVec<LateCopy, COPIES_MAX>,
+    replies: ArrayVec<Reply, COPIES_MAX>,
+    /// Gets that wait for the write of an entry, and those that need not wait any more.
+    waiting: ArrayVec<(usize, SlotId), GETS_MAX>,
+    woken: ArrayVec<SlotId, GETS_MAX>,
+    /// Entries whose puts the store has, and where their bytes begin.
+    writing: ArrayVec<(usize, u64), { WRITES_MAX as usize }>,
+}
+
+impl LatePuts {
+    pub(super) fn new(setup: &LateSetup) -> Self {
+        Self {
+            port: CopyPort::new(std::sync::Arc::clone(&setup.queues)),
+            namespaces: std::sync::Arc::clone(&setup.namespaces),
+            copies: ArrayVec::new(),
+            replies: ArrayVec::new(),
+            waiting: ArrayVec::new(),
+            woken: ArrayVec::new(),
+            writing: ArrayVec::new(),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.port.has_room() && self.copies.len() + self.replies.len() < COPIES_MAX
+    }
+
+    /// Gets that waited for this entry need not wait any more.
+    fn wake(&mut self, entry: usize) {
+        let woken = &mut self.woken;
+        self.waiting.retain(|(of, id)| {
+            let stays = *of != entry;
+            if !stays {
+                woken.push(*id);
+            }
+            stays
+        });
+    }
+
+    /// All requests are ended by others.
+    fn sweep(&mut self) {
+        self.waiting.clear();
+        self.woken.clear();
+        self.replies.clear();
+    }
+}
+
+impl ShardTier {
+    /// Whether puts into a namespace of this name are acknowledged from memory.
+    pub(super) fn is_late(&self, name: &[u8]) -> bool {
+        let late = self.late.as_ref();
+        let named = |rule: &String| kvrail_store::is_named_by(rule, name);
+        late.is_some_and(|late| late.namespaces.iter().any(named))
+    }
+
+    /// The late block of a key: its entry.
+    fn late_of(&self, uid: u64, key: Key) -> Option<(usize, &LateBlock)> {
+        self.late.as_ref()?;
+        let entry = self.tier.unwritten(uid, key.lo(), &self.shown)?;
+        let block = self.shown.late.as_ref()?.of[entry].as_ref()?;
+        (block.key == key).then_some((entry, block))
+    }
+
+    /// The block of a key that is being copied.
+    fn copied(&self, uid: u64, key: Key) -> Option<&LateBlock> {
+        let (late, blocks) = (self.late.as_ref()?, self.shown.late.as_ref()?);
+        let mut there = late.copies.iter().filter_map(|copy| blocks.of[copy.room.entry].as_ref());
+        there.find(|block| (block.uid, block.key) == (uid, key))
+    }
+
+    /// The key's block is not to be, if it is being copied.
+    pub(super) fn forget_copied(&mut self, uid: u64, lo: u64) {
+        let (Some(late), Some(blocks)) = (&self.late, &mut self.shown.late) else { return };
+        for copy in &late.copies {
+            let of = &mut blocks.of[copy.room.entry];
+            of.take_if(|block| (block.uid, block.key.lo()) == (uid, lo));
+        }
+    }
+
+    /// Begins to copy a block of a client's; false: there is no room for it.
+    fn put(
+        &mut self,
+        put: &Put<'_>,
+        (uid, group): (u64, u64),
+        from: ArrayVec<CopyPiece, 2>,
+        of: &mut Store,
+    ) -> bool {
+        if self.is_stopped || !self.late.as_ref().is_some_and(LatePuts::has_room) {
+            return false;
+        }
+        let pages = put.length.div_ceil(PAGE) + u32::from(!put.metadata.is_empty());
+        let room = self.tier.put((uid, put.key.lo()), (pages, group), &mut self.shown);
+        // Before the memory of others is written.
+        self.see_gone(of, Some(Gone::Evicted));
+        let (Some(room), Some(late)) = (room, &mut self.late) else { return false };
+        let offset = self.data_at + u64::from(room.page) * u64::from(PAGE);
+        let block = LateBlock {
+            uid,
+            space: put.space,
+            key: put.key,
+            length: put.length,
+            check: put.check,
+            chain: put.chain,
+            depth: put.depth,
+            hint: put.hint,
+            offset,
+            metadata: u16::try_from(put.metadata.len()).expect("it fits the store"),
+            is_shown: false,
+        };
+        store(&*self.memory, block.metadata_at().min(self.memory.bytes()), put.metadata);
+        self.shown.late.as_mut().expect("it has late puts").of[room.entry] = Some(block);
+        let taken = |number: &u8| late.copies.iter().all(|copy| copy.number != *number);
+        let number = (0..=u8::MAX).find(taken).expect("there are fewer copies");
+        late.copies.push(LateCopy { number, room, user: put.user, owner: put.owner });
+        late.port.push(CopyJob { number, from, offset });
+        true
+    }
+
+    /// The next copy that has ended: what it was for, and whether the bytes are there.
+    fn next_copy(&mut self) -> Option<(LateCopy, bool)> {
+        let late = self.late.as_mut()?;
+        let CopyEnd { job, outcome } = late.port.next_end()?;
+        let at = late.copies.iter().position(|copy| copy.number == job.number);
+        Some((late.copies.remove(at.expect("it was begun")), outcome.is_ok()))
+    }
+
+    /// Copies that are under way: they read clients' memory.
+    pub(super) fn copies(&self) -> usize {
+        self.late.as_ref().map_or(0, |late| late.copies.len())
+    }
+
+    /// Whether a copy has ended: the second look before sleeping.
+    pub(super) fn has_copied(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| late.port.is_ready())
+    }
+
+    /// The next answer to a late put.
+    pub(super) fn next_reply(&mut self) -> Option<Reply> {
+        let late = self.late.as_mut()?;
+        (!late.replies.is_empty()).then(|| late.replies.remove(0))
+    }
+
+    /// The next get whose block is written, or gone.
+    pub(super) fn next_woken(&mut self) -> Option<SlotId> {
+        self.late.as_mut()?.woken.pop()
+    }
+
+    /// All requests are ended by others, and nothing is copied any more.
+    pub(super) fn sweep(&mut self) {
+        if let Some(late) = &mut self.late {
+            late.sweep();
+        }
+    }
+
+    /// Another store is behind the tier: what was not written is lost.
+    pub(super) fn forget_late(&mut self) {
+        if let Some(blocks) = &mut self.shown.late {
+            blocks.forget_all();
+        }
+        self.sweep();
+        let Some(late) = &mut self.late else { return };
+        assert!(late.copies.is_empty(), "nothing of the life before is in flight");
+        for (entry, _) in std::mem::take(&mut late.writing) {
+            self.tier.write_ended(entry, LateWrite::Declined, &mut self.shown);
+        }
+    }
+
+    /// Bytes of a late block, padded to whole pages, as the device sees them.
+    pub(super) fn late_memory(&self, entry: usize) -> BufferRef {
+        let late = self.late.as_ref().expect("it has late puts");
+        let at = late.writing.iter().find(|(of, _)| *of == entry);
+        let (_, offset) = at.expect("its memory stays until the write ends");
+        BufferRef { buffer: self.buffer, offset: *offset }
+    }
+
+    fn metadata<'a>(&self, block: &LateBlock, out: &'a mut [u8; METADATA_BYTES_MAX]) -> &'a [u8] {
+        let out = &mut out[..block.metadata.into()];
+        load(&*self.memory, block.metadata_at().min(self.memory.bytes()), out);
+        out
+    }
+
+    /// Takes late blocks that have left out of what the store shows. With the reason where they are
+    /// nowhere now.
+    pub(super) fn see_gone(&mut self, shard_store: &mut Store, why: Option<Gone>) {
+        while let Some(block) = self.shown.late.as_mut().and_then(|late| late.gone.pop()) {
+            shard_store.go_from_memory(block.uid, block.key.lo());
+            let Some(why) = why else { continue };
+            let mut out = [0; METADATA_BYTES_MAX];
+            let metadata = match why {
+                Gone::Evicted => self.metadata(&block, &mut out),
+                _ => &[],
+            };
+            let LateBlock { uid, key, length, space, .. } = block;
+            shard_store.note_gone(space, &Evicted { uid, key, length, why, metadata });
+        }
+    }
+}
+
+impl Shard {
+    /// Puts a block into the memory tier, to be written later. Nothing: it is written first.
+    pub(super) fn put_late(
+        &mut self,
+        pending: &Pending,
+        metadata: &[u8],
+        regions: &Regions,
+        now: Now,
+    ) -> Option<Begun> {
+        let asked = *pending.asked();
+        let BlockCommand::Put { chain, depth, block_bytes, at: 0, check, hint } = asked.ask else {
+            return None;
+        };
+        let StoreRequest { space, key, bytes, durability, client, .. } = asked;
+        let uid = self.store.uid_of(space)?;
+        let may = asked.is_late && bytes == block_bytes && self.phase() == Phase::Serving;
+        let is_odd = self.suspects.check_of(space, key).is_some() || self.store.knows(space, key);
+        if !may || is_odd || self.is_gone() || self.store.refusal().is_some() {
+            return None;
+        }
+        let tier = self.tier.as_mut()?;
+        if let Some((_, block)) = tier.late_of(uid, key) {
+            return Some(Begun::Done(block.answer(Status::Present)));
+        }
+        if tier.copied(uid, key).is_some() {
+            return Some(Begun::Done(Status::Pending.into()));
+        }
+        let (user, owner) = (pending.id.to_u64(), u16::from(client.session.0));
+        let put = Put {
+            user,
+            owner,
+            space,
+            key,
+            length: block_bytes,
+            at: 0,
+            bytes,
+            check,
+            chain,
+            depth,
+            hint,
+            durability,
+            metadata,
+        };
+        if !self.store.fits(&put) {
+            return None;
+        }
+        let from = pieces(pending, self.site.tail_of(bytes), regions)?;
+        let group = u64::from(client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
+        tier.put(&put, (uid, group), from, &mut self.store).then_some(Begun::Taken)
+    }
+
+    /// Goes on with late blocks: shows those that are copied, and has others written.
+    pub(super) fn step_late(&mut self, now: Now) {
+        if !self.tier.as_ref().is_some_and(|tier| tier.late.is_some()) {
+            return;
+        }
+        self.end_copies();
+        self.hurry_awaited();
+        self.begin_late_writes(now);
+        self.see_gone(Some(Gone::Evicted));
+    }
+
+    /// Blocks that the tier gave up meanwhile are nowhere now.
+    pub(super) fn see_gone(&mut self, why: Option<Gone>) {
+        if let Some(tier) = &mut self.tier {
+            tier.see_gone(&mut self.store, why);
+        }
+    }
+
+    pub(super) fn end_copies(&mut self) {
+        while let Some(tier) = &mut self.tier
+            && let Some((copy, is_copied)) = tier.next_copy()
+        {
+            self.pulse.mark();
+            let status = self.end_copy(&copy, is_copied);
+            let tier = self.tier.as_mut().expect("it has a copier");
+            let (user, owner) = (copy.user, copy.owner);
+            let late = tier.late.as_mut().expect("it has late puts");
+            late.replies.push(Reply { user, owner, answer: status.into() });
+        }
+    }
+
+    /// The bytes of a block are in the tier, or not: how its put ends.
+    fn end_copy(&mut self, copy: &LateCopy, is_copied: bool) -> Status {
+        let is_gone = self.is_gone();
+        let Self { tier, store, .. } = self;
+        let tier = tier.as_mut().expect("it has a copier");
+        let entry = copy.room.entry;
+        let blocks = tier.shown.late.as_mut().expect("it has late puts");
+        // It has no entry any more: it was dropped, or replaced.
+        let there = blocks.of[entry].filter(|block| store.uid_of(block.space) == Some(block.uid));
+        let ended = match there {
+            _ if is_gone => Err(Status::Failed(LaneStatus::DeviceGone.number())),
+            _ if !is_copied => Err(Status::Invalid(Fault::Limit)),
+            Some(block) => Ok(block),
+            None => Err(Status::Dropped),
+        };
+        let LateBlock { uid, key, length, check, offset, .. } = match ended {
+            Ok(block) => block,
+            Err(status) => {
+                blocks.of[entry] = None;
+                tier.tier.give_up(&copy.room);
+                return status;
+            }
+        };
+        let shown = TierBlock { uid, lo: key.lo(), check, offset, length };
+        tier.tier.fill(&copy.room, &mut tier.shown, |view| view.writer.show(entry, &shown));
+        let is_there = tier.tier.unwritten(uid, key.lo(), &tier.shown) == Some(entry);
+        assert!(is_there, "a block that is not forgotten is shown");
+        store.come_to_memory(uid, key.lo());
+        let blocks = tier.shown.late.as_mut().expect("as above");
+        blocks.of[entry].as_mut().expect("it is shown").is_shown = true;
+        Status::Ok
+    }
+
+    /// Blocks that gets wait for are written before others.
+    fn hurry_awaited(&mut self) {
+        let Some(tier) = &mut self.tier else { return };
+        let Some(late) = &tier.late else { return };
+        for (entry, _) in &late.waiting {
+            let _queued = tier.tier.write_soon(*entry);
+        }
+    }
+
+    fn begin_late_writes(&mut self, now: Now) {
+        while let Some(tier) = &mut self.tier
+            && tier.late.as_ref().is_some_and(|late| !late.writing.is_full())
+            && let Some(entry) = tier.tier.next_write()
+        {
+            let blocks = tier.shown.late.as_ref().expect("it has late puts");
+            let block = blocks.of[entry].expect("a block that is to be written is there");
+            let mut out = [0; METADATA_BYTES_MAX];
+            let metadata = tier.metadata(&block, &mut out);
+            match self.store.put(&block.put(entry, metadata), now) {
+                Begun::Taken => {
+                    let late = tier.late.as_mut().expect("as above");
+                    late.writing.push((entry, block.offset));
+                }
+                Begun::Done(Answer { status: Status::Declined(DeclineReason::Busy), .. }) => {
+                    tier.tier.write_again(entry);
+                    return;
+                }
+                Begun::Done(answer) => self.late_write_ended(entry, answer.status, now),
+            }
+            self.pulse.mark();
+        }
+    }
+
+    /// The store has answered the put of a late block.
+    pub(super) fn late_answered(&mut self, entry: usize, status: Status, now: Now) {
+        let late = self.tier.as_mut().and_then(|tier| tier.late.as_mut());
+        let writing = &mut late.expect("it was begun").writing;
+        let at = writing.iter().position(|(of, _)| *of == entry);
+        writing.remove(at.expect("it was begun"));
+        self.late_write_ended(entry, status, now);
+        self.pulse.mark();
+    }
+
+    fn late_write_ended(&mut self, entry: usize, status: Status, now: Now) {
+        let Self { tier, store, .. } = self;
+        let tier = tier.as_mut().expect("it has late puts");
+        let is_written = matches!(status, Status::Ok | Status::Present);
+        let block = tier.shown.late.as_mut().expect("it has late puts").of[entry];
+        let was_used = tier.tier.was_used(entry);
+        let how = if is_written { LateWrite::Written } else { LateWrite::Declined };
+        tier.tier.write_ended(entry, how, &mut tier.shown);
+        tier.see_gone(store, (!is_written).then_some(Gone::Evicted));
+        tier.late.as_mut().expect("as above").wake(entry);
+        if let Some(block) = block.filter(|_| is_written && was_used) {
+            let owner = SIDECAR.0.into();
+            // A use that the store has not seen; it may have gone since.
+            let _seen = store.lookup(block.space, owner, &[block.key.lo()], Hold::Touch, now);
+        }
+    }
+
+    /// Drops a late block. Nothing: the store is asked.
+    pub(super) fn drop_late(
+        &mut self,
+        space: SpaceId,
+        key: Key,
+        only: Option<u64>,
+    ) -> Option<Answer> {
+        let uid = self.store.uid_of(space)?;
+        let tier = self.tier.as_mut()?;
+        let block = match tier.late_of(uid, key) {
+            Some((_, block)) => block,
+            None => tier.copied(uid, key)?,
+        };
+        let answer = block.answer(Status::Ok);
+        if only.is_some_and(|only| only != answer.check) {
+            return None;
+        }
+        tier.forget(uid, key.lo());
+        tier.see_gone(&mut self.store, Some(Gone::Dropped));
+        Some(answer)
+    }
+
+    /// Adds blocks of the memory tier to what the store has found.
+    pub(crate) fn add_late(
+        &mut self,
+        space: SpaceId,
+        lows: &[u64],
+        hold: Hold,
+        found: &mut FoundKeys,
+    ) {
+        let Some(tier) = self.tier.as_mut().filter(|tier| tier.tier.late_blocks() > 0) else {
+            return;
+        };
+        let Some(uid) = self.store.uid_of(space) else { return };
+        for (bit, lo) in lows.iter().enumerate() {
+            let Some(entry) = tier.tier.unwritten(uid, *lo, &tier.shown) else { continue };
+            let blocks = tier.shown.late.as_ref().expect("it has late blocks");
+            if found.found >> bit & 1 == 0
+                && let Some(block) = &blocks.of[entry]
+            {
+                found.found |= 1 << bit;
+                found.bytes += u64::from(block.length);
+                // Nothing of memory is held: as used, it stays for a while.
+                if matches!(hold, Hold::For(_)) {
+                    tier.use_block(uid, *lo);
+                }
+            }
+        }
+    }
+
+    /// Bytes of a late block that clients find.
+    pub(crate) fn late_length(&self, space: SpaceId, key: Key) -> Option<u32> {
+        let (tier, uid) = (self.tier.as_ref()?, self.store.uid_of(space)?);
+        let (_, block) = tier.late_of(uid, key).filter(|(_, block)| block.is_shown)?;
+        Some(block.length)
+    }
+
+    /// The same, if a get can wait for its write.
+    pub(crate) fn awaited_length(&self, space: SpaceId, key: Key) -> Option<u32> {
+        let late = self.tier.as_ref()?.late.as_ref()?;
+        if late.waiting.is_full() { None } else { self.late_length(space, key) }
+    }
+
+    /// A get waits for the write of its block.
+    pub(crate) fn wait_for_write(&mut self, space: SpaceId, key: Key, get: SlotId) {
+        let uid = self.store.uid_of(space).expect("its block is there");
+        let tier = self.tier.as_mut().expect("its block is there");
+        let (entry, _) = tier.late_of(uid, key).expect("its block is there");
+        // One that finds no room is asked for again in the next step.
+        let _queued = tier.tier.write_soon(entry);
+        tier.late.as_mut().expect("its block is there").waiting.push((entry, get));
+        self.count_request();
+        self.pulse.mark();
+    }
+
+    /// The next get that has waited.
+    pub(crate) fn next_woken(&mut self) -> Option<SlotId> {
+        self.tier.as_mut()?.next_woken()
+    }
+
+    /// Whether all late blocks are written; has them written.
+    pub(super) fn settle_late(&mut self) -> bool {
+        let Some(tier) = &mut self.tier else { return true };
+        if tier.tier.late_blocks() == 0 && tier.copies() == 0 {
+            return true;
+        }
+        tier.tier.write_all();
+        self.pulse.mark();
+        false
+    }
+
+    /// Whether a copy has ended.
+    pub(crate) fn has_copied(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.has_copied())
+    }
+}
+
+/// Where a put's bytes lie, in memory that a thread can read. Nothing for memory of GPUs.
+fn pieces(pending: &Pending, tail_bytes: u32, regions: &Regions) -> Option<ArrayVec<CopyPiece, 2>> {
+    let body_bytes = pending.asked().bytes - tail_bytes;
+    let mut pieces = ArrayVec::new();
+    for (entered, bytes) in [(pending.body, body_bytes), (pending.tail, tail_bytes)] {
+        if bytes == 0 {
+            continue;
+        }
+        let entered = entered?;
+        let (_, Memory::Host(memory)) = regions.memory(entered.region) else { return None };
+        let memory = std::sync::Arc::clone(memory);
+        pieces.push(CopyPiece { memory, offset: entered.place.offset, bytes });
+    }
+    Some(pieces)
+}

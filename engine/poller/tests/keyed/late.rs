@@ -1,0 +1,350 @@
+//! Puts that are acknowledged from the memory tier and written later.
+
+use std::collections::HashMap;
+
+use kvrail_device::{Fault, Rule, SimOptions};
+use kvrail_poller::{PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
+use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PENDING, FLAG_PRESENT};
+use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
+use kvrail_store::{Cursor, Key, check};
+
+use super::rig::{Asked, Client, HANDLE, Rig, block, config, crc, drop_slot, keyed};
+
+const MIB: u64 = 1 << 20;
+const TIER: usize = 8 << 20;
+
+fn rig() -> Rig {
+    Rig::late(config(4096, 120 * MIB, 8 * MIB), SimOptions::default(), TIER)
+}
+
+fn key(number: u64) -> Key {
+    Key::of(number, number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+impl Rig {
+    /// Blocks of the tier that are not on the device.
+    fn late_blocks(&mut self) -> u64 {
+        self.pass(20_000_000); // counters are shown
+        self.stats.devices[0].store.counters.serving.late_blocks.get()
+    }
+
+    fn counted(&self) -> (u64, u64, u64) {
+        let serving = &self.stats.devices[0].store.counters.serving;
+        (serving.late_puts.get(), serving.late_written.get(), serving.late_dropped.get())
+    }
+
+    /// Stops the poller, which writes what it has.
+    fn stop(&mut self) {
+        self.mailbox.send(PollerCommand::Stop).unwrap();
+        for _ in 0..500_000 {
+            if self.tick() == TickOutcome::Stopped {
+                return;
+            }
+        }
+        panic!("the poller never stopped");
+    }
+
+    fn finds(&mut self, client: &mut Client, number: u64, bytes: &[u8]) {
+        let (done, got) = self.get(client, key(number), 2 << 20);
+        assert_eq!((done.status(), got == bytes), (Status::Ok, true), "block {number}");
+    }
+}
+
+#[test]
+fn a_put_is_acknowledged_and_found_before_the_device_has_it() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    // The device writes nothing of a client's; a put that waited for it would never end.
+    rig.own
+        .sim
+        .borrow_mut()
+        .plan()
+        .add(Rule::always(Fault::Error(Status::IoError)).on(Opcode::Write));
+    let lengths = [1, 4095, 4096, 100_001, 1 << 20];
+    for (number, length) in (1..).zip(lengths) {
+        let put = rig.put(&mut client, key(number), &block(number, length));
+        assert_eq!((put.status(), put.bytes as usize, put.flags), (Status::Ok, length, 0));
+        let again = rig.put(&mut client, key(number), &block(number + 100, length));
+        assert_eq!((again.status(), again.flags), (Status::Ok, FLAG_PRESENT));
+        let sum =
+            check(crc(&block(number, length)), 1_000, key(number), u32::try_from(length).unwrap());
+        assert_eq!(again.checksum, sum, "the first one stays");
+    }
+    let lows: Vec<u64> = (1..=5).map(|number| key(number).lo()).collect();
+    assert_eq!(rig.lookup(&mut client, 0, &lows) & 0xff, 0b11111);
+    assert_eq!(rig.late_blocks(), 5);
+    assert_eq!(rig.counted(), (5, 0, 0));
+}
+
+#[test]
+fn a_get_that_comes_to_the_sidecar_has_its_block_written_first() {
+    for logical_block in [512, 4096] {
+        let mut rig =
+            Rig::late(config(logical_block, 120 * MIB, 8 * MIB), SimOptions::default(), TIER);
+        let mut client = rig.client(0);
+        let lengths = [1, 511, 4096, 5000, 100_001, 1 << 20];
+        for (number, length) in (1..).zip(lengths) {
+            let put = rig.put(&mut client, key(number), &block(number, length));
+            assert_eq!(put.status(), Status::Ok);
+        }
+        assert_eq!(rig.late_blocks(), 6);
+        for (number, length) in (1..).zip(lengths) {
+            rig.finds(&mut client, number, &block(number, length));
+            let small = rig.get(&mut client, key(number), 0);
+            assert_ne!(small.0.status(), Status::Ok);
+        }
+        assert_eq!((rig.late_blocks(), rig.counted()), (0, (6, 6, 0)));
+    }
+}
+
+#[test]
+fn a_drop_a_clear_and_a_durable_put_take_a_late_block_away() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let put = |rig: &mut Rig, client: &mut Client, number: u64| {
+        assert_eq!(rig.put(client, key(number), &block(number, 9000)).status(), Status::Ok);
+    };
+    (1..=3).for_each(|number| put(&mut rig, &mut client, number));
+    let wrong = rig.ask_one(&mut client, drop_slot(Opcode::Drop, key(1), 12345));
+    assert_eq!(wrong.status(), Status::Miss);
+    let drop = drop_slot(Opcode::Drop, key(1), 0);
+    let dropped = rig.ask_one(&mut client, drop);
+    assert_eq!((dropped.status(), dropped.bytes), (Status::Ok, 9000));
+    assert_eq!(rig.ask_one(&mut client, drop).status(), Status::Miss);
+    assert_eq!(rig.get(&mut client, key(1), 9000).0.status(), Status::Miss);
+    assert_eq!(rig.lookup(&mut client, 0, &[key(1).lo(), key(2).lo()]), 0b10);
+    put(&mut rig, &mut client, 1);
+    rig.finds(&mut client, 1, &block(1, 9000));
+    // What is asked to be durable is written by its put.
+    let durable = rig.put_request(&client, key(2), &block(22, 9000), (0, 0));
+    let durable = Request { flags: FLAG_DURABLE, ..durable };
+    assert_eq!(rig.ask_one(&mut client, durable).status(), Status::Ok);
+    rig.finds(&mut client, 2, &block(22, 9000));
+    assert_eq!(rig.late_blocks(), 1);
+    let (space, _) = rig.space("first");
+    rig.call(StoreAsk::Clear { space, uid: 2_000 });
+    let (space, _) = rig.space("first");
+    rig.grant(client.session, HANDLE, space);
+    assert_eq!(rig.lookup(&mut client, 0, &[key(3).lo()]), 0);
+    assert_eq!(rig.get(&mut client, key(3), 9000).0.status(), Status::Miss);
+}
+
+#[test]
+fn what_changes_while_a_block_is_copied_counts() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    rig.own.is_copier_slow = true;
+    for number in 1..=3 {
+        let at = (16_384 * number, u32::try_from(number).unwrap());
+        let request = rig.put_request(&client, key(number), &block(number, 9000), at);
+        client.post(&Asked { request, side: None });
+    }
+    rig.pass(1_000_000);
+    assert!(client.collect().is_empty(), "nothing is copied");
+    assert_eq!(rig.lookup(&mut client, 0, &[key(1).lo()]), 0, "it is not there yet");
+    let twice = rig.put_request(&client, key(1), &block(1, 9000), (0, 0));
+    let pending = rig.ask_one(&mut client, twice);
+    assert_eq!((pending.status(), pending.flags), (Status::Ok, FLAG_PENDING));
+    assert_eq!(rig.get(&mut client, key(1), 9000).0.status(), Status::Miss);
+    let dropped = rig.ask_one(&mut client, drop_slot(Opcode::Drop, key(2), 0));
+    assert_eq!(dropped.status(), Status::Ok, "it had begun");
+    rig.own.is_copier_slow = false;
+    let mut ends = Vec::new();
+    rig.until(|_| {
+        ends.extend(client.collect());
+        ends.len() == 3
+    });
+    ends.sort_by_key(|end| end.user_data);
+    let ends: Vec<_> = ends.iter().map(|end| end.status()).collect();
+    assert_eq!(ends, [Status::Ok, Status::Declined, Status::Ok]);
+    assert_eq!(rig.late_blocks(), 2);
+    rig.finds(&mut client, 3, &block(3, 9000));
+    assert_eq!(rig.get(&mut client, key(2), 9000).0.status(), Status::Miss);
+}
+
+#[test]
+fn a_crash_forgets_late_blocks_and_a_stop_writes_them() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    (1..=30).for_each(|number| {
+        let put = rig.put(&mut client, key(number), &block(number, 70_001));
+        assert_eq!(put.status(), Status::Ok);
+    });
+    rig.finds(&mut client, 7, &block(7, 70_001));
+    rig.pass(200_000_000);
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    for number in 1..=30 {
+        match number {
+            7 => rig.finds(&mut client, 7, &block(7, 70_001)),
+            _ => {
+                let lost = rig.get(&mut client, key(number), 70_001).0;
+                assert_eq!(lost.status(), Status::Miss, "block {number}");
+                let put = rig.put(&mut client, key(number), &block(number, 70_001));
+                assert_eq!(put.status(), Status::Ok);
+            }
+        }
+    }
+    rig.stop();
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    (1..=30).for_each(|number| rig.finds(&mut client, number, &block(number, 70_001)));
+}
+
+#[test]
+fn puts_that_outrun_the_tier_are_written_at_once_and_none_is_lost_unseen() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    for number in 1..=600 {
+        let put = rig.put(&mut client, key(number), &block(number, 60_000));
+        assert_eq!(put.status(), Status::Ok, "{number}");
+    }
+    let (puts, written, dropped) = rig.counted();
+    assert!(puts > 100, "{puts} puts were late");
+    let late = rig.late_blocks();
+    let (mut found, mut missed) = (0, 0);
+    for number in 1..=600 {
+        let (done, got) = rig.get(&mut client, key(number), 60_000);
+        match done.status() {
+            Status::Ok => {
+                assert!(got == block(number, 60_000), "block {number}");
+                found += 1;
+            }
+            Status::Miss => missed += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(found + missed, 600);
+    let (_, _, dropped_since) = rig.counted();
+    assert_eq!(missed, dropped_since, "what is missing was dropped, and counted");
+    assert!(dropped <= dropped_since && written + late > 0);
+}
+
+#[test]
+fn metadata_and_the_place_in_a_chain_go_to_the_device_with_a_late_block() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let side = Some(Side { block_bytes: 8192, metadata: b"an engine's key", ..Side::default() });
+    let request = rig.put_request(&client, key(1), &block(1, 8192), (0, 0));
+    assert_eq!(rig.ask(&mut client, &[Asked { request, side }])[0].status(), Status::Ok);
+    assert_eq!(rig.late_blocks(), 1);
+    let (space, _) = rig.space("first");
+    let StoreFound::Key { in_memory, .. } =
+        rig.call(StoreAsk::Explain { space, key: key(1) }).found
+    else {
+        panic!("a key is explained")
+    };
+    assert!(in_memory);
+    rig.finds(&mut client, 1, &block(1, 8192));
+    rig.pass(100_000_000); // its record is written
+    let call = rig.call_with(StoreCall::new(0, StoreAsk::List { space, from: Cursor::default() }));
+    let StoreFound::Blocks(rows) = &call.found else { panic!("{call:?}") };
+    let rows: Vec<_> = rows.iter().map(|(row, metadata)| (row.key, metadata.to_vec())).collect();
+    assert_eq!(rows, [(key(1), b"an engine's key".to_vec())]);
+}
+
+#[test]
+fn a_device_that_goes_ends_what_is_copied_and_what_waits_for_a_write() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    for number in 1..=4 {
+        assert_eq!(rig.put(&mut client, key(number), &block(number, 9000)).status(), Status::Ok);
+    }
+    rig.own.is_copier_slow = true;
+    let copying = rig.put_request(&client, key(9), &block(9, 9000), (0, 0));
+    client.post(&Asked { request: copying, side: None });
+    let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(gone);
+    let get = keyed(&client, key(1), (9000, 0), (32 << 20, 3)).slot(Opcode::Get);
+    client.post(&Asked { request: get, side: None });
+    rig.pass(5_000_000);
+    rig.own.is_copier_slow = false;
+    let mut ends = Vec::new();
+    rig.until(|_| {
+        ends.extend(client.collect());
+        ends.len() == 2
+    });
+    ends.sort_by_key(|end| end.user_data);
+    let [put, get] = [0, 1].map(|at| ends[at].status());
+    assert_eq!(put, Status::DeviceGone);
+    assert!(matches!(get, Status::DeviceGone | Status::Miss), "{get}");
+    rig.until(|rig| rig.phase() == 5);
+    rig.begin_anew();
+    let lookup = rig.lookup(&mut client, 0, &[key(1).lo(), key(4).lo(), key(9).lo()]);
+    assert_eq!(lookup, 0, "what was not written is lost");
+    assert_eq!(rig.put(&mut client, key(1), &block(11, 9000)).status(), Status::Ok);
+    rig.finds(&mut client, 1, &block(11, 9000));
+}
+
+/// Whatever happens in whatever order, on a device that fails now and then: a block is what was
+/// put last, or a miss; and every request ends once.
+#[test]
+fn a_late_block_is_what_was_put_or_a_miss() {
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut rig = rig();
+        let mut client = rig.client(0);
+        let mut model: HashMap<u64, u64> = HashMap::new();
+        for round in 0..600_u64 {
+            let number = random.u64(1..60);
+            let length = usize::try_from(20_000 + number * 3_001).unwrap();
+            match random.u8(..12) {
+                0..5 => {
+                    let version = number << 32 | round;
+                    let bytes = block(version, length);
+                    let request = rig.put_request(&client, key(number), &bytes, (0, 0));
+                    let flags = if random.u8(..8) == 0 { FLAG_DURABLE } else { 0 };
+                    let put = rig.ask_one(&mut client, Request { flags, ..request });
+                    match (put.status(), put.flags) {
+                        (Status::Ok, 0) => {
+                            model.insert(number, version);
+                        }
+                        (Status::Ok, FLAG_PRESENT) => {
+                            let there = model.get(&number).expect("something is there");
+                            let length = u32::try_from(length).unwrap();
+                            let sum = crc(&block(*there, length as usize));
+                            assert_eq!(put.checksum, check(sum, 1_000, key(number), length));
+                        }
+                        (Status::Declined | Status::IoError, _) => {
+                            model.remove(&number);
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                5..9 => {
+                    let (done, got) = rig.get(&mut client, key(number), 1 << 20);
+                    match done.status() {
+                        Status::Ok => {
+                            let version = model.get(&number).expect("it was put");
+                            assert!(got == block(*version, length), "seed {seed}, block {number}");
+                        }
+                        Status::Miss | Status::IoError => {}
+                        other => panic!("{other}"),
+                    }
+                }
+                9 => {
+                    let drop = drop_slot(Opcode::Drop, key(number), 0);
+                    let done = rig.ask_one(&mut client, drop);
+                    assert!(matches!(done.status(), Status::Ok | Status::Miss), "{done:?}");
+                    model.remove(&number);
+                    let found = rig.lookup(&mut client, 0, &[key(number).lo()]);
+                    assert_eq!(found, 0, "seed {seed}, block {number}");
+                }
+                10 => {
+                    let lows = [key(number).lo(), key(number + 1).lo()];
+                    let done =
+                        rig.ask_one(&mut client, keys_slot(Opcode::Lookup, HANDLE, 0, &lows));
+                    for (bit, number) in (0..).zip([number, number + 1]) {
+                        let found = done.bytes >> bit & 1 == 1;
+                        assert!(!found || model.contains_key(&number), "seed {seed}, {number}");
+                    }
+                }
+                _ => {
+                    let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Write);
+                    rig.own.sim.borrow_mut().plan().add(failing);
+                }
+            }
+        }
+        rig.stop();
+    }
+}
