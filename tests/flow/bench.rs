@@ -214,7 +214,19 @@ fn hot(report: &Value, sizes: &[u64]) {
         bytes += blocks * one["block_bytes"].as_u64().unwrap();
         let ways = one["ways"].as_array().unwrap();
         let names: Vec<_> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view"]);
+        assert_eq!(
+            names,
+            [
+                "memcpy",
+                "verified_copy",
+                "page_cache",
+                "drive",
+                "hot_get",
+                "view",
+                "put",
+                "late_put"
+            ]
+        );
         assert!(ways.iter().all(|way| way["bytes_per_second"].as_f64().unwrap() > 0.0), "{one}");
         let per_drive = one["ratios"]["throughput_per_drive"].as_f64().unwrap();
         assert!(per_drive > 0.0, "{one}");

@@ -11,6 +11,7 @@ mod gpu;
 mod guide;
 mod hostile;
 mod idle;
+mod late;
 mod late_drives;
 mod latencies;
 mod listing;

@@ -16,10 +16,10 @@ use crate::rig::{
 use crate::store_user::StoreUser;
 
 /// Bytes of a block, no multiple of a page.
-const BYTES: usize = 100_001;
+pub(crate) const BYTES: usize = 100_001;
 
 /// Two members with room for many blocks, and a tier of this size.
-fn place(tier: &str) -> Place {
+pub(crate) fn place(tier: &str) -> Place {
     place_of(64 << 10, tier)
 }
 
@@ -31,12 +31,12 @@ fn place_of(block_mean: u64, tier: &str) -> Place {
     place
 }
 
-fn key(number: u64) -> BlockKey {
+pub(crate) fn key(number: u64) -> BlockKey {
     BlockKey::of(&number.to_le_bytes())
 }
 
 /// The bytes of a version of a block.
-fn content(number: u64, version: u64) -> Vec<u8> {
+pub(crate) fn content(number: u64, version: u64) -> Vec<u8> {
     let mut state = (number << 20 | version).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;
@@ -47,14 +47,14 @@ fn content(number: u64, version: u64) -> Vec<u8> {
     words.flatten().take(BYTES).collect()
 }
 
-struct User(StoreUser);
+pub(crate) struct User(pub(crate) StoreUser);
 
 impl User {
-    fn open(sidecar: &Sidecar) -> Self {
+    pub(crate) fn open(sidecar: &Sidecar) -> Self {
         Self(StoreUser::open(sidecar))
     }
 
-    fn put(&mut self, number: u64, version: u64) {
+    pub(crate) fn put(&mut self, number: u64, version: u64) {
         eventually("a put is taken", || match self.offer(number, version) {
             Status::Ok => true,
             Status::Declined => false,
@@ -62,7 +62,7 @@ impl User {
         });
     }
 
-    fn offer(&mut self, number: u64, version: u64) -> Status {
+    pub(crate) fn offer(&mut self, number: u64, version: u64) -> Status {
         let user = &mut self.0;
         let mut lease = user.arena.lease(BYTES).unwrap();
         lease.copy_from_slice(&content(number, version));
@@ -76,7 +76,7 @@ impl User {
     }
 
     /// Gets a block: its bytes, if it is there.
-    fn get(&mut self, number: u64) -> Option<Vec<u8>> {
+    pub(crate) fn get(&mut self, number: u64) -> Option<Vec<u8>> {
         match self.end_of_get(number) {
             Ok(bytes) => Some(bytes),
             Err(Status::Miss) => None,
@@ -104,13 +104,13 @@ impl User {
         self.0.queue.view(&space, key(number))
     }
 
-    fn has(&mut self, number: u64, version: u64) {
+    pub(crate) fn has(&mut self, number: u64, version: u64) {
         assert!(self.get(number) == Some(content(number, version)), "block {number}");
     }
 }
 
 /// A sum over the members of the store.
-fn sum(report: &StatusReport, counter: &str) -> u64 {
+pub(crate) fn sum(report: &StatusReport, counter: &str) -> u64 {
     let of = |shard: &kvrail_protocol::ShardReport| {
         let mut counters = shard.counters.each();
         let found = counters.find(|(definition, _)| definition.name == counter);
@@ -119,7 +119,7 @@ fn sum(report: &StatusReport, counter: &str) -> u64 {
     report.shards.iter().map(of).sum()
 }
 
-fn from_memory(report: &StatusReport) -> u64 {
+pub(crate) fn from_memory(report: &StatusReport) -> u64 {
     let calls = report.calls.iter().filter(|call| call.operation == "get_from_memory");
     calls.map(|call| call.latency.count()).sum()
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use self::plain::PlainBytes;
 pub(crate) use self::store::CheckedBlocks;
-use self::store::HotStore;
 pub use self::store::TieredStore;
+use self::store::{HotStore, PutWay};
 use crate::statistics::median;
 
 /// Blocks take a part of the volume's bytes, up to a limit that is far above processors' caches.
@@ -21,6 +21,8 @@ const VOLUME_SHARE: u64 = 16;
 const HOT_BYTES_MAX: u64 = 256 << 20;
 /// No more blocks of any size than those of this one: a directory has one entry for these bytes.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
+/// Namespaces whose puts are acknowledged from memory begin so, where the sidecar is configured.
+pub const LATE_NAMES: &str = "late-bench-";
 /// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
 /// a few visits find it a place.
 const ROOM: u64 = 2;
@@ -40,11 +42,23 @@ pub enum MemoryWay {
     HotGet,
     /// The memory tier, read in place: without a copy.
     View,
+    /// Puts that are answered once the drive has them.
+    Put,
+    /// Puts that are acknowledged from the memory tier.
+    LatePut,
 }
 
 impl MemoryWay {
-    const ALL: [Self; 6] =
-        [Self::Memcpy, Self::VerifiedCopy, Self::PageCache, Self::Drive, Self::HotGet, Self::View];
+    const ALL: [Self; 8] = [
+        Self::Memcpy,
+        Self::VerifiedCopy,
+        Self::PageCache,
+        Self::Drive,
+        Self::HotGet,
+        Self::View,
+        Self::Put,
+        Self::LatePut,
+    ];
 
     /// As the report names it.
     #[must_use]
@@ -56,6 +70,8 @@ impl MemoryWay {
             Self::Drive => "drive",
             Self::HotGet => "hot_get",
             Self::View => "view",
+            Self::Put => "put",
+            Self::LatePut => "late_put",
         }
     }
 }
@@ -65,7 +81,9 @@ impl MemoryWay {
 pub struct WaySpeed {
     /// `memcpy`; `verified_copy`, with the checksum; `page_cache`, reads of a file that lies in it;
     /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves; `view`, the
-    /// same blocks read in place, of which no byte is copied.
+    /// same blocks read in place, of which no byte is copied; `put`, until the drive has the bytes;
+    /// `late_put`, until memory has them, where the sidecar's `memory_tier.write_late` names
+    /// `late-bench-*`.
     pub name: String,
     /// Median over rounds.
     pub bytes_per_second: f64,
@@ -208,6 +226,9 @@ fn in_store(
                     not_served += missed;
                     seconds
                 }
+                MemoryWay::Put => store.put_new(PutWay::Written)?,
+                MemoryWay::LatePut if !store.writes_late() => continue,
+                MemoryWay::LatePut => store.put_new(PutWay::Late)?,
             };
             seconds[way].push(took);
         }
@@ -223,7 +244,8 @@ fn speeds(
     (block_bytes, blocks): (u32, u64),
 ) -> (Vec<WaySpeed>, MemoryRatios) {
     let bytes = f64::from(block_bytes) * blocks as f64;
-    let ways = MemoryWay::ALL.iter().zip(seconds).map(|(way, rounds)| {
+    let measured = MemoryWay::ALL.iter().zip(seconds).filter(|(_, rounds)| !rounds.is_empty());
+    let ways = measured.map(|(way, rounds)| {
         let took = median(rounds).unwrap_or(f64::NAN);
         let (bytes_per_second, block_ns) = (bytes / took, took * 1e9 / blocks as f64);
         WaySpeed { name: way.name().to_owned(), bytes_per_second, block_ns }
@@ -253,7 +275,8 @@ mod tests {
         let seconds = [vec![1.0, 2.0], vec![2.0, 4.0], vec![4.0, 8.0], vec![40.0, 80.0]];
         let [memcpy, verified, cache, drive] = seconds;
         let (gets, views) = (vec![2.0, 4.0], vec![0.001, 0.002]);
-        let seconds = [memcpy, verified, cache, drive, gets, views];
+        let (puts, late) = (vec![9.0, 18.0], Vec::new());
+        let seconds = [memcpy, verified, cache, drive, gets, views, puts, late];
         let (ways, ratios) = speeds(&seconds, (1 << 20, 1000));
         let found = [
             ratios.throughput_per_memcpy,
@@ -263,7 +286,8 @@ mod tests {
         ];
         assert_eq!(found, [0.5, 1.0, 2.0, 20.0]);
         let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
-        assert_eq!(names, ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view"]);
+        let expected = ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view", "put"];
+        assert_eq!(names, expected, "what was not measured is left out");
         assert!((ways[0].block_ns - 1.5e6).abs() < 1.0, "{ways:?}");
     }
 

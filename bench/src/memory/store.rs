@@ -9,6 +9,8 @@ use kvrail_client::{
 };
 use uuid::Uuid;
 
+use super::LATE_NAMES;
+
 /// Time for one block, and for all to come into memory.
 const LONG: Duration = Duration::from_secs(30);
 /// Blocks that a lookup brings into memory at once.
@@ -22,6 +24,10 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Bytes of first gets in each round: drives are slower than memory.
 const COLD_BYTES_MAX: u64 = 16 << 20;
 const QUEUE_DEPTH: usize = 8;
+/// Bytes of puts in each round, each of which is dropped at once.
+const PUT_BYTES_MAX: u64 = 16 << 20;
+/// The set of blocks that are put anew: no hot ones, and of no round.
+const LATE_SET: u32 = u32::MAX;
 
 /// A store whose blocks come into a memory tier.
 #[derive(Debug)]
@@ -54,10 +60,20 @@ pub(super) struct HotStore<'a> {
     queue: Queue,
     arena: Arena,
     space: Namespace,
+    /// Its puts are acknowledged from memory, if the sidecar does that.
+    late: Namespace,
+    writes_late: bool,
     block_bytes: usize,
     hot: Vec<Block>,
     /// Of each round.
     cold: Vec<Vec<Block>>,
+}
+
+/// When a put is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PutWay {
+    Written,
+    Late,
 }
 
 /// A block, and what its bytes are made of.
@@ -91,13 +107,60 @@ impl<'a> HotStore<'a> {
         let identity = Identity::new([("made by", "kvrail bench")])?;
         let unique = Uuid::new_v4();
         let space = store.namespace(&format!("bench-{}", unique.simple()), &identity)?;
+        let late = store.namespace(&format!("{LATE_NAMES}{}", unique.simple()), &identity)?;
         let bytes = usize::try_from(block_bytes)?;
         let arena = client.create_arena(bytes.next_multiple_of(4096) * 2, Pages::Base)?;
         let queue = client.open_queue(QUEUE_DEPTH)?;
         let cold = blocks.min((COLD_BYTES_MAX / u64::from(block_bytes)).max(1));
         let hot = Block::set(0, blocks);
         let cold = (1..=rounds).map(|round| Block::set(round, cold)).collect();
-        Ok(Self { tiered, queue, arena, space, block_bytes: bytes, hot, cold })
+        let mut own = Self {
+            tiered,
+            queue,
+            arena,
+            space,
+            late,
+            writes_late: false,
+            block_bytes: bytes,
+            hot,
+            cold,
+        };
+        own.writes_late = own.is_late()?;
+        Ok(own)
+    }
+
+    /// Whether the sidecar acknowledges puts from memory: a block that was put is in its tier.
+    fn is_late(&mut self) -> Result<bool> {
+        let block = Block::set(LATE_SET, 1)[0];
+        self.put(&self.late.clone(), &block)?;
+        let known = self.late.explain(block.key)?;
+        self.run(BlockRequest::drop_block(&self.late, block.key))?;
+        Ok(known.in_memory)
+    }
+
+    pub(super) fn writes_late(&self) -> bool {
+        self.writes_late
+    }
+
+    fn put(&mut self, space: &Namespace, block: &Block) -> Result<f64> {
+        let mut lease = self.arena.lease(self.block_bytes)?;
+        block.fill(&mut lease);
+        let begun = Instant::now();
+        let ended = self.run(BlockRequest::put(space, block.key, lease))?;
+        ensure!(ended.status == Status::Ok, "a put ended with {}", ended.status);
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    /// Puts blocks that are new, and drops them; the time that as many as are hot would take.
+    pub(super) fn put_new(&mut self, way: PutWay) -> Result<f64> {
+        let count = (PUT_BYTES_MAX / self.block_bytes as u64).clamp(1, self.hot.len() as u64);
+        let space = if way == PutWay::Late { self.late.clone() } else { self.space.clone() };
+        let mut seconds = 0.0;
+        for block in Block::set(LATE_SET, count) {
+            seconds += self.put(&space, &block)?;
+            self.run(BlockRequest::drop_block(&space, block.key))?;
+        }
+        Ok(seconds / count as f64 * self.hot.len() as f64)
     }
 
     /// Puts all of them.
@@ -109,11 +172,9 @@ impl<'a> HotStore<'a> {
             self.tiered.name
         );
         let sets = std::iter::once(&self.hot).chain(&self.cold);
+        let space = self.space.clone();
         for block in sets.flatten().copied().collect::<Vec<_>>() {
-            let mut lease = self.arena.lease(self.block_bytes)?;
-            block.fill(&mut lease);
-            let ended = self.run(BlockRequest::put(&self.space, block.key, lease))?;
-            ensure!(ended.status == Status::Ok, "a put ended with {}", ended.status);
+            self.put(&space, &block)?;
         }
         Ok(())
     }
@@ -222,6 +283,7 @@ impl<'a> HotStore<'a> {
 
     pub(super) fn remove(self) -> Result<()> {
         let store = self.space.store();
+        store.remove(self.late.name()).context("removing the benchmark's namespace")?;
         store.remove(self.space.name()).context("removing the benchmark's namespace")
     }
 }

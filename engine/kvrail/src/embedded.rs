@@ -390,6 +390,9 @@ fn own_config(
     config.sidecar.socket = socket.to_owned();
     config.metrics.listen = Listen::Off;
     config.memory_tier.bytes = Size::new(served.tier_bytes);
+    let has_tier = served.tier_bytes > 0;
+    config.memory_tier.write_late =
+        if has_tier { vec![format!("{}*", kvrail_bench::memory::LATE_NAMES)] } else { Vec::new() };
     if let Some(mode) = mode {
         config.device.mode = toml::Value::from(mode).try_into().context("--mode")?;
     }

@@ -105,6 +105,10 @@ pub struct KeyReport {
     pub device: u16,
     /// Its state.
     pub state: KeyState,
+    /// Clients can copy it from the member's memory tier. With `KeyState::Putting` it is written
+    /// later.
+    #[serde(default)]
+    pub in_memory: bool,
     /// The latest event about it among those the sidecar remembers, and the seconds since.
     pub event: Option<(EventInfo, u64)>,
     /// How long the sidecar remembers keys that went.

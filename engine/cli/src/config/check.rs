@@ -20,8 +20,7 @@ use tracing_subscriber::EnvFilter;
 use super::error::ConfigProblem;
 use super::flatten::flatten;
 use super::model::{
-    Config, DeviceConfig, LimitsConfig, MemoryTierConfig, MetricsConfig, PollersConfig,
-    SidecarConfig, VolumeConfig,
+    Config, DeviceConfig, LimitsConfig, MetricsConfig, PollersConfig, SidecarConfig, VolumeConfig,
 };
 use super::provenance::Origins;
 
@@ -46,7 +45,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<ConfigProblem> {
     found.sidecar(&config.sidecar);
     found.metrics(&config.metrics);
     found.pollers(&config.pollers);
-    found.memory_tier(&config.memory_tier);
+    found.memory_tier(config);
     found.limits(&config.limits);
     found.device("device", &config.device, &config.pollers);
     found.gpu(config);
@@ -93,12 +92,30 @@ impl ConfigProblems<'_> {
         }
     }
 
-    fn memory_tier(&mut self, tier: &MemoryTierConfig) {
+    fn memory_tier(&mut self, config: &Config) {
+        let tier = &config.memory_tier;
+        self.late_names(&tier.write_late, config);
         let bytes = tier.bytes.bytes();
         if bytes != 0 && !(TIER_BYTES_MIN..=ARENA_BYTES_MAX / 2).contains(&bytes) {
             let (least, most) = (Size::new(TIER_BYTES_MIN), Size::new(ARENA_BYTES_MAX / 2));
             let rule = format!("it must be 0 (no tier), or {least} to {most}");
             self.add("memory_tier.bytes", tier.bytes, rule, "some percents of the store are a lot");
+        }
+    }
+
+    fn late_names(&mut self, names: &[String], config: &Config) {
+        let key = "memory_tier.write_late";
+        let Some(first) = names.first() else { return };
+        names.iter().for_each(|name| self.namespaces(key, name));
+        if config.memory_tier.bytes.bytes() == 0 {
+            let rule = "blocks that are written late need a memory tier";
+            self.add(key, first, rule, "set memory_tier.bytes, or remove the key");
+        }
+        let mut stores = config.volume.iter();
+        if let Some(volume) = stores.find(|volume| !volume.tenant.is_empty()) {
+            let rule =
+                format!("clients of {}, which has tenants, do not see the tier", volume.name);
+            self.add(key, first, rule, "remove the key, or the tables [[volume.tenant]]");
         }
     }
 

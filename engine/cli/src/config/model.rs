@@ -125,11 +125,13 @@ pub struct MemoryConfig {
 pub struct MemoryTierConfig {
     /// All together; 0: none.
     pub bytes: Size,
+    /// Namespaces whose puts are acknowledged from there.
+    pub write_late: Vec<String>,
 }
 
 impl Default for MemoryTierConfig {
     fn default() -> Self {
-        Self { bytes: Size::new(0) }
+        Self { bytes: Size::new(0), write_late: Vec::new() }
     }
 }
 

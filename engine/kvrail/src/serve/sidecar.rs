@@ -159,12 +159,15 @@ fn start_pollers(
 ) -> Result<Vec<PollerHandle>, Failure> {
     let routes: Vec<Route> = plan::routes(served, plan);
     let mut started = Vec::with_capacity(plan.pollers.len());
-    for (poller, mailbox) in plan.pollers.iter().zip(mailboxes) {
+    let shards = plan.pollers.iter().zip(mailboxes);
+    let shards = shards.map(|(poller, mailbox)| stores.of(&poller.devices, mailbox));
+    let shards = shards.collect::<Result<Vec<_>, _>>()?;
+    for ((poller, mailbox), stores) in plan.pollers.iter().zip(mailboxes).zip(shards) {
         let setup = Setup {
             routes: routes.clone(),
             devices: poller.devices.clone(),
             budgets: poller.devices.iter().map(|&device| plan.budget(device)).collect(),
-            stores: stores.of(&poller.devices),
+            stores,
             spin_ns: plan.spin_ns,
             beat_ns: plan.beat_ns,
         };

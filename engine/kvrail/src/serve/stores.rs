@@ -10,7 +10,8 @@ use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
-    Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk, StoreCall, StoreSetup, TierSetup,
+    CopyQueues, LateSetup, Mailbox, Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk,
+    StoreCall, StoreSetup, TierSetup,
 };
 use kvrail_ring::limits::ENTRY_BYTES;
 use kvrail_ring::{DeviceIndex, HoldTables, Status};
@@ -29,7 +30,7 @@ use super::plan::{Plan, PlannedDevice};
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
 use kvrail_cli::config::{MemoryTierConfig, PoolConfig, WriteBudget};
-use kvrail_cli::failure::{Exit, Failure};
+use kvrail_cli::failure::{Exit, Failure, exhausted, no_thread};
 use kvrail_cli::output::human_bytes;
 
 /// How long a store may take to read its heads: 65,536 of them from a slow drive.
@@ -67,7 +68,11 @@ struct PreparedShard {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct PreparedStores(Vec<PreparedShard>);
+pub(super) struct PreparedStores {
+    shards: Vec<PreparedShard>,
+    /// Namespaces whose puts are acknowledged from the memory tier.
+    late: Arc<[String]>,
+}
 
 impl PreparedStores {
     /// Reads every member's super, and takes the memory.
@@ -91,7 +96,7 @@ impl PreparedStores {
                 shards.push(PreparedShard::new((device, it, shape), begin, buffer)?);
             }
         }
-        let mut stores = Self(shards);
+        let mut stores = Self { shards, late: tier.write_late.clone().into() };
         stores.take_tiers(tier, buffer)?;
         Ok(stores)
     }
@@ -99,15 +104,15 @@ impl PreparedStores {
     /// Gives each member its part of the memory tier, with entries before that of its pool.
     fn take_tiers(&mut self, config: &MemoryTierConfig, pool: BufferIndex) -> Result<(), Failure> {
         let all = usize::try_from(config.bytes.bytes()).expect("64-bit machines");
-        if all == 0 || self.0.is_empty() {
+        if all == 0 || self.shards.is_empty() {
             return Ok(());
         }
-        let part = all / self.0.len() / TIER_PART_UNIT * TIER_PART_UNIT;
-        let members = self.0.len();
+        let part = all / self.shards.len() / TIER_PART_UNIT * TIER_PART_UNIT;
+        let members = self.shards.len();
         let blocks =
-            self.0.iter().map(|shard| part as u64 / u64::from(shard.setup.config.block_mean));
+            self.shards.iter().map(|shard| part as u64 / u64::from(shard.setup.config.block_mean));
         let holds = Arc::new(HoldTables::new(blocks.min().unwrap_or(0)));
-        for (number, shard) in (0..).zip(&mut self.0) {
+        for (number, shard) in (0..).zip(&mut self.shards) {
             let refuse = |why: String| {
                 let what =
                     format!("{}: memory_tier.bytes = \"{}\": {why}", shard.name, config.bytes);
@@ -128,27 +133,47 @@ impl PreparedStores {
             let entries = u16::try_from(entries).expect("the configuration bounds it");
             let buffer = BufferIndex(pool.0 - entries);
             let shown = Arc::clone(&memory) as Arc<dyn Pinned>;
-            let kept = Arc::clone(&holds);
+            let (kept, served) = (Arc::clone(&holds), Arc::clone(&holds));
+            let (holds, late) = (kept, None);
             shard.setup.tier =
-                Some(TierSetup { memory: shown, directory_bytes, buffer, number, holds: kept });
-            shard.tier = Some(ServedTier { memory, holds: Arc::clone(&holds) });
+                Some(TierSetup { memory: shown, directory_bytes, buffer, number, holds, late });
+            shard.tier = Some(ServedTier { memory, holds: served });
             shard.remark = shard.remark.take().or(remark.map(|why| why.to_string()));
         }
         Ok(())
     }
 
-    /// The shards of a poller's devices, with their places there.
-    pub(super) fn of(&self, devices: &[DeviceIndex]) -> Vec<(usize, StoreSetup)> {
+    /// The shards of a poller's devices, with their places there. Copiers of memory tiers start.
+    ///
+    /// # Errors
+    /// `Failure` when threads or descriptors run out.
+    pub(super) fn of(
+        &self,
+        devices: &[DeviceIndex],
+        mailbox: &Mailbox,
+    ) -> Result<Vec<(usize, StoreSetup)>, Failure> {
         let place =
             |shard: &PreparedShard| devices.iter().position(|device| *device == shard.device);
-        let own = self.0.iter().filter_map(|shard| Some((place(shard)?, shard.setup.clone())));
-        own.collect()
+        let own = self.shards.iter().filter_map(|shard| Some((place(shard)?, shard)));
+        own.map(|(place, shard)| Ok((place, self.with_copier(&shard.setup, mailbox)?))).collect()
+    }
+
+    fn with_copier(&self, setup: &StoreSetup, mailbox: &Mailbox) -> Result<StoreSetup, Failure> {
+        let mut setup = setup.clone();
+        let Some(tier) = setup.tier.as_mut().filter(|_| !self.late.is_empty()) else {
+            return Ok(setup);
+        };
+        let queues = CopyQueues::new(Arc::clone(&tier.memory), Arc::clone(mailbox.nudge()));
+        let queues = queues.map_err(|errno| exhausted("a copier of a memory tier", errno))?;
+        queues.start().map_err(|error| no_thread("a memory tier's copier", &error))?;
+        tier.late = Some(LateSetup { namespaces: Arc::clone(&self.late), queues });
+        Ok(setup)
     }
 
     /// The store as the control thread gets it.
     pub(super) fn served(&self) -> Vec<ServedStore> {
         let mut stores: Vec<ServedStore> = Vec::new();
-        for it in &self.0 {
+        for it in &self.shards {
             let volume = u16::try_from(it.volume).expect("the configuration bounds the volumes");
             let (config, restart) = (it.setup.config, it.restart);
             let (presence, rated) = (Some(Arc::clone(&it.presence)), it.rated);
@@ -169,7 +194,8 @@ impl PreparedStores {
     /// `Failure` names the member whose store does not start, and the remedy.
     pub(super) fn wait(&self, pollers: &[PollerHandle]) -> Result<(), Failure> {
         let mut left = 0;
-        for (poller, device) in self.0.iter().filter_map(|shard| place(pollers, shard.device)) {
+        for (poller, device) in self.shards.iter().filter_map(|shard| place(pollers, shard.device))
+        {
             let call = StoreCall::new(CALL, StoreAsk::Survey);
             // An empty mailbox takes it.
             let sent = pollers[poller].mailbox.send(PollerCommand::Store(device, call));
@@ -195,7 +221,7 @@ impl PreparedStores {
     }
 
     fn started(&self, device: DeviceIndex, error: Option<StartError>) -> Result<(), Failure> {
-        let shard = self.0.iter().find(|shard| shard.device == device);
+        let shard = self.shards.iter().find(|shard| shard.device == device);
         let (Some(error), Some(shard)) = (error, shard) else { return Ok(()) };
         let remedy = match error {
             StartError::Pools { .. } => POOLS_REMEDY,
@@ -227,9 +253,9 @@ impl PreparedStores {
             format!("  store on device {device}: {sizing}; blocks up to {blocks}{bears}{tier}\n")
         };
         // They all have the same reason.
-        let remark = self.0.iter().find_map(|shard| shard.remark.as_ref());
+        let remark = self.shards.iter().find_map(|shard| shard.remark.as_ref());
         let remark = remark.map(|why| format!("    note: memory for stores: {why}\n"));
-        self.0.iter().map(line).chain(remark).collect()
+        self.shards.iter().map(line).chain(remark).collect()
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn report(
         Explained::Warming | Explained::Starting => KeyState::Warming,
         Explained::Distrusted => KeyState::Distrusted,
     };
-    Some(KeyReport { member, device, state, event, remembered })
+    Some(KeyReport { member, device, state, in_memory: *in_memory, event, remembered })
 }
 
 fn worth(class: WorthClass) -> KeyWorth {

@@ -100,6 +100,11 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
 fn text(report: &KeyReport) -> String {
     match &report.state {
         KeyState::There(block) => there(block),
+        KeyState::Putting { length, .. } if report.in_memory => {
+            format!(
+                "is in the memory tier with {length} bytes, and is to be written later, or never"
+            )
+        }
         KeyState::Putting { length, written } => {
             format!("is being put: {written} of {length} bytes are written")
         }
@@ -211,7 +216,7 @@ mod tests {
     fn no_field_of_the_json_is_there_twice() {
         let remembered = Remembered { all_s: 3, this_s: 3600, one_in: 64 };
         let (state, event) = (KeyState::Absent, None);
-        let report = KeyReport { member: 1, device: 3, state, event, remembered };
+        let report = KeyReport { member: 1, device: 3, state, in_memory: false, event, remembered };
         assert!(absent(&report).contains("more than 60 minutes ago"), "{}", absent(&report));
         let (key, path) = ("0".repeat(32), "/dev/nvme3n1".to_owned());
         let shown = ShownBlock { store: "kv", namespace: "n", key, path, report: &report };

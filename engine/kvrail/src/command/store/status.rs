@@ -348,9 +348,22 @@ fn tier(counters: &ServingCounters<Option<u64>>) -> Option<String> {
         counters.tier_wrong,
     ]
     .map(count);
+    let late = late(counters).unwrap_or_default();
     Some(format!(
         "{used} of {size}\n    {blocks} blocks; {came} came in, {went} went\n    \
-         {refused} found no room, {wrong} were wrong"
+         {refused} found no room, {wrong} were wrong{late}"
+    ))
+}
+
+/// Puts that were acknowledged from memory, where there were some.
+fn late(counters: &ServingCounters<Option<u64>>) -> Option<String> {
+    let puts = counters.late_puts.filter(|puts| *puts > 0)?;
+    let [waiting, written, dropped] =
+        [counters.late_blocks, counters.late_written, counters.late_dropped].map(count);
+    let bytes = counters.late_dropped_bytes.map_or_else(dash, human_bytes);
+    Some(format!(
+        "\n    {puts} puts were acknowledged from memory: {waiting} blocks are not written\n    \
+         yet, {written} were, {dropped} never will be ({bytes})"
     ))
 }
 
