@@ -230,15 +230,27 @@ impl MemoryTier {
         pages: u32,
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
-        let is_here = self.find(uid, lo, view).is_some();
-        if !is_here && !self.fetches.allows(self.pages(), self.used_pages) {
-            self.counts.refused += 1;
+        if let Some(entry) = self.find(uid, lo, view) {
+            self.set_used(entry, view);
             return None;
         }
+        self.make_room_in_share((uid, lo), pages, view)
+    }
+
+    /// A room for a block that was not asked for twice, unless such blocks have taken much from
+    /// others lately.
+    fn make_room_in_share(
+        &mut self,
+        key: (u64, u64),
+        pages: u32,
+        view: &mut impl TierView,
+    ) -> Option<TierRoom> {
         let evicted = self.counts.evicted;
+        let may = self.fetches.allows(self.pages(), self.used_pages);
         // Not a use: were all blocks used ones, the hand would take the next best.
-        let room = self.enter((uid, lo), pages, view);
-        if !is_here && (room.is_none() || self.counts.evicted > evicted) {
+        let room = if may { self.make_room(key, pages, view) } else { None };
+        self.counts.refused += u64::from(room.is_none());
+        if may && (room.is_none() || self.counts.evicted > evicted) {
             self.fetches.take(pages);
         }
         room

@@ -61,12 +61,13 @@ const UID: u64 = 9;
 struct Rig {
     tier: MemoryTier,
     shown: Shown,
+    now_ns: u64,
 }
 
 impl Rig {
     fn new(pages: u32, sets: usize) -> Self {
         let shown = Shown { sets, ..Shown::default() };
-        Self { tier: MemoryTier::new(pages, sets * WAYS), shown }
+        Self { tier: MemoryTier::new(pages, sets * WAYS), shown, now_ns: 0 }
     }
 
     fn meet(&mut self, lo: u64, pages: u32) -> Option<TierRoom> {

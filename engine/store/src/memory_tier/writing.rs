@@ -21,7 +21,7 @@ const AHEAD_AT_ONCE: usize = 64;
 impl MemoryTier {
     /// A put of a block that is to be written late: a room for it. The caller has looked that
     /// neither the tier has the key unwritten nor the store has it; a copy that is here is
-    /// forgotten. Blocks of one group are written together, or dropped. `None`: there is no room
+    /// forgotten. As what is fetched, such blocks take a part of the tier from others in a second. Blocks of one group are written together, or dropped. `None`: there is no room
     /// now, and the caller writes the block to the store itself.
     ///
     /// The caller's own tables learn of the block when it is shown (`fill`), and lose it at
@@ -42,9 +42,7 @@ impl MemoryTier {
             }
             self.forget(key.0, key.1, view);
         }
-        let room = self.make_room(key, pages, view);
-        self.counts.refused += u64::from(room.is_none());
-        let room = room?;
+        let room = self.make_room_in_share(key, pages, view)?;
         let one = &mut self.entries[room.entry];
         (one.stage, one.group) = (WriteStage::Unwritten, folded(group));
         self.late.as_mut()?.add();

@@ -28,8 +28,10 @@ impl Rig {
         });
     }
 
+    /// A step, a second later: no share of a second is used up.
     fn renew(&mut self) {
-        self.tier.renew(0, &mut self.shown);
+        self.now_ns += 1_000_000_000;
+        self.tier.renew(self.now_ns, &mut self.shown);
     }
 
     fn key_of(&self, entry: usize) -> u64 {
@@ -462,4 +464,31 @@ impl Play {
         rig.tier.audit();
         assert_eq!(rig.tier.usage(), (0, 0));
     }
+}
+
+/// One client puts without an end, as fast as the sidecar takes it: what another one uses ten times
+/// in a second stays.
+#[test]
+fn a_flood_of_puts_leaves_what_is_used() {
+    const PAGES: u32 = 1024;
+    let mut rig = Rig::late(PAGES, 1024, 1000);
+    let hot = 64;
+    (0..hot).for_each(|lo| assert!(rig.put(lo, 4, lo), "it is empty"));
+    rig.write();
+    let (mut next, mut came, mut gets_of_hot) = (1000, 0_u64, 0);
+    for step in 0..30_000 {
+        rig.tier.renew(step * 100_000, &mut rig.shown); // 3 s
+        for _ in 0..4 {
+            came += u64::from(rig.put(next, 4, next));
+            next += 1;
+        }
+        rig.write();
+        if step % 1000 == 0 {
+            gets_of_hot += (0..hot).filter(|lo| rig.has(*lo)).count();
+            (0..hot).for_each(|lo| rig.tier.use_block(UID, lo, &mut rig.shown));
+        }
+    }
+    assert_eq!(gets_of_hot, 30 * 64, "all of what is used is there, always");
+    assert!((300..600).contains(&came), "{came} of 120,000 came: the free room, and 3 quarters");
+    rig.tier.audit();
 }
