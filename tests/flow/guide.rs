@@ -168,6 +168,7 @@ fn every_snippet_has_a_test() {
         "chain.py",
         "blocks.py",
         "memory.py",
+        "late.py",
         "view.py",
         "volume.py",
         "batches.py",

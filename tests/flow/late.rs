@@ -29,7 +29,7 @@ fn a_put_is_acknowledged_from_memory_and_read_there_by_others() {
     (0..20).for_each(|number| reader.has(number, 0));
     let keys: Vec<_> = (0..25).map(key).collect();
     let found = reader.0.queue.lookup(&reader.0.space, &keys, &Lookup::default()).unwrap();
-    assert_eq!(found.hits(), 20);
+    assert_eq!(found.prefix, 20);
     eventually("gets are counted", || from_memory(&sidecar.status()) >= before + 20);
     let report = sidecar.status();
     assert_eq!((sum(&report, "hits"), sum(&report, "late_written")), (0, 0), "no drive is asked");
@@ -139,7 +139,7 @@ fn late_writing_without_a_tier_and_beside_tenants_is_refused() {
     without.configure("memory_tier.write_late = [\"main\"]");
     run(&mut without.serve()).expect(2, &["memory_tier.write_late", "set memory_tier.bytes"]);
     let mut tenants = place("16MiB");
-    tenants.configure_volume("tenant = [{ name = \"a\", uids = [1], namespaces = \"a *\" }]");
+    tenants.configure_volume("tenant = [{ uids = [1], namespaces = \"a *\", rights = \"own\" }]");
     run(&mut tenants.serve()).expect(2, &["memory_tier.write_late", "tenants"]);
     let mut odd = place("16MiB");
     odd.configure("memory_tier.write_late = [\"a*b\"]");

@@ -134,7 +134,7 @@ impl<'a> HotStore<'a> {
         let block = Block::set(LATE_SET, 1)[0];
         self.put(&self.late.clone(), &block)?;
         let known = self.late.explain(block.key)?;
-        self.run(BlockRequest::drop_block(&self.late, block.key))?;
+        self.drop(&self.late.clone(), &block)?;
         Ok(known.in_memory)
     }
 
@@ -151,6 +151,12 @@ impl<'a> HotStore<'a> {
         Ok(begun.elapsed().as_secs_f64())
     }
 
+    fn drop(&mut self, space: &Namespace, block: &Block) -> Result<()> {
+        let ended = self.run(BlockRequest::drop_block(space, block.key))?;
+        ensure!(ended.status == Status::Ok, "a drop ended with {}", ended.status);
+        Ok(())
+    }
+
     /// Puts blocks that are new, and drops them; the time that as many as are hot would take.
     pub(super) fn put_new(&mut self, way: PutWay) -> Result<f64> {
         let count = (PUT_BYTES_MAX / self.block_bytes as u64).clamp(1, self.hot.len() as u64);
@@ -158,7 +164,7 @@ impl<'a> HotStore<'a> {
         let mut seconds = 0.0;
         for block in Block::set(LATE_SET, count) {
             seconds += self.put(&space, &block)?;
-            self.run(BlockRequest::drop_block(&space, block.key))?;
+            self.drop(&space, &block)?;
         }
         Ok(seconds / count as f64 * self.hot.len() as f64)
     }

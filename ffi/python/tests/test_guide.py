@@ -25,6 +25,6 @@ def test_a_snippet_runs(title):
 
 
 def test_there_are_snippets():
-    of_stores = {"first.py", "many.py", "chain.py", "blocks.py", "memory.py", "view.py"}
+    of_stores = {"first.py", "many.py", "chain.py", "blocks.py", "memory.py", "late.py", "view.py"}
     of_volumes = {"volume.py", "batches.py", "loop.py", "pages.py"}
     assert set(SNIPPETS) == {"ffi/python/README.md", "README.md"} | of_stores | of_volumes
