@@ -86,6 +86,9 @@ impl fmt::Display for CachePolicy {
             Self::Sidecar(size, TierEntry::SecondGet, TierUses::Each) => {
                 return write!(f, "memory {size}, all uses");
             }
+            Self::Sidecar(size, TierEntry::Late, _) => {
+                return write!(f, "memory {size}, the sidecar's, late");
+            }
             Self::Sidecar(size, TierEntry::AtPut, TierUses::Each) => {
                 return write!(f, "memory {size}, at put, all uses");
             }

@@ -172,8 +172,11 @@ impl Job<'_> {
                 hits.map(|hits| Played::below(hits, tier.counted()))
             }
             CachePolicy::Sidecar(size, entry, uses) => {
-                let mut tier =
-                    SidecarTier::new((entry, uses), (size.blocks(distinct), block_bytes), rings);
+                let mut tier = SidecarTier::new(
+                    (entry, uses),
+                    (size.blocks(distinct), block_bytes),
+                    (rings, blocks),
+                );
                 let hits = play_keyed(&mut tier, SidecarTier::store, trace, progress);
                 hits.map(|hits| Played::below(hits, tier.counted()))
             }

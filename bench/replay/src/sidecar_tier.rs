@@ -4,7 +4,7 @@
 //! that finds a block in memory reports uses of it, once a second; a reported use counts in the
 //! store too.
 
-use kvrail_store::{Chain, MemoryTier, TIER_WAYS, TierRoom, TierView};
+use kvrail_store::{Chain, LateWrite, MemoryTier, TIER_WAYS, TierRoom, TierView};
 
 use crate::player::Keyed;
 use crate::report::StoreCounts;
@@ -14,6 +14,9 @@ use crate::store::lower_half;
 /// Bytes of the tier's pages.
 const PAGE_BYTES: u32 = 4096;
 
+/// Entries for each block that the tier has room for.
+const ENTRIES: u64 = 8;
+
 /// When a block comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierEntry {
@@ -21,6 +24,8 @@ pub enum TierEntry {
     SecondGet,
     /// At its put too, as a lookup that fetches has it.
     AtPut,
+    /// At its put, which the tier may have written to the store later.
+    Late,
 }
 
 /// Which uses in memory count in the store.
@@ -88,9 +93,8 @@ impl TierView for Directory {
         0
     }
 
-    fn gone(&mut self, _: usize, _: (u64, u64)) {
-        unreachable!("this tier takes no late blocks");
-    }
+    /// Whether the tier alone has a block is asked of the tier.
+    fn gone(&mut self, _: usize, _: (u64, u64)) {}
 }
 
 /// A tier of the sidecar above its store.
@@ -101,25 +105,41 @@ pub(crate) struct SidecarTier {
     uses: TierUses,
     pages: u32,
     store: Rings,
+    /// What each entry's late block is.
+    late: Vec<Option<LatePut>>,
+    /// Requests so far: blocks that one puts are a group.
+    requests: u64,
     hits: u64,
     now_ns: u64,
 }
 
+/// A put that is written later.
+#[derive(Clone, Copy, Debug)]
+struct LatePut {
+    block: u32,
+    chain: Chain,
+    place: ChainPlace,
+}
+
 impl SidecarTier {
-    /// A tier of `capacity` blocks, with twice as many entries, as the sidecar makes it where
-    /// blocks are as long as its store expects.
+    /// A tier of `capacity` blocks above an empty store of `store_blocks`, with as many entries as
+    /// the sidecar gives it where blocks are as long as its store expects.
     pub(crate) fn new(
         (entry, uses): (TierEntry, TierUses),
         (capacity, block_bytes): (u64, u32),
-        store: Rings,
+        (store, store_blocks): (Rings, u64),
     ) -> Self {
         let pages = block_bytes.div_ceil(PAGE_BYTES);
-        let sets = capacity.saturating_mul(2).div_ceil(TIER_WAYS as u64).max(1);
+        let sets = capacity.saturating_mul(ENTRIES).div_ceil(TIER_WAYS as u64).max(1);
         let entries = usize::try_from(sets).expect("a trace fits into memory") * TIER_WAYS;
         let all = u32::try_from(capacity.max(1) * u64::from(pages)).unwrap_or(u32::MAX);
         let directory = Directory { sets, shown: vec![None; entries] };
-        let (tier, hits, now_ns) = (MemoryTier::new(all, entries), 0, 0);
-        Self { tier, directory, entry, uses, pages, store, hits, now_ns }
+        let tier = match entry {
+            TierEntry::Late => MemoryTier::with_late(all, entries, store_blocks),
+            TierEntry::SecondGet | TierEntry::AtPut => MemoryTier::new(all, entries),
+        };
+        let (late, requests, hits, now_ns) = (vec![None; entries], 0, 0, 0);
+        Self { tier, directory, entry, uses, pages, store, late, requests, hits, now_ns }
     }
 
     pub(crate) fn store(&mut self) -> &mut Rings {
@@ -145,17 +165,62 @@ impl SidecarTier {
         });
     }
 
+    fn is_unwritten(&self, lo: u64) -> bool {
+        self.tier.unwritten(UID, lo, &self.directory).is_some()
+    }
+
+    /// A put of a block that is written later if there is room in memory, else now.
+    fn put_late(&mut self, put: LatePut) -> Result<(), String> {
+        let LatePut { block, chain, place } = put;
+        let lo = lower_half(block);
+        self.renew();
+        self.write_late()?;
+        if self.is_unwritten(lo) {
+            self.tier.use_block(UID, lo, &mut self.directory);
+            return Ok(());
+        }
+        if self.store.has_block(block, place) {
+            return self.store.put_block(block, (chain, place));
+        }
+        // Neither has it. Its request is its group.
+        let about = (self.pages, self.requests);
+        let Some(room) = self.tier.put((UID, lo), about, &mut self.directory) else {
+            self.tier.forget(UID, lo, &mut self.directory);
+            return self.store.put_block(block, (chain, place));
+        };
+        self.late[room.entry] = Some(put);
+        self.fill(lo, Some(room));
+        Ok(())
+    }
+
+    /// What the tier has chosen is written.
+    fn write_late(&mut self) -> Result<(), String> {
+        while let Some(entry) = self.tier.next_write() {
+            let LatePut { block, chain, place } = self.late[entry].expect("it was put");
+            self.store.put_block(block, (chain, place))?;
+            let how = match self.store.has_block(block, place) {
+                true => LateWrite::Written,
+                false => LateWrite::Declined,
+            };
+            self.tier.write_ended(entry, how, &mut self.directory);
+        }
+        Ok(())
+    }
+
     /// A get of one block: from memory if it lies there, and the store still has it.
     fn get_block(&mut self, block: u32, place: ChainPlace) -> Result<bool, String> {
         let lo = lower_half(block);
         self.renew();
+        let is_stored = self.store.has_block(block, place);
         if let Some(shown) = self.directory.find(lo)
-            && self.store.has_block(block, place)
+            && (is_stored || self.is_unwritten(lo))
         {
             self.hits += 1;
             if self.uses == TierUses::Each || !shown.is_used {
                 self.tier.use_block(UID, lo, &mut self.directory);
-                self.store.touch_block(block, place)?;
+                if is_stored {
+                    self.store.touch_block(block, place)?;
+                }
             }
             return Ok(true);
         }
@@ -181,6 +246,15 @@ impl Keyed for SidecarTier {
     }
 
     fn put(&mut self, blocks: &[u32], there: usize, chain: Chain) -> Result<(), String> {
+        self.requests += 1;
+        if self.entry == TierEntry::Late {
+            let puts = blocks.iter().enumerate().skip(there);
+            let mut puts = puts.map(|(depth, block)| {
+                let place = ChainPlace::of(blocks, depth);
+                LatePut { block: *block, chain, place }
+            });
+            return puts.try_for_each(|put| self.put_late(put));
+        }
         for (depth, block) in blocks.iter().enumerate().skip(there) {
             let (lo, place) = (lower_half(*block), ChainPlace::of(blocks, depth));
             if !self.store.has_block(*block, place) {

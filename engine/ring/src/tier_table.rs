@@ -21,6 +21,10 @@ const LINE_BYTES: usize = LINE_WORDS * 4;
 /// demands of memory at most.
 pub const TIER_PAGE_BYTES: u32 = 4096;
 
+/// Entries for each block: in sets of four hardly any key finds no room then. With two, one set of
+/// seven is full, and each further key of it breaks a prefix.
+const ENTRIES: u64 = 8;
+
 /// The poller's end of the directory.
 #[derive(Debug)]
 pub struct TierWriter {
@@ -30,11 +34,10 @@ pub struct TierWriter {
 }
 
 impl TierWriter {
-    /// Bytes of a directory for `blocks` blocks, twice as many entries: in sets of four hardly any
-    /// key finds no room then.
+    /// Bytes of a directory for `blocks` blocks.
     #[must_use]
     pub fn bytes_for(blocks: u64) -> usize {
-        let sets = blocks.saturating_mul(2).div_ceil(TIER_WAYS as u64).max(1);
+        let sets = blocks.saturating_mul(ENTRIES).div_ceil(TIER_WAYS as u64).max(1);
         let sets = usize::try_from(sets).expect("64-bit machines");
         ((sets * TIER_WAYS + 1) * LINE_BYTES).next_multiple_of(TIER_PAGE_BYTES as usize)
     }

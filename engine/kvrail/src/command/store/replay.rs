@@ -121,6 +121,9 @@ enum PolicyArg {
     MemoryTierAllUses,
     /// As memory-tier-at-put, and each use in memory counts in the store
     MemoryTierAtPutAllUses,
+    /// As memory-tier-all-uses, but blocks enter at their put, and are written once the hand is
+    /// near: used ones, and a share of others
+    MemoryTierLate,
     /// The store below --engines, each with its part of --memory, which takes everything; they get
     /// requests in turns
     MemoryEngines,
@@ -151,6 +154,7 @@ impl PolicyArg {
             Self::MemoryTierAtPutAllUses => {
                 CachePolicy::Sidecar(memory, TierEntry::AtPut, TierUses::Each)
             }
+            Self::MemoryTierLate => CachePolicy::Sidecar(memory, TierEntry::Late, TierUses::Each),
             Self::MemoryEngines => CachePolicy::Engines(memory, Routing::InTurns, engines),
             Self::MemoryEnginesRouted => {
                 CachePolicy::Engines(memory, Routing::LongestPrefix, engines)

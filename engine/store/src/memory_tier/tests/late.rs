@@ -198,6 +198,28 @@ fn puts_that_outrun_writes_find_no_room_and_lose_nothing() {
     rig.tier.audit();
 }
 
+/// While writes are behind, puts in vain take no used block for an unused one.
+#[test]
+fn the_hand_waits_for_writes() {
+    let mut rig = Rig::late(256, 256, 100);
+    let put = |rig: &mut Rig, lo| {
+        rig.renew();
+        rig.put(lo, 1, 0)
+    };
+    assert!((0..256).all(|lo| put(&mut rig, lo)));
+    assert!((1000..1100).all(|lo| !put(&mut rig, lo)));
+    (128..256).for_each(|lo| rig.tier.use_block(UID, lo, &mut rig.shown));
+    assert!((2000..2100).all(|lo| !put(&mut rig, lo)));
+    assert_eq!(rig.shown.used.len(), 128);
+    assert_eq!(rig.write().len(), 64);
+    let mut goes_on = |lo| {
+        rig.write();
+        put(&mut rig, lo)
+    };
+    assert!((3000..3020).any(&mut goes_on), "a round later");
+    rig.tier.audit();
+}
+
 #[test]
 fn a_declined_block_leaves_and_a_busy_store_is_asked_again() {
     let mut rig = Rig::late(64, 8, 100);
