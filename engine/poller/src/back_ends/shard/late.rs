@@ -28,6 +28,10 @@ use crate::task::BufferRef;
 pub(super) const WRITES_MAX: u32 = 16;
 /// Gets that wait for a write at once; a further one is a MISS.
 const GETS_MAX: usize = 64;
+/// No place.
+const NONE: u32 = u32::MAX;
+/// Entries of a directory for each block: fewer late blocks find room where they are shorter.
+const ENTRIES_OF_BLOCK: usize = 4;
 /// Late blocks that may leave between two looks: a search's, and a step's of a clear.
 const GONE_MAX: usize = 1024 + 64;
 /// Blocks of one session that are put within this time are one group: 4.3 s, as a power of two of
@@ -84,19 +88,60 @@ impl LateBlock {
 /// The late blocks of a tier by its entries, and those that have left since the last look.
 #[derive(Debug)]
 pub(super) struct LateBlocks {
-    of: Box<[Option<LateBlock>]>,
+    /// Of each entry of the directory, which has several for each block.
+    at: Box<[u32]>,
+    blocks: Vec<LateBlock>,
+    /// Places in `blocks` of none.
+    free: Vec<u32>,
     gone: Vec<LateBlock>,
 }
 
 impl LateBlocks {
     pub(super) fn new(entries: usize) -> Self {
-        let gone = Vec::with_capacity(GONE_MAX);
-        Self { of: vec![None; entries].into_boxed_slice(), gone }
+        Self {
+            at: vec![NONE; entries].into_boxed_slice(),
+            blocks: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
+            free: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
+            gone: Vec::with_capacity(GONE_MAX),
+        }
     }
 
-    /// The tier has the entry's block no more, and the store does not have it.
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.blocks.len() < self.blocks.capacity()
+    }
+
+    fn get(&self, entry: usize) -> Option<&LateBlock> {
+        let at = self.at[entry];
+        (at != NONE).then(|| &self.blocks[at as usize])
+    }
+
+    fn set(&mut self, entry: usize, block: LateBlock) {
+        debug_assert!(self.has_room(), "a poller allocates nothing");
+        self.at[entry] = match self.free.pop() {
+            Some(at) => {
+                self.blocks[at as usize] = block;
+                at
+            }
+            None => {
+                self.blocks.push(block);
+                u32::try_from(self.blocks.len() - 1).expect("fewer than entries, of 32 bits")
+            }
+        };
+    }
+
+    fn take(&mut self, entry: usize) -> Option<LateBlock> {
+        let block = *self.get(entry)?;
+        self.free.push(std::mem::replace(&mut self.at[entry], NONE));
+        Some(block)
+    }
+
+    fn note_shown(&mut self, entry: usize) {
+        self.blocks[self.at[entry] as usize].is_shown = true;
+    }
+
+    /// The tier alone has the entry's block no more.
     pub(super) fn leave(&mut self, entry: usize) {
-        if let Some(block) = self.of[entry].take()
+        if let Some(block) = self.take(entry)
             && block.is_shown
         {
             debug_assert!(self.gone.len() < self.gone.capacity(), "a poller allocates nothing");
@@ -106,7 +151,9 @@ impl LateBlocks {
 
     /// What is here is forgotten: the table that had it is no more.
     fn forget_all(&mut self) {
-        self.of.fill(None);
+        self.at.fill(NONE);
+        self.free.clear();
+        self.blocks.clear();
         self.gone.clear();
     }
 }
@@ -184,14 +231,14 @@ impl ShardTier {
     fn late_of(&self, uid: u64, key: Key) -> Option<(usize, &LateBlock)> {
         self.late.as_ref()?;
         let entry = self.tier.unwritten(uid, key.lo(), &self.shown)?;
-        let block = self.shown.late.as_ref()?.of[entry].as_ref()?;
+        let block = self.shown.late.as_ref()?.get(entry)?;
         (block.key == key).then_some((entry, block))
     }
 
     /// The block of a key that is being copied.
     fn copied(&self, uid: u64, key: Key) -> Option<&LateBlock> {
         let (late, blocks) = (self.late.as_ref()?, self.shown.late.as_ref()?);
-        let mut there = late.copies.iter().filter_map(|copy| blocks.of[copy.room.entry].as_ref());
+        let mut there = late.copies.iter().filter_map(|copy| blocks.get(copy.room.entry));
         there.find(|block| (block.uid, block.key) == (uid, key))
     }
 
@@ -199,8 +246,11 @@ impl ShardTier {
     pub(super) fn forget_copied(&mut self, uid: u64, lo: u64) {
         let (Some(late), Some(blocks)) = (&self.late, &mut self.shown.late) else { return };
         for copy in &late.copies {
-            let of = &mut blocks.of[copy.room.entry];
-            of.take_if(|block| (block.uid, block.key.lo()) == (uid, lo));
+            let entry = copy.room.entry;
+            let there = blocks.get(entry);
+            if there.is_some_and(|block| (block.uid, block.key.lo()) == (uid, lo)) {
+                blocks.take(entry);
+            }
         }
     }
 
@@ -212,7 +262,9 @@ impl ShardTier {
         from: ArrayVec<CopyPiece, 2>,
         of: &mut Store,
     ) -> bool {
-        if self.is_stopped || !self.late.as_ref().is_some_and(LatePuts::has_room) {
+        let may = self.late.as_ref().is_some_and(LatePuts::has_room);
+        let has_place = self.shown.late.as_ref().is_some_and(LateBlocks::has_room);
+        if self.is_stopped || !may || !has_place {
             return false;
         }
         let pages = put.length.div_ceil(PAGE) + u32::from(!put.metadata.is_empty());
@@ -235,7 +287,7 @@ impl ShardTier {
             is_shown: false,
         };
         store(&*self.memory, block.metadata_at().min(self.memory.bytes()), put.metadata);
-        self.shown.late.as_mut().expect("it has late puts").of[room.entry] = Some(block);
+        self.shown.late.as_mut().expect("it has late puts").set(room.entry, block);
         let taken = |number: &u8| late.copies.iter().all(|copy| copy.number != *number);
         let number = (0..=u8::MAX).find(taken).expect("there are fewer copies");
         late.copies.push(LateCopy { number, room, user: put.user, owner: put.owner });
@@ -413,7 +465,8 @@ impl Shard {
         let entry = copy.room.entry;
         let blocks = tier.shown.late.as_mut().expect("it has late puts");
         // It has no entry any more: it was dropped, or replaced.
-        let there = blocks.of[entry].filter(|block| store.uid_of(block.space) == Some(block.uid));
+        let there = blocks.get(entry).copied();
+        let there = there.filter(|block| store.uid_of(block.space) == Some(block.uid));
         let ended = match there {
             _ if is_gone => Err(Status::Failed(LaneStatus::DeviceGone.number())),
             _ if !is_copied => Err(Status::Invalid(Fault::Limit)),
@@ -423,7 +476,7 @@ impl Shard {
         let LateBlock { uid, key, length, check, offset, .. } = match ended {
             Ok(block) => block,
             Err(status) => {
-                blocks.of[entry] = None;
+                blocks.take(entry);
                 tier.tier.give_up(&copy.room);
                 return status;
             }
@@ -434,7 +487,7 @@ impl Shard {
         assert!(is_there, "a block that is not forgotten is shown");
         store.come_to_memory(uid, key.lo());
         let blocks = tier.shown.late.as_mut().expect("as above");
-        blocks.of[entry].as_mut().expect("it is shown").is_shown = true;
+        blocks.note_shown(entry);
         Status::Ok
     }
 
@@ -453,7 +506,7 @@ impl Shard {
             && let Some(entry) = tier.tier.next_write()
         {
             let blocks = tier.shown.late.as_ref().expect("it has late puts");
-            let block = blocks.of[entry].expect("a block that is to be written is there");
+            let block = *blocks.get(entry).expect("a block that is to be written is there");
             let mut out = [0; METADATA_BYTES_MAX];
             let metadata = tier.metadata(&block, &mut out);
             match self.store.put(&block.put(entry, metadata), now) {
@@ -485,7 +538,7 @@ impl Shard {
         let Self { tier, store, .. } = self;
         let tier = tier.as_mut().expect("it has late puts");
         let is_written = matches!(status, Status::Ok | Status::Present);
-        let block = tier.shown.late.as_mut().expect("it has late puts").of[entry];
+        let block = tier.shown.late.as_ref().expect("it has late puts").get(entry).copied();
         let was_used = tier.tier.was_used(entry);
         let how = if is_written { LateWrite::Written } else { LateWrite::Declined };
         tier.tier.write_ended(entry, how, &mut tier.shown);
@@ -536,7 +589,7 @@ impl Shard {
             let Some(entry) = tier.tier.unwritten(uid, *lo, &tier.shown) else { continue };
             let blocks = tier.shown.late.as_ref().expect("it has late blocks");
             if found.found >> bit & 1 == 0
-                && let Some(block) = &blocks.of[entry]
+                && let Some(block) = blocks.get(entry)
             {
                 found.found |= 1 << bit;
                 found.bytes += u64::from(block.length);
