@@ -214,6 +214,13 @@ impl WriteTokens {
         debug_assert!(self.buckets.iter().all(full), "{:?}", self.buckets);
     }
 
+    /// A key was offered: it is not new any more.
+    pub(crate) fn note(&mut self, hash: Hash) {
+        if self.budget != Budget::Unlimited {
+            self.seen.again(hash);
+        }
+    }
+
     /// Whether a block may be put into a pool; `spend` pays for it.
     pub(crate) fn admit(
         &mut self,

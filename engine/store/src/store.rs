@@ -397,6 +397,22 @@ impl Store {
         hold: Hold,
         now: Now,
     ) -> Result<FoundKeys, Fault> {
+        self.lookup_beside((space, owner), keys, hold, 0, now)
+    }
+
+    /// The same beside blocks that the caller has in memory and not on the medium: bit n of
+    /// `elsewhere` for the n-th key. They count as hits, and are not in the answer.
+    ///
+    /// # Errors
+    /// As `lookup`.
+    pub fn lookup_beside(
+        &mut self,
+        (space, owner): (SpaceId, u16),
+        keys: &[u64],
+        hold: Hold,
+        elsewhere: u64,
+        now: Now,
+    ) -> Result<FoundKeys, Fault> {
         self.core.set_now(now);
         let number = self.core.spaces.resolve(space)?;
         if keys.len() > LOOKUP_KEYS_MAX || owner >= self.core.config().owners {
@@ -441,7 +457,7 @@ impl Store {
         }
         if hold.is_lookup() {
             let hashes = &hashes[..keys.len()];
-            reads::count_lookup(&mut self.core, number, (hashes, keys), found.found);
+            reads::count_lookup(&mut self.core, number, (hashes, keys), found.found | elsewhere);
         }
         Ok(found)
     }

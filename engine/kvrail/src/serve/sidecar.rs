@@ -83,8 +83,8 @@ impl Sidecar {
         let bell = Arc::new(Doorbell::eventfd().map_err(|errno| exhausted("an eventfd", errno))?);
         let mailboxes = mailboxes(&plan, &bell)?;
         let gpus = Gpus::start(config, &opened, &plan, (&served, &mailboxes))?;
-        let stores =
-            PreparedStores::prepare(&plan, &served, (gpus.served.len(), &config.memory_tier))?;
+        let with = (gpus.served.len(), &config.memory_tier);
+        let stores = PreparedStores::prepare(&plan, &served, with, &topology)?;
         let socket = config.sidecar.socket.clone();
         let sources = devices::sources(&plan, &served, &Takeover::read(&socket))?;
         let pollers = start_pollers(&plan, (&served, &stores), &mailboxes, &gpus, sources)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvrail_device::{BUFFERS_MAX, BufferIndex};
 use kvrail_gpu::STAGING_ENTRIES;
-use kvrail_memory::{Pinned, Region};
+use kvrail_memory::{Pinned, Region, Topology, place as place_near};
 use kvrail_poller::{
     CopyQueues, LateSetup, Mailbox, Notice, PollerCommand, PollerHandle, STORE_OWNERS, StoreAsk,
     StoreCall, StoreSetup, TierSetup,
@@ -26,6 +26,7 @@ use kvrail_volume::{Claim, Member, StoreMember, StoreShape, begin_start};
 use rustix::fs::{FileType, fstat, major, minor};
 use uuid::Uuid;
 
+use super::numa;
 use super::plan::{Plan, PlannedDevice};
 use super::volumes::{MemberSource, Served};
 use crate::members::drive_of;
@@ -84,6 +85,7 @@ impl PreparedStores {
         plan: &Plan,
         served: &[Served],
         (gpus, tier): (usize, &MemoryTierConfig),
+        topology: &Topology,
     ) -> Result<Self, Failure> {
         let reserved = u16::try_from(gpus).expect("GPUs are few") * STAGING_ENTRIES;
         let buffer = BufferIndex(BUFFERS_MAX - reserved - 1);
@@ -97,12 +99,23 @@ impl PreparedStores {
             }
         }
         let mut stores = Self { shards, late: tier.write_late.clone().into() };
-        stores.take_tiers(tier, buffer)?;
+        stores.take_tiers(tier, buffer, |shard| {
+            let device = plan.devices.iter().find(|device| device.index == shard.device)?;
+            let member = &served[device.volume].members[device.member];
+            let node = numa::near(member, topology)?.node?;
+            Some((node, topology))
+        })?;
         Ok(stores)
     }
 
-    /// Gives each member its part of the memory tier, with entries before that of its pool.
-    fn take_tiers(&mut self, config: &MemoryTierConfig, pool: BufferIndex) -> Result<(), Failure> {
+    /// Gives each member its part of the memory tier, near its drive where that is known, with
+    /// entries before that of its pool.
+    fn take_tiers<'a>(
+        &mut self,
+        config: &MemoryTierConfig,
+        pool: BufferIndex,
+        near: impl Fn(&PreparedShard) -> Option<(u32, &'a Topology)>,
+    ) -> Result<(), Failure> {
         let all = usize::try_from(config.bytes.bytes()).expect("64-bit machines");
         if all == 0 || self.shards.is_empty() {
             return Ok(());
@@ -129,6 +142,9 @@ impl PreparedStores {
             let block_mean = shard.setup.config.block_mean;
             let (memory, directory_bytes, remark) =
                 memory_tier(part, block_mean).map_err(|error| refuse(error.to_string()))?;
+            let far =
+                near(shard).and_then(|(node, topology)| place_near(&memory, node, topology).err());
+            let remark = remark.or(far);
             let entries = (memory.bytes() as u64).div_ceil(ENTRY_BYTES);
             let entries = u16::try_from(entries).expect("the configuration bounds it");
             let buffer = BufferIndex(pool.0 - entries);

@@ -69,7 +69,9 @@ impl BackEnds {
             let warming = (1 << lows.len()) - 1;
             return Ok(FoundKeys { warming, ..FoundKeys::default() });
         }
-        let found = shard.store().lookup(space, session.0.into(), lows, hold, now);
+        let (late, late_bytes) = shard.find_late(space, lows, hold);
+        let asker = (space, session.0.into());
+        let found = shard.store().lookup_beside(asker, lows, hold, late, now);
         let mut found = found.map_err(|fault| match fault {
             Fault::Space => Status::Stale,
             _ => Status::Invalid,
@@ -79,7 +81,9 @@ impl BackEnds {
             Hold::Fetch => shard.fetch_into_tier(space, lows, now),
             Hold::No | Hold::Demote | Hold::For(_) => {}
         }
-        shard.add_late(space, lows, hold, &mut found);
+        // One that the store has just got is in both.
+        found.bytes += if found.found & late == 0 { late_bytes } else { 0 };
+        found.found |= late;
         shard.leave_out_reported(space, lows, &mut found);
         Ok(found)
     }

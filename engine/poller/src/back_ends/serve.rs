@@ -227,9 +227,9 @@ impl BackEnds {
         front_end: &mut FrontEnd,
         now_ns: u64,
     ) -> u64 {
-        let (mut count, now) = (0, self.calendar.now(now_ns));
+        let mut count = 0;
         while count < TICK_MAX
-            && let Some(reply) = self.shards[number].next_reply(now)
+            && let Some(reply) = self.shards[number].next_reply()
         {
             self.shards[number].count_answer();
             let id = SlotId::from_u64(reply.user);

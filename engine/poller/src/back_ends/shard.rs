@@ -181,6 +181,7 @@ impl Shard {
         if tier.meet(get, uid, reading) {
             self.pulse.mark();
         }
+        tier.see_gone(&mut self.store, Some(Gone::Evicted));
     }
 
     /// Whether clients find a block in the memory tier.
@@ -205,6 +206,7 @@ impl Shard {
                 tier.fetch((space, uid, *lo), &answer);
             }
         }
+        tier.see_gone(&mut self.store, Some(Gone::Evicted));
         self.touch(now.ns);
     }
 
@@ -212,6 +214,9 @@ impl Shard {
     /// Before the answer, so that no client that has it gets what was there before.
     fn forget_in_tier(&mut self, space: SpaceId, key: Key) {
         let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else { return };
+        if tier.has_other(uid, key) {
+            return;
+        }
         tier.forget(uid, key.lo());
         tier.see_gone(&mut self.store, None);
     }
@@ -436,11 +441,16 @@ impl Shard {
                     self.suspects.withdraw(space, key);
                 }
                 let in_memory = self.drop_late(space, key, only);
-                if let Some(answer) = in_memory.filter(|_| !self.store.knows(space, key)) {
-                    return Begun::Done(answer);
-                }
                 let drop = DropKey { user, owner, space, key, only, durability };
-                self.store.drop_key(&drop, now)
+                let begun = self.store.drop_key(&drop, now);
+                match (begun, in_memory) {
+                    (Begun::Taken, Some(answer)) => self.note_drop(user, answer.length),
+                    (Begun::Done(Answer { status: Ending::Miss, .. }), Some(answer)) => {
+                        return Begun::Done(answer);
+                    }
+                    _ => {}
+                }
+                begun
             }
         }
     }
@@ -514,6 +524,7 @@ impl Shard {
         if self.tier.as_mut().is_some_and(|tier| tier.step(now.ns)) {
             self.pulse.mark();
         }
+        self.see_gone(Some(Gone::Evicted));
         self.store.step(&self.pool, budget, now);
         self.step_late(now);
         let after_ns = match self.phase() {
@@ -589,7 +600,7 @@ impl Shard {
     }
 
     /// The next answer of the store's that is a client's.
-    pub(crate) fn next_reply(&mut self, now: Now) -> Option<Reply> {
+    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
         if let Some(reply) = self.tier.as_mut().and_then(|tier| tier.next_reply()) {
             return Some(reply);
         }
@@ -598,8 +609,8 @@ impl Shard {
             match (reply.user, late_of(reply.user)) {
                 (USER_CALL, _) => self.call_answered(&reply),
                 (USER_CORRUPT, _) => {}
-                (_, Some(entry)) => self.late_answered(entry, reply.answer.status, now),
-                _ => return Some(reply),
+                (_, Some(entry)) => self.late_answered(entry, reply.answer.status),
+                _ => return Some(self.corrected(reply)),
             }
         }
     }
@@ -609,11 +620,15 @@ impl Shard {
         if !self.suspects.has_room() {
             return None;
         }
+        if let Some(uid) = self.store.uid_of(report.space)
+            && let Some(noted) = self.suspect_late(uid, report.key, report.check)
+        {
+            return Some(noted);
+        }
         // The copy in memory first: a reader that finds the drive's bytes wrong reports once more.
         if let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(report.space))
             && tier.report(uid, report.key.lo())
         {
-            tier.see_gone(&mut self.store, Some(Gone::Dropped));
             return Some(true);
         }
         let noted = self.store.suspect(report.space, report.key, report.check);

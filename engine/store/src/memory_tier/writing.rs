@@ -71,12 +71,6 @@ impl MemoryTier {
         self.late.as_ref().map_or(0, LateBlocks::blocks)
     }
 
-    /// Whether the block of an entry was used since it came into memory.
-    #[must_use]
-    pub fn was_used(&self, entry: usize) -> bool {
-        self.entries[entry].was_used
-    }
-
     /// The entry of a block that is to be written to the store now, if there is one. Its memory
     /// stays as it is until `write_ended` or `write_again`, also if the block is forgotten.
     pub fn next_write(&mut self) -> Option<usize> {

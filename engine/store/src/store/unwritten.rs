@@ -18,6 +18,15 @@ impl Store {
         })
     }
 
+    /// A key is put that waits in the caller's memory: for the write budget its later put is not the
+    /// first one.
+    pub fn note_offered(&mut self, space: SpaceId, key: Key) {
+        if let Ok(number) = self.core.spaces.resolve(space) {
+            let hash = self.core.index.hash(number, key.lo());
+            self.core.admission.note(hash);
+        }
+    }
+
     /// A block is there that is not on the medium: the witness is notified before its put is
     /// answered. Followed by one `go_from_memory`, also once the store has the block.
     pub fn come_to_memory(&mut self, uid: u64, lo: u64) {

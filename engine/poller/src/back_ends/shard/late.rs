@@ -10,8 +10,8 @@ use kvrail_device::SlotId;
 use kvrail_memory::{load, store};
 use kvrail_ring::{METADATA_BYTES_MAX, Status as LaneStatus, TIER_PAGE_BYTES as PAGE, TierBlock};
 use kvrail_store::{
-    Answer, Begun, Chain, DeclineReason, Durability, Evicted, Fault, FoundKeys, Gone, Hint, Hold,
-    Key, LateWrite, Now, Phase, Put, Reply, SpaceId, Status, Store, TierRoom,
+    Answer, Begun, Chain, DeclineReason, Durability, Evicted, Fault, Gone, Hint, Hold, Key,
+    LateWrite, Now, Phase, PlaceKind, Put, Reply, SpaceId, Status, Store, TierRoom,
 };
 
 use super::super::own::late_user;
@@ -28,6 +28,8 @@ use crate::task::BufferRef;
 pub(super) const WRITES_MAX: u32 = 16;
 /// Gets that wait for a write at once; a further one is a MISS.
 const GETS_MAX: usize = 64;
+/// Drops of late blocks on their way at once; a further one is answered as one that found nothing.
+const DROPS_MAX: usize = 64;
 /// No place.
 const NONE: u32 = u32::MAX;
 /// Entries of a directory for each block: fewer late blocks find room where they are shorter.
@@ -93,7 +95,10 @@ pub(super) struct LateBlocks {
     blocks: Vec<LateBlock>,
     /// Places in `blocks` of none.
     free: Vec<u32>,
-    gone: Vec<LateBlock>,
+    /// With their entries.
+    gone: Vec<(usize, LateBlock)>,
+    /// Blocks are of a store that is no more: what leaves was in its table.
+    is_void: bool,
 }
 
 impl LateBlocks {
@@ -103,6 +108,7 @@ impl LateBlocks {
             blocks: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
             free: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
             gone: Vec::with_capacity(GONE_MAX),
+            is_void: false,
         }
     }
 
@@ -143,18 +149,22 @@ impl LateBlocks {
     pub(super) fn leave(&mut self, entry: usize) {
         if let Some(block) = self.take(entry)
             && block.is_shown
+            && !self.is_void
         {
             debug_assert!(self.gone.len() < self.gone.capacity(), "a poller allocates nothing");
-            self.gone.push(block);
+            self.gone.push((entry, block));
         }
     }
 
-    /// What is here is forgotten: the table that had it is no more.
-    fn forget_all(&mut self) {
-        self.at.fill(NONE);
-        self.free.clear();
-        self.blocks.clear();
+    /// What is here goes with the store that is no more, step by step.
+    fn begin_void(&mut self) {
         self.gone.clear();
+        self.is_void = true;
+    }
+
+    /// What comes from now on is of another store.
+    pub(super) fn end_void(&mut self) {
+        self.is_void = false;
     }
 }
 
@@ -180,6 +190,8 @@ pub(super) struct LatePuts {
     woken: ArrayVec<SlotId, GETS_MAX>,
     /// Entries whose puts the store has, and where their bytes begin.
     writing: ArrayVec<(usize, u64), { WRITES_MAX as usize }>,
+    /// Drops of late blocks that the store records: their names, and the blocks' bytes.
+    drops: ArrayVec<(u64, u32), DROPS_MAX>,
 }
 
 impl LatePuts {
@@ -192,6 +204,7 @@ impl LatePuts {
             waiting: ArrayVec::new(),
             woken: ArrayVec::new(),
             writing: ArrayVec::new(),
+            drops: ArrayVec::new(),
         }
     }
 
@@ -215,6 +228,7 @@ impl LatePuts {
     fn sweep(&mut self) {
         self.waiting.clear();
         self.woken.clear();
+        self.drops.clear();
         self.replies.clear();
     }
 }
@@ -229,10 +243,16 @@ impl ShardTier {
 
     /// The late block of a key: its entry.
     fn late_of(&self, uid: u64, key: Key) -> Option<(usize, &LateBlock)> {
-        self.late.as_ref()?;
-        let entry = self.tier.unwritten(uid, key.lo(), &self.shown)?;
-        let block = self.shown.late.as_ref()?.get(entry)?;
-        (block.key == key).then_some((entry, block))
+        self.late_low(uid, key.lo()).filter(|(_, block)| block.key == key)
+    }
+
+    /// The same by the lower half of a key, by which clients find it.
+    pub(super) fn late_low(&self, uid: u64, lo: u64) -> Option<(usize, &LateBlock)> {
+        if self.is_stopped || self.late.is_none() {
+            return None;
+        }
+        let entry = self.tier.unwritten(uid, lo, &self.shown)?;
+        Some((entry, self.shown.late.as_ref()?.get(entry)?))
     }
 
     /// The block of a key that is being copied.
@@ -240,6 +260,19 @@ impl ShardTier {
         let (late, blocks) = (self.late.as_ref()?, self.shown.late.as_ref()?);
         let mut there = late.copies.iter().filter_map(|copy| blocks.get(copy.room.entry));
         there.find(|block| (block.uid, block.key) == (uid, key))
+    }
+
+    /// Whether a block with this lower half of its key is being copied.
+    fn is_copied(&self, uid: u64, lo: u64) -> bool {
+        let (Some(late), Some(blocks)) = (&self.late, &self.shown.late) else { return false };
+        let mut there = late.copies.iter().filter_map(|copy| blocks.get(copy.room.entry));
+        there.any(|block| (block.uid, block.key.lo()) == (uid, lo))
+    }
+
+    /// Whether a late block has the lower half of a key, and another key.
+    pub(super) fn has_other(&self, uid: u64, key: Key) -> bool {
+        let shown = self.late_low(uid, key.lo()).is_some_and(|(_, block)| block.key != key);
+        shown || self.is_copied(uid, key.lo()) && self.copied(uid, key).is_none()
     }
 
     /// The key's block is not to be, if it is being copied.
@@ -334,7 +367,7 @@ impl ShardTier {
     /// Another store is behind the tier: what was not written is lost.
     pub(super) fn forget_late(&mut self) {
         if let Some(blocks) = &mut self.shown.late {
-            blocks.forget_all();
+            blocks.begin_void();
         }
         self.sweep();
         let Some(late) = &mut self.late else { return };
@@ -361,7 +394,10 @@ impl ShardTier {
     /// Takes late blocks that have left out of what the store shows. With the reason where they are
     /// nowhere now.
     pub(super) fn see_gone(&mut self, shard_store: &mut Store, why: Option<Gone>) {
-        while let Some(block) = self.shown.late.as_mut().and_then(|late| late.gone.pop()) {
+        while let Some((entry, block)) = self.shown.late.as_mut().and_then(|it| it.gone.pop()) {
+            if let Some(late) = &mut self.late {
+                late.wake(entry);
+            }
             shard_store.go_from_memory(block.uid, block.key.lo());
             let Some(why) = why else { continue };
             let mut out = [0; METADATA_BYTES_MAX];
@@ -423,6 +459,7 @@ impl Shard {
         }
         let from = pieces(pending, self.site.tail_of(bytes), regions)?;
         let group = u64::from(client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
+        self.store.note_offered(space, key);
         tier.put(&put, (uid, group), from, &mut self.store).then_some(Begun::Taken)
     }
 
@@ -483,8 +520,11 @@ impl Shard {
         };
         let shown = TierBlock { uid, lo: key.lo(), check, offset, length };
         tier.tier.fill(&copy.room, &mut tier.shown, |view| view.writer.show(entry, &shown));
-        let is_there = tier.tier.unwritten(uid, key.lo(), &tier.shown) == Some(entry);
-        assert!(is_there, "a block that is not forgotten is shown");
+        if tier.tier.unwritten(uid, key.lo(), &tier.shown) != Some(entry) {
+            // It was forgotten on its way.
+            tier.shown.late.as_mut().expect("it has late puts").take(entry);
+            return Status::Dropped;
+        }
         store.come_to_memory(uid, key.lo());
         let blocks = tier.shown.late.as_mut().expect("as above");
         blocks.note_shown(entry);
@@ -495,14 +535,17 @@ impl Shard {
     fn hurry_awaited(&mut self) {
         let Some(tier) = &mut self.tier else { return };
         let Some(late) = &tier.late else { return };
-        for (entry, _) in &late.waiting {
+        // The first one that waits is the first in the queue in the end.
+        for (entry, _) in late.waiting.iter().rev() {
             let _queued = tier.tier.write_soon(*entry);
         }
     }
 
     fn begin_late_writes(&mut self, now: Now) {
         while let Some(tier) = &mut self.tier
+            && !tier.is_stopped
             && tier.late.as_ref().is_some_and(|late| !late.writing.is_full())
+            && self.store.has_place(SIDECAR.0.into(), PlaceKind::Block)
             && let Some(entry) = tier.tier.next_write()
         {
             let blocks = tier.shown.late.as_ref().expect("it has late puts");
@@ -518,40 +561,33 @@ impl Shard {
                     tier.tier.write_again(entry);
                     return;
                 }
-                Begun::Done(answer) => self.late_write_ended(entry, answer.status, now),
+                Begun::Done(answer) => self.late_write_ended(entry, answer.status),
             }
             self.pulse.mark();
         }
     }
 
     /// The store has answered the put of a late block.
-    pub(super) fn late_answered(&mut self, entry: usize, status: Status, now: Now) {
+    pub(super) fn late_answered(&mut self, entry: usize, status: Status) {
         let late = self.tier.as_mut().and_then(|tier| tier.late.as_mut());
         let writing = &mut late.expect("it was begun").writing;
         let at = writing.iter().position(|(of, _)| *of == entry);
         writing.remove(at.expect("it was begun"));
-        self.late_write_ended(entry, status, now);
+        self.late_write_ended(entry, status);
         self.pulse.mark();
     }
 
-    fn late_write_ended(&mut self, entry: usize, status: Status, now: Now) {
+    fn late_write_ended(&mut self, entry: usize, status: Status) {
         let Self { tier, store, .. } = self;
         let tier = tier.as_mut().expect("it has late puts");
         let is_written = matches!(status, Status::Ok | Status::Present);
-        let block = tier.shown.late.as_ref().expect("it has late puts").get(entry).copied();
-        let was_used = tier.tier.was_used(entry);
         let how = if is_written { LateWrite::Written } else { LateWrite::Declined };
         tier.tier.write_ended(entry, how, &mut tier.shown);
         tier.see_gone(store, (!is_written).then_some(Gone::Evicted));
-        tier.late.as_mut().expect("as above").wake(entry);
-        if let Some(block) = block.filter(|_| is_written && was_used) {
-            let owner = SIDECAR.0.into();
-            // A use that the store has not seen; it may have gone since.
-            let _seen = store.lookup(block.space, owner, &[block.key.lo()], Hold::Touch, now);
-        }
     }
 
-    /// Drops a late block. Nothing: the store is asked.
+    /// Takes a late block away that is to be dropped: the answer, unless the store knows better. It
+    /// is asked in any case: an older block of the key may be on the device still, and come back.
     pub(super) fn drop_late(
         &mut self,
         space: SpaceId,
@@ -573,32 +609,71 @@ impl Shard {
         Some(answer)
     }
 
-    /// Adds blocks of the memory tier to what the store has found.
-    pub(crate) fn add_late(
-        &mut self,
-        space: SpaceId,
-        lows: &[u64],
-        hold: Hold,
-        found: &mut FoundKeys,
-    ) {
-        let Some(tier) = self.tier.as_mut().filter(|tier| tier.tier.late_blocks() > 0) else {
-            return;
+    /// A drop of a late block was taken by the store, which may not have the block.
+    pub(super) fn note_drop(&mut self, user: u64, bytes: u32) {
+        let late = self.tier.as_mut().and_then(|tier| tier.late.as_mut());
+        if let Some(late) = late.filter(|late| !late.drops.is_full()) {
+            late.drops.push((user, bytes));
+        }
+    }
+
+    /// The store's answer: it may be to the drop of a block that was in memory alone.
+    pub(super) fn corrected(&mut self, reply: Reply) -> Reply {
+        let late = self.tier.as_mut().and_then(|tier| tier.late.as_mut());
+        let Some(late) = late.filter(|late| !late.drops.is_empty()) else { return reply };
+        let Some(at) = late.drops.iter().position(|(user, _)| *user == reply.user) else {
+            return reply;
         };
-        let Some(uid) = self.store.uid_of(space) else { return };
+        let (_, length) = late.drops.remove(at);
+        match reply.answer.status {
+            Status::Miss => {
+                let answer = Answer { status: Status::Ok, length, check: 0 };
+                Reply { answer, ..reply }
+            }
+            _ => reply,
+        }
+    }
+
+    /// Which of these keys the memory tier alone has, and the bytes of their blocks.
+    pub(crate) fn find_late(&mut self, space: SpaceId, lows: &[u64], hold: Hold) -> (u64, u64) {
+        let (mut found, mut bytes) = (0, 0);
+        let Some(tier) = self.tier.as_mut().filter(|tier| tier.tier.late_blocks() > 0) else {
+            return (found, bytes);
+        };
+        let Some(uid) = self.store.uid_of(space) else { return (found, bytes) };
         for (bit, lo) in lows.iter().enumerate() {
-            let Some(entry) = tier.tier.unwritten(uid, *lo, &tier.shown) else { continue };
-            let blocks = tier.shown.late.as_ref().expect("it has late blocks");
-            if found.found >> bit & 1 == 0
-                && let Some(block) = blocks.get(entry)
-            {
-                found.found |= 1 << bit;
-                found.bytes += u64::from(block.length);
-                // Nothing of memory is held: as used, it stays for a while.
-                if matches!(hold, Hold::For(_)) {
-                    tier.use_block(uid, *lo);
-                }
+            let Some((_, block)) = tier.late_low(uid, *lo) else { continue };
+            found |= 1 << bit;
+            bytes += u64::from(block.length);
+            // Nothing of memory is held: as used, it stays for a while.
+            if matches!(hold, Hold::For(_)) {
+                tier.use_block(uid, *lo);
             }
         }
+        (found, bytes)
+    }
+
+    /// A reader found a late block wrong. Some: the report is answered; false: it is of no such
+    /// block. The block is written, and the device's bytes are looked at when they are reported.
+    pub(super) fn suspect_late(&mut self, uid: u64, key: Key, check: u64) -> Option<bool> {
+        let tier = self.tier.as_mut()?;
+        if tier.is_copied(uid, key.lo()) {
+            return Some(false);
+        }
+        let (entry, block) = tier.late_low(uid, key.lo())?;
+        let is_it = (block.key, block.check) == (key, check);
+        if is_it {
+            // One that finds no room is written when the tier chooses it.
+            let _queued = tier.tier.write_soon(entry);
+            self.pulse.mark();
+        }
+        Some(is_it)
+    }
+
+    /// Whether a get waits for the write of an entry.
+    pub(super) fn is_awaited(&self, entry: usize) -> bool {
+        let late = self.tier.as_ref().and_then(|tier| tier.late.as_ref());
+        late.is_some_and(|late| late.waiting.iter().any(|(of, _)| *of == entry))
     }
 
     /// Bytes of a late block that clients find.
@@ -611,7 +686,8 @@ impl Shard {
     /// The same, if a get can wait for its write.
     pub(crate) fn awaited_length(&self, space: SpaceId, key: Key) -> Option<u32> {
         let late = self.tier.as_ref()?.late.as_ref()?;
-        if late.waiting.is_full() { None } else { self.late_length(space, key) }
+        let waiting = late.waiting.len() + late.woken.len();
+        if waiting < GETS_MAX { self.late_length(space, key) } else { None }
     }
 
     /// A get waits for the write of its block.

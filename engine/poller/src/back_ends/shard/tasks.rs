@@ -166,7 +166,8 @@ impl Shard {
         let length = exact.next_multiple_of(self.site.block());
         let range = (self.extent(wanted.offset), tier.late_memory(entry), length);
         let owner = own_task(self.number(), wanted.id);
-        let kinds = (Opcode::Write, Class::Background);
+        let class = if self.is_awaited(entry) { Class::Demand } else { Class::Background };
+        let kinds = (Opcode::Write, class);
         Task::of_store(owner, kinds, Durability::Visible, range, (now.ns, now.ns))
     }
 

@@ -266,6 +266,9 @@ impl ShardTier {
         let goes_on = self.tier.renew(now_ns, &mut self.shown);
         if self.is_stopped && !goes_on {
             self.is_stopped = false;
+            if let Some(late) = &mut self.shown.late {
+                late.end_void();
+            }
             self.shown.writer.serve();
         }
         goes_on
