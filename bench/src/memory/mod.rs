@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use self::plain::PlainBytes;
 pub(crate) use self::store::CheckedBlocks;
-pub use self::store::TieredStore;
 use self::store::{HotStore, PutWay};
+pub use self::store::{LATE_NAMES, TieredStore};
 use crate::statistics::median;
 
 /// Blocks take a part of the volume's bytes, up to a limit that is far above processors' caches.
@@ -21,8 +21,6 @@ const VOLUME_SHARE: u64 = 16;
 const HOT_BYTES_MAX: u64 = 256 << 20;
 /// No more blocks of any size than those of this one: a directory has one entry for these bytes.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
-/// Namespaces whose puts are acknowledged from memory begin so, where the sidecar is configured.
-pub const LATE_NAMES: &str = "late-bench-";
 /// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
 /// a few visits find it a place.
 const ROOM: u64 = 2;

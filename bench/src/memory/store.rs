@@ -9,8 +9,8 @@ use kvrail_client::{
 };
 use uuid::Uuid;
 
-use super::LATE_NAMES;
-
+/// Namespaces whose puts are acknowledged from memory begin so, where the sidecar is configured.
+pub const LATE_NAMES: &str = "late-bench-";
 /// Time for one block, and for all to come into memory.
 const LONG: Duration = Duration::from_secs(30);
 /// Blocks that a lookup brings into memory at once.

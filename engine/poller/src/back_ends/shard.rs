@@ -2,6 +2,7 @@
 
 mod calls;
 mod late;
+mod late_blocks;
 mod life;
 mod listings;
 mod load;
@@ -129,7 +130,7 @@ impl Shard {
     pub(crate) fn tasks_max(config: &StoreConfig) -> u32 {
         // A flush, a discard, and a read of a block that was reported; reads into a memory tier.
         // And writes out of it.
-        let tier = u32::from(READS_MAX) + late::WRITES_MAX;
+        let tier = u32::from(READS_MAX) + late_blocks::WRITES_MAX;
         config.transfers_max() + u32::from(config.images) + 3 + tier
     }
 

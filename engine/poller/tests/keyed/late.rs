@@ -276,6 +276,156 @@ fn a_device_that_goes_ends_what_is_copied_and_what_waits_for_a_write() {
     rig.finds(&mut client, 1, &block(11, 9000));
 }
 
+/// Requests beside each other: what one of them does to a block must not cost another its end.
+#[test]
+fn what_happens_to_a_block_that_others_wait_for_ends_them_too() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let other = |number: u64| (16_384 * number, u32::try_from(number).unwrap());
+    // A report of a block that is being copied.
+    let put = rig.put_request(&client, key(1), &block(1, 9000), other(1));
+    let report = drop_slot(Opcode::Suspect, key(1), put.checksum);
+    let asked = [put, report].map(|request| Asked { request, side: None });
+    let ends = rig.ask(&mut client, &asked);
+    assert_eq!(ends[0].status(), Status::Ok);
+    assert_eq!(ends[1].status(), Status::Miss, "nothing is there to be wrong");
+    assert_eq!(rig.late_blocks(), 1);
+    // A get waits for the write, and the block goes by another way.
+    let get = keyed(&client, key(1), (9000, 0), other(12)).slot(Opcode::Get);
+    let durable = rig.put_request(&client, key(1), &block(2, 9000), other(2));
+    let takes_away =
+        [drop_slot(Opcode::Drop, key(1), 0), Request { flags: FLAG_DURABLE, ..durable }];
+    for taken in takes_away {
+        let asked = [get, taken].map(|request| Asked { request, side: None });
+        let ends = rig.ask(&mut client, &asked);
+        assert!(matches!(ends[0].status(), Status::Ok | Status::Miss), "{ends:?}");
+        assert_eq!(ends[1].status(), Status::Ok, "{ends:?}");
+        rig.ask_one(&mut client, drop_slot(Opcode::Drop, key(1), 0));
+        assert_eq!(rig.put(&mut client, key(1), &block(1, 9000)).status(), Status::Ok);
+    }
+    rig.finds(&mut client, 1, &block(1, 9000));
+    rig.stop();
+}
+
+#[test]
+fn a_report_of_a_late_block_drops_nothing_unread() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let put = rig.put_request(&client, key(1), &block(1, 9000), (0, 0));
+    assert_eq!(rig.ask_one(&mut client, put).status(), Status::Ok);
+    let wrong = drop_slot(Opcode::Suspect, key(1), put.checksum ^ 1);
+    assert_eq!(rig.ask_one(&mut client, wrong).status(), Status::Miss, "of another block");
+    assert_eq!(rig.late_blocks(), 1);
+    let report = drop_slot(Opcode::Suspect, key(1), put.checksum);
+    assert_eq!(rig.ask_one(&mut client, report).status(), Status::Ok);
+    assert_eq!(rig.late_blocks(), 0, "it is written, so that it can be looked at");
+    rig.finds(&mut client, 1, &block(1, 9000));
+}
+
+/// More blocks are to be written than can be at once, and the device goes.
+#[test]
+fn a_device_that_goes_takes_all_that_is_queued_with_it() {
+    let options = SimOptions { latency_ns: 5_000_000, ..SimOptions::default() };
+    let mut rig = Rig::late(config(4096, 120 * MIB, 8 * MIB), options, TIER);
+    let mut client = rig.client(0);
+    for number in 1..=140 {
+        assert_eq!(rig.put(&mut client, key(number), &block(number, 60_000)).status(), Status::Ok);
+    }
+    let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(gone);
+    let get = keyed(&client, key(140), (60_000, 0), (0, 0)).slot(Opcode::Get);
+    rig.ask_one(&mut client, get);
+    rig.until(|rig| rig.phase() == 5);
+    rig.begin_anew();
+    for number in 1..=140 {
+        let (done, got) = rig.get(&mut client, key(number), 60_000);
+        let right = done.status() == Status::Miss || got == block(number, 60_000);
+        assert!(right, "block {number}: {done:?}");
+    }
+    assert_eq!(rig.put(&mut client, key(200), &block(200, 9000)).status(), Status::Ok);
+    rig.finds(&mut client, 200, &block(200, 9000));
+    rig.stop();
+}
+
+/// Batches of requests beside each other, with a copier that stands still now and then, and devices
+/// that go: all end, no block has bytes that were not put, and what is shown is there.
+#[test]
+fn many_requests_beside_each_other_all_end() {
+    'seeds: for seed in 0..8 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut rig = rig();
+        let mut client = rig.client(0);
+        let length = |number: u64| usize::try_from(5_000 + number * 1_001).unwrap();
+        let mut versions: HashMap<u64, Vec<u64>> = HashMap::new();
+        for round in 0..150_u64 {
+            let mut asked = Vec::new();
+            for slot in 0..random.u64(2..16) {
+                let number = random.u64(1..30);
+                let place = (65_536 * slot, u32::try_from(slot).unwrap());
+                let bytes = u32::try_from(length(number)).unwrap();
+                let version = number << 32 | round << 8 | slot;
+                let request = match random.u8(..10) {
+                    0..5 => {
+                        versions.entry(number).or_default().push(version);
+                        let bytes = block(version, length(number));
+                        let put = rig.put_request(&client, key(number), &bytes, place);
+                        let flags = if random.u8(..8) == 0 { FLAG_DURABLE } else { 0 };
+                        Request { flags, ..put }
+                    }
+                    5..8 => keyed(&client, key(number), (bytes, 0), place).slot(Opcode::Get),
+                    8 => drop_slot(Opcode::Drop, key(number), 0),
+                    _ => {
+                        let version = versions.get(&number).map_or(0, |all| all[all.len() - 1]);
+                        let sum = crc(&block(version, length(number)));
+                        let sum = check(sum, 1_000, key(number), bytes);
+                        drop_slot(Opcode::Suspect, key(number), sum)
+                    }
+                };
+                asked.push((number, place, Asked { request, side: None }));
+            }
+            rig.own.is_copier_slow = random.bool();
+            asked.iter().for_each(|(.., one)| client.post(one));
+            rig.pass(random.u64(..200_000));
+            rig.own.is_copier_slow = false;
+            let mut ends = Vec::new();
+            rig.until(|_| {
+                ends.extend(client.collect());
+                ends.len() == asked.len()
+            });
+            ends.sort_by_key(|end| end.user_data);
+            for (end, (number, place, one)) in ends.iter().zip(&asked) {
+                if one.request.opcode == Opcode::Get as u8 && end.status() == Status::Ok {
+                    let got = rig.bytes(&client, *place, end.bytes);
+                    let all = versions.get(number).map_or(&[][..], |all| all);
+                    let known = |version: &u64| got == block(*version, length(*number));
+                    assert!(all.iter().rev().any(known), "seed {seed}, block {number}");
+                }
+            }
+            if random.u8(..40) == 0 {
+                let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+                rig.own.sim.borrow_mut().plan().add(gone);
+                let number = random.u64(1..30);
+                let durable = rig.put_request(&client, key(99), &block(99, 9000), (0, 0));
+                let durable = Request { flags: FLAG_DURABLE, ..durable };
+                rig.ask_one(&mut client, durable);
+                rig.get(&mut client, key(number), 1 << 16);
+                rig.until(|rig| rig.phase() == 5);
+                rig.begin_anew();
+                continue 'seeds; // its table is another one
+            }
+        }
+        for number in 1..30 {
+            let found = rig.lookup(&mut client, 0, &[key(number).lo()]) & 1 == 1;
+            assert_eq!(rig.shows(key(number)), found, "seed {seed}, block {number}");
+        }
+        for number in 1..30 {
+            rig.ask_one(&mut client, drop_slot(Opcode::Drop, key(number), 0));
+            assert!(!rig.shows(key(number)), "seed {seed}: nothing is left of block {number}");
+        }
+        rig.stop();
+    }
+}
+
 /// Whatever happens in whatever order, on a device that fails now and then: a block is what was
 /// put last, or a miss; and every request ends once.
 #[test]

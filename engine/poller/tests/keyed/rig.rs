@@ -9,15 +9,16 @@ use kvrail_device::{
     Attached, AttachedBytes, BufferIndex, Description, Device, DeviceResult, Events, FakeClock,
     Operation, Replacement, SimDevice, SimOptions, Wait,
 };
-use kvrail_memory::{HeapBlock, Pinned, load, store};
+use kvrail_memory::{HeapBlock, PageSize, Pinned, Region, WordView, load, store};
 use kvrail_poller::{
     CopyQueues, InFlightBytes, LateSetup, Notice, Permit, PollerCommand, QueueDoorbell,
     RingerThread, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot,
     TickOutcome, TierSetup, Waking, WokenBy,
 };
 use kvrail_ring::{
-    ClientLane, Completion, Doorbell, Geometry, HoldTables, KeyedRequest, Opcode, RegionId,
-    Request, Side, Status, ThreadWaker, TierWriter, keys_slot,
+    ClientLane, Completion, Doorbell, Geometry, HoldTables, KeyedRequest, Opcode, Presence,
+    PresenceReader, PresenceWriter, RegionId, Request, Side, Status, ThreadWaker, TierWriter,
+    keys_slot,
 };
 use kvrail_store::{
     Discard, Expect, Key, Members, SpaceId, Start, Status as Ending, Store, StoreConfig,
@@ -107,6 +108,8 @@ pub(crate) struct Own {
     operations: u32,
     /// Bytes of a memory tier from which puts are acknowledged, and its copier's queues.
     late: Option<(usize, Arc<CopyQueues>)>,
+    /// The presence table, where puts are acknowledged from memory.
+    presence: Option<Arc<Region>>,
     /// Whether the copier copies nothing for now.
     pub(crate) is_copier_slow: bool,
 }
@@ -248,6 +251,10 @@ impl Rig {
         let tier = tier_bytes.map(|bytes| tier(bytes, BufferIndex(buffers + 1)));
         let late = tier.as_ref().and_then(|tier| tier.late.as_ref());
         let late = tier_bytes.zip(late.map(|late| Arc::clone(&late.queues)));
+        let presence = tier_bytes.map(|_| {
+            let bytes = PresenceWriter::bytes_for(20_000);
+            Arc::new(Region::create("presence", bytes, PageSize::Base).unwrap())
+        });
         let store = StoreSetup {
             config,
             pools: Vec::new(),
@@ -255,7 +262,7 @@ impl Rig {
             pool,
             buffer: BufferIndex(buffers),
             tier,
-            presence: None,
+            presence: presence.clone().map(|table| table as Arc<dyn Pinned>),
         };
         let one = one_device(geometry, operations, InFlightBytes::Fixed(1 << 30));
         let setup = Setup { stores: vec![(0, store)], ..one };
@@ -277,6 +284,7 @@ impl Rig {
             buffers: buffers + 2,
             operations,
             late,
+            presence,
             is_copier_slow: false,
         };
         Self::over(setup, vec![kept], clock, own)
@@ -522,6 +530,15 @@ impl Rig {
         load(&*client.arena, usize::try_from(at).unwrap(), &mut bytes[..body]);
         load(&*client.tails, tail as usize * 4096, &mut bytes[body..]);
         bytes
+    }
+
+    /// Whether clients see a block of the first namespace in the presence table.
+    pub(crate) fn shows(&self, key: Key) -> bool {
+        let table = self.own.presence.as_ref().expect("puts are acknowledged from memory");
+        let fd = table.fd().try_clone_to_owned().unwrap();
+        let view = WordView::open_untouched(fd, Pinned::bytes(&**table) as u64).unwrap();
+        let reader = PresenceReader::new(view).expect("a table");
+        reader.probe(1_000, key.lo()) != Presence::Absent
     }
 
     /// Looks for keys; the completion's bits.

@@ -21,8 +21,9 @@ const AHEAD_AT_ONCE: usize = 64;
 impl MemoryTier {
     /// A put of a block that is to be written late: a room for it. The caller has looked that
     /// neither the tier has the key unwritten nor the store has it; a copy that is here is
-    /// forgotten. As what is fetched, such blocks take a part of the tier from others in a second. Blocks of one group are written together, or dropped. `None`: there is no room
-    /// now, and the caller writes the block to the store itself.
+    /// forgotten. As what is fetched, such blocks take a part of the tier from others in a second.
+    /// Blocks of one group are written together, or dropped. `None`: there is no room now, and the
+    /// caller writes the block to the store itself.
     ///
     /// The caller's own tables learn of the block when it is shown (`fill`), and lose it at
     /// `TierView::gone`.

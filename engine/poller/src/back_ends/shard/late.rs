@@ -5,233 +5,29 @@
 //! table has it on behalf of the tier; a client that finds it in the directory needs no request,
 //! and a get that comes here all the same has it written first.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use kvrail_device::SlotId;
 use kvrail_memory::{load, store};
 use kvrail_ring::{METADATA_BYTES_MAX, Status as LaneStatus, TIER_PAGE_BYTES as PAGE, TierBlock};
 use kvrail_store::{
-    Answer, Begun, Chain, DeclineReason, Durability, Evicted, Fault, Gone, Hint, Hold, Key,
-    LateWrite, Now, Phase, PlaceKind, Put, Reply, SpaceId, Status, Store, TierRoom,
+    Answer, Begun, DeclineReason, Evicted, Fault, Gone, Hold, Key, LateWrite, Now, Phase,
+    PlaceKind, Put, Reply, SpaceId, Status, Store,
 };
 
-use super::super::own::late_user;
 use super::super::pending::{BlockCommand, Pending, StoreRequest};
 use super::Shard;
+use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
 use super::tier::ShardTier;
-use crate::copier::{COPIES_MAX, CopyEnd, CopyJob, CopyPiece, CopyPort};
+use crate::copier::{CopyEnd, CopyJob, CopyPiece};
 use crate::limits::SIDECAR;
 use crate::regions::{Memory, Regions};
-use crate::store_call::LateSetup;
 use crate::task::BufferRef;
 
-/// Writes out of a tier at once: as many as keep a drive busy, and no more.
-pub(super) const WRITES_MAX: u32 = 16;
-/// Gets that wait for a write at once; a further one is a MISS.
-const GETS_MAX: usize = 64;
-/// Drops of late blocks on their way at once; a further one is answered as one that found nothing.
-const DROPS_MAX: usize = 64;
-/// No place.
-const NONE: u32 = u32::MAX;
-/// Entries of a directory for each block: fewer late blocks find room where they are shorter.
-const ENTRIES_OF_BLOCK: usize = 4;
-/// Late blocks that may leave between two looks: a search's, and a step's of a clear.
-const GONE_MAX: usize = 1024 + 64;
 /// Blocks of one session that are put within this time are one group: 4.3 s, as a power of two of
 /// nanoseconds. All members see the same.
 const GROUP_BITS: u32 = 32;
-
-/// A block that the device does not have.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LateBlock {
-    uid: u64,
-    space: SpaceId,
-    key: Key,
-    length: u32,
-    check: u64,
-    chain: Chain,
-    depth: u16,
-    hint: Hint,
-    /// Where it begins in the tier's memory; its metadata begins at the next page behind it.
-    offset: u64,
-    metadata: u16,
-    /// Whether the presence table has it on behalf of the tier.
-    is_shown: bool,
-}
-
-impl LateBlock {
-    fn metadata_at(&self) -> usize {
-        let at = self.offset + u64::from(self.length.next_multiple_of(PAGE));
-        usize::try_from(at).expect("memory that is mapped")
-    }
-
-    fn answer(&self, status: Status) -> Answer {
-        Answer { status, length: self.length, check: self.check }
-    }
-
-    fn put<'a>(&self, entry: usize, metadata: &'a [u8]) -> Put<'a> {
-        Put {
-            user: late_user(entry),
-            owner: SIDECAR.0.into(),
-            space: self.space,
-            key: self.key,
-            length: self.length,
-            at: 0,
-            bytes: self.length,
-            check: self.check,
-            chain: self.chain,
-            depth: self.depth,
-            hint: self.hint,
-            durability: Durability::Soon,
-            metadata,
-        }
-    }
-}
-
-/// The late blocks of a tier by its entries, and those that have left since the last look.
-#[derive(Debug)]
-pub(super) struct LateBlocks {
-    /// Of each entry of the directory, which has several for each block.
-    at: Box<[u32]>,
-    blocks: Vec<LateBlock>,
-    /// Places in `blocks` of none.
-    free: Vec<u32>,
-    /// With their entries.
-    gone: Vec<(usize, LateBlock)>,
-    /// Blocks are of a store that is no more: what leaves was in its table.
-    is_void: bool,
-}
-
-impl LateBlocks {
-    pub(super) fn new(entries: usize) -> Self {
-        Self {
-            at: vec![NONE; entries].into_boxed_slice(),
-            blocks: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
-            free: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
-            gone: Vec::with_capacity(GONE_MAX),
-            is_void: false,
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.blocks.len() < self.blocks.capacity()
-    }
-
-    fn get(&self, entry: usize) -> Option<&LateBlock> {
-        let at = self.at[entry];
-        (at != NONE).then(|| &self.blocks[at as usize])
-    }
-
-    fn set(&mut self, entry: usize, block: LateBlock) {
-        debug_assert!(self.has_room(), "a poller allocates nothing");
-        self.at[entry] = match self.free.pop() {
-            Some(at) => {
-                self.blocks[at as usize] = block;
-                at
-            }
-            None => {
-                self.blocks.push(block);
-                u32::try_from(self.blocks.len() - 1).expect("fewer than entries, of 32 bits")
-            }
-        };
-    }
-
-    fn take(&mut self, entry: usize) -> Option<LateBlock> {
-        let block = *self.get(entry)?;
-        self.free.push(std::mem::replace(&mut self.at[entry], NONE));
-        Some(block)
-    }
-
-    fn note_shown(&mut self, entry: usize) {
-        self.blocks[self.at[entry] as usize].is_shown = true;
-    }
-
-    /// The tier alone has the entry's block no more.
-    pub(super) fn leave(&mut self, entry: usize) {
-        if let Some(block) = self.take(entry)
-            && block.is_shown
-            && !self.is_void
-        {
-            debug_assert!(self.gone.len() < self.gone.capacity(), "a poller allocates nothing");
-            self.gone.push((entry, block));
-        }
-    }
-
-    /// What is here goes with the store that is no more, step by step.
-    fn begin_void(&mut self) {
-        self.gone.clear();
-        self.is_void = true;
-    }
-
-    /// What comes from now on is of another store.
-    pub(super) fn end_void(&mut self) {
-        self.is_void = false;
-    }
-}
-
-/// A block on its way from a client's memory.
-#[derive(Clone, Copy, Debug)]
-struct LateCopy {
-    number: u8,
-    room: TierRoom,
-    /// The put, and its session.
-    user: u64,
-    owner: u16,
-}
-
-/// Late puts of a tier.
-#[derive(Debug)]
-pub(super) struct LatePuts {
-    port: CopyPort,
-    namespaces: std::sync::Arc<[String]>,
-    copies: ArrayVec<LateCopy, COPIES_MAX>,
-    replies: ArrayVec<Reply, COPIES_MAX>,
-    /// Gets that wait for the write of an entry, and those that need not wait any more.
-    waiting: ArrayVec<(usize, SlotId), GETS_MAX>,
-    woken: ArrayVec<SlotId, GETS_MAX>,
-    /// Entries whose puts the store has, and where their bytes begin.
-    writing: ArrayVec<(usize, u64), { WRITES_MAX as usize }>,
-    /// Drops of late blocks that the store records: their names, and the blocks' bytes.
-    drops: ArrayVec<(u64, u32), DROPS_MAX>,
-}
-
-impl LatePuts {
-    pub(super) fn new(setup: &LateSetup) -> Self {
-        Self {
-            port: CopyPort::new(std::sync::Arc::clone(&setup.queues)),
-            namespaces: std::sync::Arc::clone(&setup.namespaces),
-            copies: ArrayVec::new(),
-            replies: ArrayVec::new(),
-            waiting: ArrayVec::new(),
-            woken: ArrayVec::new(),
-            writing: ArrayVec::new(),
-            drops: ArrayVec::new(),
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.port.has_room() && self.copies.len() + self.replies.len() < COPIES_MAX
-    }
-
-    /// Gets that waited for this entry need not wait any more.
-    fn wake(&mut self, entry: usize) {
-        let woken = &mut self.woken;
-        self.waiting.retain(|(of, id)| {
-            let stays = *of != entry;
-            if !stays {
-                woken.push(*id);
-            }
-            stays
-        });
-    }
-
-    /// All requests are ended by others.
-    fn sweep(&mut self) {
-        self.waiting.clear();
-        self.woken.clear();
-        self.drops.clear();
-        self.replies.clear();
-    }
-}
 
 impl ShardTier {
     /// Whether puts into a namespace of this name are acknowledged from memory.
@@ -734,7 +530,7 @@ fn pieces(pending: &Pending, tail_bytes: u32, regions: &Regions) -> Option<Array
         }
         let entered = entered?;
         let (_, Memory::Host(memory)) = regions.memory(entered.region) else { return None };
-        let memory = std::sync::Arc::clone(memory);
+        let memory = Arc::clone(memory);
         pieces.push(CopyPiece { memory, offset: entered.place.offset, bytes });
     }
     Some(pieces)

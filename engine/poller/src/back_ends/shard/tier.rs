@@ -15,7 +15,7 @@ use kvrail_store::{
     TierView,
 };
 
-use super::late::{LateBlocks, LatePuts};
+use super::late_blocks::{LateBlocks, LatePuts};
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
 
