@@ -182,20 +182,22 @@ fn writes_run_ahead_of_the_hand_and_no_further() {
 /// Nothing is written: the tier takes what it has room for, and then no more.
 #[test]
 fn puts_that_outrun_writes_find_no_room_and_lose_nothing() {
-    let mut rig = Rig::late(256, 256, 100);
-    let mut taken = 0;
-    for lo in 0..2000 {
+    // Of pages, and of entries.
+    for (sets, room) in [(256, 256), (32, 128)] {
+        let mut rig = Rig::late(256, sets, 100);
+        let mut taken = 0;
+        for lo in 0..2000 {
+            rig.renew();
+            taken += u64::from(rig.put(lo, 1, 0));
+            rig.tier.audit();
+        }
+        assert_eq!((taken, rig.tier.late_blocks()), (room, room), "none was dropped");
+        let queued = std::iter::from_fn(|| rig.tier.next_write()).count();
+        assert_eq!(queued, 64, "and few are on their way at once");
         rig.renew();
-        taken += u64::from(rig.put(lo, 1, 0));
+        assert_eq!(rig.tier.next_write(), None);
         rig.tier.audit();
     }
-    assert_eq!(taken, 256);
-    assert_eq!(rig.tier.late_blocks(), 256, "none was dropped");
-    let queued = std::iter::from_fn(|| rig.tier.next_write()).count();
-    assert_eq!(queued, 64, "and few are on their way at once");
-    rig.renew();
-    assert_eq!(rig.tier.next_write(), None);
-    rig.tier.audit();
 }
 
 /// While writes are behind, puts in vain take no used block for an unused one.
