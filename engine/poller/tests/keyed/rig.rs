@@ -9,7 +9,7 @@ use kvrail_device::{
     Attached, AttachedBytes, BufferIndex, Description, Device, DeviceResult, Events, FakeClock,
     Operation, Replacement, SimDevice, SimOptions, Wait,
 };
-use kvrail_memory::{HeapBlock, PageSize, Pinned, Region, WordView, load, store};
+use kvrail_memory::{HeapBlock, Pinned, Region, WordView, load, store};
 use kvrail_poller::{
     CopyQueues, InFlightBytes, LateSetup, Notice, Permit, PollerCommand, QueueDoorbell,
     RingerThread, STORE_OWNERS, SessionSlot, Setup, StoreAsk, StoreCall, StoreSetup, TenantSlot,
@@ -253,7 +253,9 @@ impl Rig {
         let late = tier_bytes.zip(late.map(|late| Arc::clone(&late.queues)));
         let presence = tier_bytes.map(|_| {
             let bytes = PresenceWriter::bytes_for(20_000);
-            Arc::new(Region::create("presence", bytes, PageSize::Base).unwrap())
+            let table = Region::create_open("presence", bytes).unwrap();
+            table.close().unwrap();
+            Arc::new(table)
         });
         let store = StoreSetup {
             config,
