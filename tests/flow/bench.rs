@@ -185,6 +185,9 @@ fn hot_blocks_come_from_memory_next_to_copies_and_the_drive() {
     for (tier, members) in [("0", 1), ("16MiB", 2)] {
         let mut place = Place::with_store(members, 64 << 20);
         place.configure(&format!("[memory_tier]\nbytes = \"{tier}\""));
+        if tier != "0" {
+            place.configure("write_late = [\"late-bench-*\"]");
+        }
         let sidecar = Sidecar::start(&place);
         let mut command = bench_of("memory", "0.1");
         command.args(["--block", "64KiB", "--format", "json", "--attach"]);

@@ -134,7 +134,7 @@ fn outputs() -> Outputs {
     place.configure_volume(
         "[[volume.pool]]\nname = \"own\"\nminimum = \"4MiB\"\nnamespaces = \"own*\"",
     );
-    place.configure("[memory_tier]\nbytes = \"8MiB\"\nwrite_late = [\"late *\"]");
+    place.configure("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"late *\"]");
     of_a_host(&mut outputs, &place);
     hardware::of_hardware(&mut outputs, &place);
     drives::of_drives(&mut outputs, &place);

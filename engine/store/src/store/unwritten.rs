@@ -18,8 +18,8 @@ impl Store {
         })
     }
 
-    /// A key is put that waits in the caller's memory: for the write budget its later put is not the
-    /// first one.
+    /// A key is put that waits in the caller's memory: for the write budget its later put is not
+    /// the first one.
     pub fn note_offered(&mut self, space: SpaceId, key: Key) {
         if let Ok(number) = self.core.spaces.resolve(space) {
             let hash = self.core.index.hash(number, key.lo());

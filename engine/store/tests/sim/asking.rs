@@ -44,6 +44,12 @@ impl World {
         self.put_some((space, key), durable, length, parts, u32::MAX)
     }
 
+    /// A key is put into the caller's memory.
+    pub(crate) fn note_offered(&mut self, space: u16, key: u64) {
+        let Space { id, .. } = self.spaces[usize::from(space)].expect("it is there");
+        self.store.note_offered(id, Self::key(key));
+    }
+
     /// Puts the first `some` of `parts` parts; the rest never comes.
     pub(crate) fn put_partly(&mut self, space: u16, key: u64, length: u32, parts: u32, some: u32) {
         assert_eq!(self.put_some((space, key), false, length, parts, some), None);

@@ -149,6 +149,9 @@ fn the_second_sight_gets_in() {
     let first = world.put_length(0, new, false, 1500, 1);
     assert_eq!(first, Some(Status::Declined(DeclineReason::FirstSight)));
     assert_eq!(world.put_length(0, new, false, 1500, 1), None, "the second sight");
+    // One that waited in the caller's memory was seen there.
+    world.note_offered(0, new + 50);
+    assert_eq!(world.put_length(0, new + 50, false, 1500, 1), None, "offered before");
     world.run_until("put", World::is_idle);
     spend(&mut world, &mut key, 0);
     for _ in 0..2 {

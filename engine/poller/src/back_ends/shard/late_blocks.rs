@@ -1,5 +1,5 @@
-//! What a shard keeps of its late blocks: those in the memory tier, and puts, gets and drops of them
-//! on their way.
+//! What a shard keeps of its late blocks: those in the memory tier, and puts, gets and drops of
+//! them on their way.
 
 use std::sync::Arc;
 
