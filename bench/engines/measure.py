@@ -19,11 +19,13 @@ DISK = os.environ.get("KVRAIL_BENCH_DIR", "/var/tmp")
 
 
 @contextmanager
-def sidecar(store: str, block_mean: str = "512KiB") -> Iterator[kvrail.Sidecar]:
+def sidecar(
+    store: str, block_mean: str = "512KiB", segment: str = "64MiB"
+) -> Iterator[kvrail.Sidecar]:
     """A sidecar with a store on the disk that the other arms use too."""
     accept = {"memory.unsealed_imports": "accept", "device.direct": "required"}
     with kvrail.serve(
-        store=store, directory=DISK, settings=accept, block_mean=block_mean, segment="64MiB"
+        store=store, directory=DISK, settings=accept, block_mean=block_mean, segment=segment
     ) as it:
         yield it
 

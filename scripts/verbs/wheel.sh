@@ -16,7 +16,7 @@ export PATH=$tools/bin:$PATH
 
 if [[ $profile == dev ]]; then
     cargo build -q --locked -p kvrail
-    built=$target/debug/kvrail options=()
+    built=$target/debug/kvrail options=() linked=()
 else
     # A wheel that is linked here may need this host's glibc; Zig links for glibc 2.28 and newer.
     install_tool cargo-zigbuild "cargo-zigbuild>=0.24,<1" "ziglang>=0.15,<0.18"
@@ -24,9 +24,19 @@ else
     cargo zigbuild -q --locked --profile "$profile" -p kvrail --target "$triple.2.28"
     built=$target/$triple/$profile/kvrail
     options=(--zig --target "$triple" --compatibility manylinux_2_28)
+    # Python before 3.14 ends daemon threads by unwinding them with libgcc_s. Zig would link an
+    # unwinder of its own, which does not know libgcc_s's contexts: the process would crash.
+    linked=(-- -C "link-arg=$(realpath "$(cc -print-file-name=libgcc_s.so.1)")")
 fi
 install -D -m 755 -s "$built" ffi/python/python/kvrail/bin/kvrail
 rm -f "$target"/wheels/kvrail-*.whl
 maturin build -q --locked --strip --profile "$profile" "${options[@]}" \
-    --manifest-path ffi/python/Cargo.toml --out "$target/wheels"
+    --manifest-path ffi/python/Cargo.toml --out "$target/wheels" "${linked[@]}"
+[[ $profile == dev ]] || python3 - "$target"/wheels/kvrail-*.whl <<'END'
+import sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+(library,) = [name for name in wheel.namelist() if name.endswith(".abi3.so")]
+if b"\0libgcc_s.so.1\0" not in wheel.read(library):
+    sys.exit(f"{library} is not linked with libgcc_s: daemon threads would crash a program's end")
+END
 ls "$target"/wheels/kvrail-*.whl

@@ -195,6 +195,32 @@ def test_a_close_ends_the_calls_of_other_threads(sidecar, stores, call, stopped)
         os.kill(host.pid, signal.SIGCONT)
 
 
+EXITS = """
+import threading
+client = kvrail.Client(sys.argv[1])
+space = client.store("kv").namespace("exits", {"model": "m"})
+arena = client.create_arena(32 << 20)
+
+def calls(thread):
+    names = [b"%d %d" % (thread, at) for at in range(16)]
+    places = (arena, [(16 * thread + at) << 18 for at in range(16)], [1 << 18] * 16)
+    while True:
+        space.put_many(names, places)
+        space.get_many(names, places)
+
+for thread in range(8):
+    threading.Thread(target=calls, args=(thread,), daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_a_program_may_exit_while_its_daemon_threads_are_in_calls(stores):
+    """Python ends such threads where they ask for its lock: below frames of this library."""
+    for _ in range(3):
+        done = run(EXITS, stores.socket)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 class Work:
     """Calls that do not end soon."""
 
