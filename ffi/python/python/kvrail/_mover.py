@@ -6,13 +6,14 @@ import array
 import contextlib
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from kvrail import _crc, _cuda
+from kvrail import _crc, _cuda, _lent
 from kvrail.errors import GpuError
 from kvrail.gpu import Pages
 
@@ -26,6 +27,11 @@ _NO_TIMING = 2
 # Before kernels of the model that have not begun: a load is awaited, and takes little of a GPU.
 _FIRST = -100  # clamped to the device's highest
 _KERNELS = Path(__file__).with_name("blocks.ptx")
+_UNIFIED = 4  # CU_MEMORYTYPE_UNIFIED: addresses tell whose memory it is
+_PITCH_MAX = (1 << 31) - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH
+# Copies of this size leave the bus idle for a fiftieth of their time, smaller ones for longer than
+# a kernel that moves all runs of a batch.
+_COPY_BYTES = 1 << 20
 
 
 class Way(Enum):
@@ -46,6 +52,66 @@ class _Launch(ctypes.Structure):
     ]
 
 
+class _Copy(ctypes.Structure):
+    """`CUDA_MEMCPY2D`."""
+
+    _fields_ = [
+        (f"{end}_{name}", of)
+        for end in ("from", "to")
+        for name, of in (
+            ("x", ctypes.c_size_t),
+            ("y", ctypes.c_size_t),
+            ("type", ctypes.c_uint),
+            ("host", ctypes.c_void_p),
+            ("address", ctypes.c_uint64),
+            ("array", ctypes.c_void_p),
+            ("pitch", ctypes.c_size_t),
+        )
+    ] + [("nbytes", ctypes.c_size_t), ("count", ctypes.c_size_t)]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Runs of a page that lie evenly in the cache and in a block: one copy moves them."""
+
+    at: int
+    """Where the first begins in the bytes of a page."""
+    step: int
+    """From one to the next there."""
+    address: int
+    """Of the first run of page 0."""
+    pitch: int
+    """From one to the next there."""
+    stride: int
+    """From one page to the next."""
+    nbytes: int
+    """Of one run."""
+    count: int = 1
+
+    def behind(self, row: "Rows") -> "Rows | None":
+        """These and one more, if it lies as they do."""
+        step, pitch = self.step, self.pitch
+        if self.count == 1:
+            step, pitch = row.at - self.at, row.address - self.address
+        of_next = (self.at + self.count * step, self.address + self.count * pitch)
+        is_next = of_next == (row.at, row.address)
+        is_even = (row.stride, row.nbytes) == (self.stride, self.nbytes)
+        if not (is_next and is_even and self.nbytes <= pitch <= _PITCH_MAX):
+            return None
+        return replace(self, step=step, pitch=pitch, count=self.count + 1)
+
+
+def _joined(rows: Sequence[Rows]) -> list[Rows]:
+    joined: list[Rows] = []
+    for row in rows:
+        together = joined[-1].behind(row) if joined else None
+        if together is None:
+            joined.append(row)
+        else:
+            joined[-1] = together
+    return joined
+
+
 @dataclass(frozen=True)
 class Shape:
     """The moved blocks, of this number of pages each."""
@@ -64,6 +130,16 @@ class Shape:
     @functools.cached_property
     def slices(self) -> int:
         return -(-self.units // SLICE_UNITS)
+
+    @functools.cached_property
+    def copies(self) -> list[Rows]:
+        """The fewest copies that move a page: of all runs in a row, or of K and V apart."""
+        rows, at = [], 0
+        for it in self.pages.spans:
+            rows.append(Rows(at, it.nbytes, it.address, it.nbytes, it.stride, it.nbytes))
+            at += it.nbytes
+        apart = [*_joined(rows[::2]), *_joined(rows[1::2])]
+        return min(_joined(rows), apart, key=len)
 
     def fragments(self) -> "array.array[int]":
         """The rows of `Fragment` in `kernels/blocks.cu`."""
@@ -90,6 +166,7 @@ class Batch:
         return -(-most * (8 * shape.slices + 8 + 4 * shape.block_pages) // 256) * 256
 
     def fill(self, slots: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        """:param slots: for each block where its bytes are, by the GPU's addresses."""
         self.count = len(slots)
         for at, slot in enumerate(slots):
             self.slots[at] = slot
@@ -98,12 +175,24 @@ class Batch:
 
 
 class Mover:
-    """The GPU that a cache is on. `slots` are addresses in `arena`; at most `batches` of `most`
-    blocks are in flight."""
+    """The GPU that a cache is on. Blocks are moved to and from `arena`, and from `tier`; at most
+    `batches` of `most` blocks are in flight."""
 
     def __init__(
-        self, shape: Shape, arena: memoryview, *, most: int, batches: int, check: str
+        self,
+        shape: Shape,
+        arena: memoryview,
+        *,
+        most: int,
+        batches: int,
+        check: str,
+        tier: Sequence[tuple[int, int]] = (),
+        keep: object = None,
     ) -> None:
+        """
+        :param tier: memory that is only read, and where blocks may lie: addresses and bytes.
+        :param keep: with it that memory stays mapped.
+        """
         self._driver = driver = _cuda.load()
         self._shape = shape
         self._device = ctypes.c_int(
@@ -115,9 +204,12 @@ class Mover:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         self.why_host: str | None = "asked for" if check == "host" else None
         """Why the check is the host's; none where the GPU computes it."""
+        self._lent: _lent.Lent | None = None
         try:
             with driver.within(self._context):
                 self._prepare(arena, most, batches)
+            if tier and self.why_host is None:
+                self._lent = _lent.lend(driver, self._device.value, tier, keep)
         except BaseException:
             self.close()
             raise
@@ -131,7 +223,11 @@ class Mover:
         mapped = ctypes.c_uint64()
         self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), base, ctypes.c_uint(0))
         self._offset = mapped.value - self.base
-        self._streams = {Way.OUT: self._stream(), Way.IN: self._stream(_FIRST)}
+        # Loads take turns on two: blocks of one are checked while those of the other are moved.
+        loads = [self._stream(_FIRST) for _ in range(2)]
+        self._streams = {
+            Way.OUT: itertools.cycle([self._stream()]), Way.IN: itertools.cycle(loads)
+        }
         self._marks: list[ctypes.c_void_p] = []
         each = Batch.nbytes(self._shape, most)
         control = ctypes.c_void_p()
@@ -209,31 +305,47 @@ class Mover:
     def begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None = None) -> None:
         """Moves blocks between their pages and their slots, and computes the CRCs of the pages;
         behind work that was marked. After an error nothing of the batch moves any more."""
+        stream = next(self._streams[way])
         try:
-            self._begin(way, batch, behind)
+            self._begin(way, batch, stream, behind)
         except GpuError:
-            self._settle(way)
+            self._settle(stream)
             raise
 
-    def _begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None) -> None:
-        stream = self._streams[way]
+    def _begin(
+        self, way: Way, batch: Batch, stream: ctypes.c_void_p, behind: ctypes.c_void_p | None
+    ) -> None:
         with self._driver.within(self._context):
             if behind is not None:
                 self._call("cuStreamWaitEvent", stream, behind, ctypes.c_uint(0))
-            if self.why_host is not None:
+            if self.why_host is not None or (way is Way.IN and self.copies):
                 self._copy(way, batch, stream)
             else:
                 self._run(way.value, batch, stream)
-                if way is Way.IN:
-                    # Of the bytes in the pages now, not of those that were read for them.
-                    self._run("check", batch, stream)
+            if self.why_host is None and way is Way.IN:
+                # Of the bytes in the pages now, not of those that were read for them.
+                self._run("check", batch, stream)
             self._call("cuEventRecord", batch.event, stream)
 
-    def _settle(self, way: Way) -> None:
+    def _settle(self, stream: ctypes.c_void_p) -> None:
         """Waits for a batch that was begun in part, and has no event: its pages are the caller's
         next, and its slots are freed. A GPU that has failed moves nothing."""
         with contextlib.suppress(GpuError), self._driver.within(self._context):
-            self._call("cuStreamSynchronize", self._streams[way])
+            self._call("cuStreamSynchronize", stream)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the GPU's copy engines fill pages: beside a model's kernels, which a kernel of
+        ours would wait for. Where runs lie unevenly, or are small together, a kernel does."""
+        return self._shape.pages.page_bytes >= _COPY_BYTES * len(self._shape.copies)
+
+    @property
+    def why_staged(self) -> str | None:
+        """Why blocks that lie in the tier move through the arena; none where the GPU reads them
+        there."""
+        if self.why_host is not None:
+            return "the host checks blocks"
+        return "the sidecar shows no memory tier" if self._lent is None else self._lent.why
 
     def _run(self, kernel: str, batch: Batch, stream: ctypes.c_void_p) -> None:
         launch = self._launch
@@ -246,28 +358,38 @@ class Mover:
         self._call("cuLaunchKernel", self._kernels[kernel], *sizes, stream, parameters, None)
 
     def _copy(self, way: Way, batch: Batch, stream: ctypes.c_void_p) -> None:
-        pages, count = iter(batch.pages), self._shape.block_pages
+        shape, pages = self._shape, iter(batch.pages)
+        page_bytes, places = shape.pages.page_bytes, range(shape.block_pages)
         for slot in batch.slots[: batch.count]:
-            at = slot - self._offset
-            for page in (next(pages) for _ in range(count)):
-                for span in self._shape.pages.spans:
-                    if page >= 0:
-                        paged = span.address + page * span.stride
-                        self._copy_run(way, at, paged, span.nbytes, stream)
-                    at += span.nbytes
+            for at, page in zip(places, pages, strict=False):
+                for rows in shape.copies if page >= 0 else ():
+                    staged = (slot + at * page_bytes + rows.at, rows.step)
+                    paged = (rows.address + page * rows.stride, rows.pitch)
+                    ends = (staged, paged) if way is Way.IN else (paged, staged)
+                    self._copy_rows(*ends, rows, stream)
 
-    def _copy_run(
-        self, way: Way, host: int, paged: int, nbytes: int, stream: ctypes.c_void_p
+    def _copy_rows(
+        self, from_: tuple[int, int], to: tuple[int, int], rows: Rows, stream: ctypes.c_void_p
     ) -> None:
-        on_gpu, on_host = ctypes.c_uint64(paged), ctypes.c_void_p(host)
-        if way is Way.IN:
-            self._call("cuMemcpyHtoDAsync_v2", on_gpu, on_host, ctypes.c_size_t(nbytes), stream)
-        else:
-            self._call("cuMemcpyDtoHAsync_v2", on_host, on_gpu, ctypes.c_size_t(nbytes), stream)
+        (address, pitch), (to_address, to_pitch) = from_, to
+        copy = _Copy(
+            from_type=_UNIFIED,
+            from_address=address,
+            from_pitch=pitch,
+            to_type=_UNIFIED,
+            to_address=to_address,
+            to_pitch=to_pitch,
+            nbytes=rows.nbytes,
+            count=rows.count,
+        )
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
 
-    def slot(self, position: int) -> int:
-        """The GPU's address of a position in the arena."""
-        return self.base + self._offset + position
+    def on_gpu(self, address: int) -> int:
+        """The GPU's address of a place in the arena or the tier."""
+        in_arena = 0 <= address - self.base < ctypes.sizeof(self._arena)
+        if in_arena or self._lent is None:
+            return address + self._offset
+        return self._lent.on_gpu(address)
 
     def is_done(self, batch: Batch) -> bool:
         with self._driver.within(self._context):
@@ -281,6 +403,9 @@ class Mover:
 
     def close(self) -> None:
         """Frees everything. Nothing may be in flight."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.give_back()
         opened, self._open = self._open[::-1], []
         # A GPU that has failed, or a driver that is being unloaded, has freed it already.
         with contextlib.suppress(GpuError), self._driver.within(self._context):

@@ -184,10 +184,10 @@ def test_a_bit_that_flips_in_pinned_memory(client, space, way):
         if way is Way.IN:
             inner = its._mover.begin
 
-            def begin(way, batch) -> None:
+            def begin(way, batch, behind=None) -> None:
                 flip("", batch)
                 its._mover.begin = inner
-                inner(way, batch)
+                inner(way, batch, behind)
 
             its._mover.begin = begin
         results = its.get(keys(3), [10, 11, 12])
