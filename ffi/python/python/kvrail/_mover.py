@@ -365,13 +365,13 @@ class Mover:
                 for rows in shape.copies if page >= 0 else ():
                     staged = (slot + at * page_bytes + rows.at, rows.step)
                     paged = (rows.address + page * rows.stride, rows.pitch)
-                    ends = (staged, paged) if way is Way.IN else (paged, staged)
-                    self._copy_rows(*ends, rows, stream)
+                    source, target = (staged, paged) if way is Way.IN else (paged, staged)
+                    self._copy_rows(source, target, rows, stream)
 
     def _copy_rows(
-        self, from_: tuple[int, int], to: tuple[int, int], rows: Rows, stream: ctypes.c_void_p
+        self, source: tuple[int, int], target: tuple[int, int], rows: Rows, stream: ctypes.c_void_p
     ) -> None:
-        (address, pitch), (to_address, to_pitch) = from_, to
+        (address, pitch), (to_address, to_pitch) = source, target
         copy = _Copy(
             from_type=_UNIFIED,
             from_address=address,
