@@ -99,6 +99,7 @@ def test_what_has_begun_in_part_moves_nothing_after_its_error(driver, fails, for
     mover = object.__new__(Mover)
     mover._driver, mover._call, mover._context = driver, driver.call, ctypes.c_void_p(1)
     mover._shape, mover.why_host, mover._launch = shape, None, _mover._Launch()
+    mover._rows = shape.copies([1])
     mover._kernels = {it: ctypes.c_char_p(it.encode()) for it in ("gather", "scatter", "check")}
     mover._streams = {Way.IN: iter([ctypes.c_void_p(8)])}
     control = ctypes.create_string_buffer(Batch.nbytes(shape, 2))

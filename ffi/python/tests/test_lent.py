@@ -134,13 +134,16 @@ def spans(bases, run=RUN, stride=RUN):
 
 
 def test_runs_that_lie_evenly_are_one_copy():
-    even = spans(range(0x1000, 0x1000 + 32 * 4096, 4096)).copies
+    even = spans(range(0x1000, 0x1000 + 32 * 4096, 4096)).copies([1] * 32)
     assert [(it.count, it.pitch, it.step) for it in even] == [(32, 4096, RUN)]
     # K and V of a layer side by side, and layers further apart.
-    apart = spans([0x1000 * at + kv for at in range(1, 33) for kv in (0, 512)]).copies
+    apart = spans([0x1000 * at + kv for at in range(1, 33) for kv in (0, 512)]).copies([1] * 64)
     assert [(it.count, it.pitch, it.step) for it in apart] == [(32, 4096, 2 * RUN)] * 2
-    (one,) = spans([0x1000]).copies
+    (one,) = spans([0x1000]).copies([1])
     assert (one.count, one.address) == (1, 0x1000)
+    # The driver refuses a copy that reaches into another allocation, however even.
+    others = spans(range(0x1000, 0x1000 + 32 * 4096, 4096)).copies([1] * 16 + [2] * 16)
+    assert [it.count for it in others] == [16, 16]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_runs_that_lie_evenly_are_one_copy():
     ],
 )
 def test_runs_that_do_not_are_several(bases, count):
-    assert len(spans(bases).copies) == count
+    assert len(spans(bases).copies([1] * len(bases))) == count
 
 
 class Copying(Registering):
@@ -164,9 +167,12 @@ class Copying(Registering):
         self.copies: list[tuple[int, int]] = []
         self.launched: list[tuple[str, int]] = []
         self.waited: list[int] = []
+        self.refuses = False
 
     def cuMemcpy2DAsync_v2(self, copy, stream) -> int:
         it = copy._obj
+        if self.refuses:
+            return 1
         assert it.from_type == it.to_type == 4
         for row in range(it.count):
             source, target = it.from_address + row * it.from_pitch, it.to_address + row * it.to_pitch
@@ -192,6 +198,7 @@ def mover_of(shape, why_host=None):
     mover = object.__new__(Mover)
     mover._driver, mover._call, mover._context = made, made.call, ctypes.c_void_p(1)
     mover._shape, mover.why_host, mover._launch = shape, why_host, _mover._Launch()
+    mover._rows = shape.copies([1] * len(shape.pages.spans))
     mover._kernels = {it: ctypes.c_char_p(it.encode()) for it in ("gather", "scatter", "check")}
     turns = {Way.OUT: (7,), Way.IN: (8, 9)}
     mover._streams = {
@@ -228,6 +235,21 @@ def test_copy_engines_fill_pages(monkeypatch, why_host):
     layers[0][5 * RUN : 6 * RUN] = b"\5" * RUN
     mover.begin(Way.OUT, batch)
     assert (whole[:RUN] == b"\5" * RUN) if why_host else its.launched[-1] == ("gather", 7)
+
+
+def test_copies_that_the_driver_refuses_are_a_kernels_from_then_on(monkeypatch):
+    monkeypatch.setattr(_mover, "_COPY_BYTES", RUN)
+    mover, its = mover_of(spans([0x1000]))
+    control = ctypes.create_string_buffer(Batch.nbytes(mover._shape, 1))
+    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3))
+    batch.fill([0x5000], [[1]])
+    its.refuses = True
+    assert mover.copies
+    mover.begin(Way.IN, batch)
+    its.refuses = False
+    mover.begin(Way.IN, batch)
+    assert its.launched == [(name, at) for at in (8, 9) for name in ("scatter", "check")]
+    assert not its.copies
 
 
 def test_small_pages_are_filled_by_a_kernel():

@@ -174,7 +174,7 @@ def test_a_hot_block_that_is_wrong_on_the_gpu_is_a_miss_at_once(space, tensor, c
     wanted, spoilt, left = tensor[:3].copy(), [], space._views_left()
 
     def spoil(way, batch) -> None:
-        if not spoilt:
+        if not spoilt and 31 in batch.pages[: batch.count]:
             spoilt.append(way)
             tensor[31, 77] ^= 8
 

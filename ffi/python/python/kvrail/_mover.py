@@ -15,7 +15,7 @@ from typing import Any
 
 from kvrail import _crc, _cuda, _lent
 from kvrail.errors import GpuError
-from kvrail.gpu import Pages
+from kvrail.gpu import Pages, Span
 
 SLICE_UNITS = 32 * _crc.THREADS
 """Units of 16 bytes that a group of threads takes: 128 KiB."""
@@ -86,6 +86,8 @@ class Rows:
     """From one page to the next."""
     nbytes: int
     """Of one run."""
+    allocation: int = 0
+    """The one that all of them are in."""
     count: int = 1
 
     def behind(self, row: "Rows") -> "Rows | None":
@@ -95,7 +97,8 @@ class Rows:
             step, pitch = row.at - self.at, row.address - self.address
         of_next = (self.at + self.count * step, self.address + self.count * pitch)
         is_next = of_next == (row.at, row.address)
-        is_even = (row.stride, row.nbytes) == (self.stride, self.nbytes)
+        alike = (row.stride, row.nbytes, row.allocation)
+        is_even = alike == (self.stride, self.nbytes, self.allocation)
         if not (is_next and is_even and self.nbytes <= pitch <= _PITCH_MAX):
             return None
         return replace(self, step=step, pitch=pitch, count=self.count + 1)
@@ -120,8 +123,12 @@ class Shape:
     block_pages: int
 
     @functools.cached_property
+    def page_bytes(self) -> int:
+        return self.pages.page_bytes
+
+    @functools.cached_property
     def block_bytes(self) -> int:
-        return self.block_pages * self.pages.page_bytes
+        return self.block_pages * self.page_bytes
 
     @property
     def units(self) -> int:
@@ -131,12 +138,14 @@ class Shape:
     def slices(self) -> int:
         return -(-self.units // SLICE_UNITS)
 
-    @functools.cached_property
-    def copies(self) -> list[Rows]:
-        """The fewest copies that move a page: of all runs in a row, or of K and V apart."""
+    def copies(self, allocations: Sequence[int]) -> list[Rows]:
+        """The fewest copies that move a page: of all runs in a row, or of K and V apart.
+
+        :param allocations: for each run the allocation it is in: no copy reaches into two.
+        """
         rows, at = [], 0
-        for it in self.pages.spans:
-            rows.append(Rows(at, it.nbytes, it.address, it.nbytes, it.stride, it.nbytes))
+        for it, of in zip(self.pages.spans, allocations, strict=True):
+            rows.append(Rows(at, it.nbytes, it.address, it.nbytes, it.stride, it.nbytes, of))
             at += it.nbytes
         apart = [*_joined(rows[::2]), *_joined(rows[1::2])]
         return min(_joined(rows), apart, key=len)
@@ -229,6 +238,7 @@ class Mover:
             Way.OUT: itertools.cycle([self._stream()]), Way.IN: itertools.cycle(loads)
         }
         self._marks: list[ctypes.c_void_p] = []
+        self._rows = self._shape.copies([self._allocation(it.address) for it in self._spans])
         each = Batch.nbytes(self._shape, most)
         control = ctypes.c_void_p()
         self._call(
@@ -265,10 +275,20 @@ class Mover:
             weights=self._constant(_crc.weights()),
             behind=self._constant(_crc.behind(shape.units, SLICE_UNITS)),
             block_pages=shape.block_pages,
-            page_units=shape.pages.page_bytes // _crc.UNIT,
+            page_units=shape.page_bytes // _crc.UNIT,
             slice_units=SLICE_UNITS,
             slices=shape.slices,
         )
+
+    @property
+    def _spans(self) -> Sequence[Span]:
+        return self._shape.pages.spans
+
+    def _allocation(self, address: int) -> int:
+        base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+        which = (ctypes.byref(base), ctypes.byref(nbytes), ctypes.c_uint64(address))
+        self._call("cuMemGetAddressRange_v2", *which)
+        return base.value
 
     def _constant(self, rows: "array.array[int]") -> int:
         address, (at, count) = ctypes.c_uint64(), rows.buffer_info()
@@ -318,9 +338,9 @@ class Mover:
         with self._driver.within(self._context):
             if behind is not None:
                 self._call("cuStreamWaitEvent", stream, behind, ctypes.c_uint(0))
-            if self.why_host is not None or (way is Way.IN and self.copies):
+            if self.why_host is not None:
                 self._copy(way, batch, stream)
-            else:
+            elif way is Way.OUT or not self._copied(batch, stream):
                 self._run(way.value, batch, stream)
             if self.why_host is None and way is Way.IN:
                 # Of the bytes in the pages now, not of those that were read for them.
@@ -337,7 +357,7 @@ class Mover:
     def copies(self) -> bool:
         """Whether the GPU's copy engines fill pages: beside a model's kernels, which a kernel of
         ours would wait for. Where runs lie unevenly, or are small together, a kernel does."""
-        return self._shape.pages.page_bytes >= _COPY_BYTES * len(self._shape.copies)
+        return 0 < _COPY_BYTES * len(self._rows) <= self._shape.page_bytes
 
     @property
     def why_staged(self) -> str | None:
@@ -357,12 +377,24 @@ class Mover:
         sizes = [ctypes.c_uint(it) for it in grid]
         self._call("cuLaunchKernel", self._kernels[kernel], *sizes, stream, parameters, None)
 
+    def _copied(self, batch: Batch, stream: ctypes.c_void_p) -> bool:
+        """Whether copy engines fill the pages. Where the driver refuses, a kernel does from then
+        on: allocators may put memory together in ways that it does not show."""
+        if not self.copies:
+            return False
+        try:
+            self._copy(Way.IN, batch, stream)
+        except GpuError:
+            self._rows = []
+            return False
+        return True
+
     def _copy(self, way: Way, batch: Batch, stream: ctypes.c_void_p) -> None:
-        shape, pages = self._shape, iter(batch.pages)
-        page_bytes, places = shape.pages.page_bytes, range(shape.block_pages)
+        page_bytes, places = self._shape.page_bytes, range(self._shape.block_pages)
+        pages = iter(batch.pages)
         for slot in batch.slots[: batch.count]:
             for at, page in zip(places, pages, strict=False):
-                for rows in shape.copies if page >= 0 else ():
+                for rows in self._rows if page >= 0 else ():
                     staged = (slot + at * page_bytes + rows.at, rows.step)
                     paged = (rows.address + page * rows.stride, rows.pitch)
                     source, target = (staged, paged) if way is Way.IN else (paged, staged)

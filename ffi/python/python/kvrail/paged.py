@@ -38,13 +38,13 @@ STAGING_BYTES = 32 << 20
 WAVE_BYTES = 4 << 20
 """Blocks of this size together are begun at once."""
 
-TIER_WAVE_BYTES, TIER_WAVES = 8 << 20, 6
+TIER_WAVE_BYTES, TIER_WAVES = 16 << 20, 4
 """The same of blocks that the GPU reads in the memory tier; and as many waves are on their way: the
 GPU has work for a millisecond, in which somebody looks."""
 
 _PAGE = 4096
 _UNIT = 16
-_SLICE_S = 0.0001
+_SLICE_S, _TIER_SLICE_S = 0.0001, 0.00002
 # Work of the GPU has no descriptor: a pause ends this often to look at it.
 _LOOK_S, _TIER_LOOK_S = 0.001, 0.0003
 _BEHIND, _WRONG = "a block before it is not there", "its bytes were wrong on the GPU"
@@ -163,14 +163,15 @@ class Cache:
         slots = max(4, staging_bytes // self._slot_bytes)
         self._most = max(1, min(WAVE_BYTES // self._slot_bytes, slots // 4))
         self._tier_most = max(1, TIER_WAVE_BYTES // self._slot_bytes)
+        tier = space._tier_memory()
+        if tier:
+            # Asks the sidecar, once: not in an engine's step. Two waves at least are to have views.
+            self._tier_most = min(self._tier_most, max(1, space._views_left() // 2))
         self._arena = client.create_arena(slots * self._slot_bytes)
         # Waves of gets that may have memory: as many as the drives are given, and one that the GPU
         # has. If more had, they would wait in the sidecar, and drives fill more memory in turns:
         # a virtual disk fills 12 MiB faster than 32, by a tenth.
         self._window = self._window_most = -(-slots // self._most)
-        tier = space._tier_memory()
-        if tier:
-            space._views_left()  # asks the sidecar, once: not in an engine's step
         self._mover = Mover(
             shape,
             memoryview(self._arena).cast("B"),
@@ -434,7 +435,7 @@ class Cache:
                 if (wave := self._on_drive.pop(end.ticket, None)) is not None:  # else a drop
                     self._drive_ended(wave, end.results)
             self._lose_patience()
-            for wave in [wave for wave in self._on_gpu if self._is_over(wave)]:
+            for wave in self._over():
                 self._on_gpu.remove(wave)
                 wave.let_go()
                 if self._failure is None:
@@ -452,7 +453,8 @@ class Cache:
     def _arrived(self, seconds: float | None) -> list[kvrail.GroupEnd]:
         if self._on_gpu:
             # Work of the GPU has no descriptor: it is polled now and then.
-            seconds = _SLICE_S if seconds is None else min(seconds, _SLICE_S)
+            most = _TIER_SLICE_S if self._on_gpu[0].views else _SLICE_S
+            seconds = most if seconds is None else min(seconds, most)
         if self._on_drive:
             return self._queue.poll() if seconds == 0 else self._queue.wait(timeout=seconds)
         if self._on_gpu and seconds:
@@ -700,6 +702,17 @@ class Cache:
         wave.only(indices)
         if not indices:
             self._batches.append(wave.batch)
+
+    def _over(self) -> list[Wave]:
+        """Waves that the GPU is done with: it ends those of one way in their order, nearly."""
+        over: list[Wave] = []
+        for way in Way:
+            for wave in self._on_gpu:
+                if wave.way is way:
+                    if not self._is_over(wave):
+                        break
+                    over.append(wave)
+        return over
 
     def _is_over(self, wave: Wave) -> bool:
         """Whether the GPU is done with a wave. One that has failed moves nothing more."""
