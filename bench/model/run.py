@@ -154,7 +154,7 @@ def main() -> None:
         "--store-gib", type=int, default=20, help="a store keeps a sixth of it free for new blocks"
     )
     parser.add_argument(
-        "--tier-gib", type=int, default=0, help="memory tier: it has blocks from their second get on"
+        "--tier-gib", type=int, default=0, help="memory tier, with blocks from their second get on"
     )
     parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
     parser.add_argument("--tag", default="", help="a word in the names of the files")

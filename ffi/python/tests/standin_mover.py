@@ -65,7 +65,8 @@ class StandIn:
             ctypes.create_string_buffer(Batch.nbytes(shape, most)) for _ in range(batches)
         ]
         self.batches = [
-            Batch(ctypes.addressof(it), shape, most, ctypes.c_void_p()) for it in self._control
+            Batch(ctypes.addressof(it), shape, most, ctypes.c_void_p(), ctypes.c_void_p())
+            for it in self._control
         ]
         self.why_host = "asked for" if check == "host" else None
         self.why_staged = None if tier and self.why_host is None else "the test has no memory tier"

@@ -166,7 +166,7 @@ class Copying(Registering):
         super().__init__()
         self.copies: list[tuple[int, int]] = []
         self.launched: list[tuple[str, int]] = []
-        self.waited: list[int] = []
+        self.waited: list[tuple[int, int]] = []
         self.refuses = False
 
     def cuMemcpy2DAsync_v2(self, copy, stream) -> int:
@@ -175,8 +175,8 @@ class Copying(Registering):
             return 1
         assert it.from_type == it.to_type == 4
         for row in range(it.count):
-            source, target = it.from_address + row * it.from_pitch, it.to_address + row * it.to_pitch
-            ctypes.memmove(target, source, it.nbytes)
+            source = it.from_address + row * it.from_pitch
+            ctypes.memmove(it.to_address + row * it.to_pitch, source, it.nbytes)
         self.copies.append((it.nbytes * it.count, stream.value))
         return 0
 
@@ -185,7 +185,7 @@ class Copying(Registering):
         return 0
 
     def cuStreamWaitEvent(self, stream, event, flags) -> int:
-        self.waited.append(stream.value)
+        self.waited.append((stream.value, event.value))
         return 0
 
     def cuEventRecord(self, event, stream) -> int:
@@ -200,11 +200,8 @@ def mover_of(shape, why_host=None):
     mover._shape, mover.why_host, mover._launch = shape, why_host, _mover._Launch()
     mover._rows = shape.copies([1] * len(shape.pages.spans))
     mover._kernels = {it: ctypes.c_char_p(it.encode()) for it in ("gather", "scatter", "check")}
-    turns = {Way.OUT: (7,), Way.IN: (8, 9)}
-    mover._streams = {
-        way: _mover.itertools.cycle([ctypes.c_void_p(it) for it in its])
-        for way, its in turns.items()
-    }
+    mover._streams = {Way.OUT: ctypes.c_void_p(7), Way.IN: ctypes.c_void_p(8)}
+    mover._checks = ctypes.c_void_p(9)
     return mover, made._library
 
 
@@ -217,7 +214,7 @@ def test_copy_engines_fill_pages(monkeypatch, why_host):
     shape = Shape(gpu.Pages(PAGES, [gpu.Span(base, RUN, RUN) for base in bases]), 2)
     mover, its = mover_of(shape, why_host)
     control = ctypes.create_string_buffer(Batch.nbytes(shape, 2))
-    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3))
+    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3), ctypes.c_void_p(4))
     first = ctypes.addressof(whole)
     batch.fill([first, first + shape.block_bytes], [[4, -1], [0, 2]])
     mover.begin(Way.IN, batch, ctypes.c_void_p(5))
@@ -227,11 +224,12 @@ def test_copy_engines_fill_pages(monkeypatch, why_host):
             begin = at * page + layer * RUN
             assert its_bytes[number * RUN : (number + 1) * RUN] == whole[begin : begin + RUN]
     assert not any(bytes(it[RUN : 2 * RUN]).strip(b"\0") for it in layers), "of no block"
-    assert its.launched == ([] if why_host else [("check", 8)]) and its.waited == [8]
-    # The next batch takes the other stream; on the way out a kernel computes the check.
+    # Batches are checked beside the copies of the next; on the way out a kernel does both.
+    assert its.launched == ([] if why_host else [("check", 9)])
+    assert its.waited == ([(8, 5)] if why_host else [(8, 5), (9, 4)])
+    assert {stream for _, stream in its.copies} == {8}
     batch.fill([first], [[5, 3]])
     mover.begin(Way.IN, batch)
-    assert its.copies[-1][1] == 9
     layers[0][5 * RUN : 6 * RUN] = b"\5" * RUN
     mover.begin(Way.OUT, batch)
     assert (whole[:RUN] == b"\5" * RUN) if why_host else its.launched[-1] == ("gather", 7)
@@ -241,24 +239,24 @@ def test_copies_that_the_driver_refuses_are_a_kernels_from_then_on(monkeypatch):
     monkeypatch.setattr(_mover, "_COPY_BYTES", RUN)
     mover, its = mover_of(spans([0x1000]))
     control = ctypes.create_string_buffer(Batch.nbytes(mover._shape, 1))
-    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3))
+    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3), ctypes.c_void_p(4))
     batch.fill([0x5000], [[1]])
     its.refuses = True
     assert mover.copies
     mover.begin(Way.IN, batch)
     its.refuses = False
     mover.begin(Way.IN, batch)
-    assert its.launched == [(name, at) for at in (8, 9) for name in ("scatter", "check")]
+    assert its.launched == [("scatter", 8), ("check", 9)] * 2
     assert not its.copies
 
 
 def test_small_pages_are_filled_by_a_kernel():
     mover, its = mover_of(spans([0x1000, 0x9000, 0x2000]))
     control = ctypes.create_string_buffer(Batch.nbytes(mover._shape, 1))
-    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3))
+    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3), ctypes.c_void_p(4))
     batch.fill([0x5000], [[1]])
     mover.begin(Way.IN, batch)
-    assert its.launched == [("scatter", 8), ("check", 8)] and its.copies == []
+    assert its.launched == [("scatter", 8), ("check", 9)] and its.copies == []
 
 
 def test_addresses_of_the_arena_and_the_tier():

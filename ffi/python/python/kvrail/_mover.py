@@ -6,7 +6,6 @@ import array
 import contextlib
 import ctypes
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -160,11 +159,19 @@ class Shape:
 
 
 class Batch:
-    """Blocks that move together: what the kernels read and write of them, and their event."""
+    """Blocks that move together: what the kernels read and write of them, and the events of their
+    end and, on the way in, of their bytes' arrival in the pages."""
 
-    def __init__(self, address: int, shape: Shape, most: int, event: ctypes.c_void_p) -> None:
+    def __init__(
+        self,
+        address: int,
+        shape: Shape,
+        most: int,
+        event: ctypes.c_void_p,
+        arrived: ctypes.c_void_p,
+    ) -> None:
         count = most * shape.block_pages
-        self.event, self.count = event, 0
+        self.event, self.arrived, self.count = event, arrived, 0
         self.sums = (ctypes.c_uint64 * (most * shape.slices)).from_address(address)
         self.slots = (ctypes.c_uint64 * most).from_address(address + ctypes.sizeof(self.sums))
         behind = ctypes.addressof(self.slots) + ctypes.sizeof(self.slots)
@@ -232,11 +239,9 @@ class Mover:
         mapped = ctypes.c_uint64()
         self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), base, ctypes.c_uint(0))
         self._offset = mapped.value - self.base
-        # Loads take turns on two: blocks of one are checked while those of the other are moved.
-        loads = [self._stream(_FIRST) for _ in range(2)]
-        self._streams = {
-            Way.OUT: itertools.cycle([self._stream()]), Way.IN: itertools.cycle(loads)
-        }
+        self._streams = {Way.OUT: self._stream(), Way.IN: self._stream(_FIRST)}
+        # Batches are checked while the next ones are moved, which do not wait for that.
+        self._checks = self._stream(_FIRST)
         self._marks: list[ctypes.c_void_p] = []
         self._rows = self._shape.copies([self._allocation(it.address) for it in self._spans])
         each = Batch.nbytes(self._shape, most)
@@ -250,7 +255,8 @@ class Mover:
         self._open.append(("cuMemFreeHost", control))
         first = control.value or 0
         self.batches = [
-            Batch(first + each * at, self._shape, most, self._event()) for at in range(batches)
+            Batch(first + each * at, self._shape, most, self._event(), self._event())
+            for at in range(batches)
         ]
         if self.why_host is None:
             self._load()
@@ -325,16 +331,14 @@ class Mover:
     def begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None = None) -> None:
         """Moves blocks between their pages and their slots, and computes the CRCs of the pages;
         behind work that was marked. After an error nothing of the batch moves any more."""
-        stream = next(self._streams[way])
         try:
-            self._begin(way, batch, stream, behind)
+            self._begin(way, batch, behind)
         except GpuError:
-            self._settle(stream)
+            self._settle(way)
             raise
 
-    def _begin(
-        self, way: Way, batch: Batch, stream: ctypes.c_void_p, behind: ctypes.c_void_p | None
-    ) -> None:
+    def _begin(self, way: Way, batch: Batch, behind: ctypes.c_void_p | None) -> None:
+        stream = self._streams[way]
         with self._driver.within(self._context):
             if behind is not None:
                 self._call("cuStreamWaitEvent", stream, behind, ctypes.c_uint(0))
@@ -344,14 +348,18 @@ class Mover:
                 self._run(way.value, batch, stream)
             if self.why_host is None and way is Way.IN:
                 # Of the bytes in the pages now, not of those that were read for them.
+                self._call("cuEventRecord", batch.arrived, stream)
+                stream = self._checks
+                self._call("cuStreamWaitEvent", stream, batch.arrived, ctypes.c_uint(0))
                 self._run("check", batch, stream)
             self._call("cuEventRecord", batch.event, stream)
 
-    def _settle(self, stream: ctypes.c_void_p) -> None:
+    def _settle(self, way: Way) -> None:
         """Waits for a batch that was begun in part, and has no event: its pages are the caller's
         next, and its slots are freed. A GPU that has failed moves nothing."""
-        with contextlib.suppress(GpuError), self._driver.within(self._context):
-            self._call("cuStreamSynchronize", stream)
+        for stream in (self._streams[way], self._checks):
+            with contextlib.suppress(GpuError), self._driver.within(self._context):
+                self._call("cuStreamSynchronize", stream)
 
     @property
     def copies(self) -> bool:

@@ -45,6 +45,8 @@ GPU has work for a millisecond, in which somebody looks."""
 _PAGE = 4096
 _UNIT = 16
 _SLICE_S, _TIER_SLICE_S = 0.0001, 0.00002
+# Looks without a pause at a wave of the memory tier, at most: less than a millisecond.
+_SPINS = 40
 # Work of the GPU has no descriptor: a pause ends this often to look at it.
 _LOOK_S, _TIER_LOOK_S = 0.001, 0.0003
 _BEHIND, _WRONG = "a block before it is not there", "its bytes were wrong on the GPU"
@@ -189,6 +191,7 @@ class Cache:
         self._on_gpu: list[Wave] = []
         self._ended: list[Ended] = []
         self._last_ticket = 0
+        self._spins = 0
         self._failure: kvrail.KvrailError | None = None
         self._closed = False
         # Blocks that were wrong, and those behind them, which were not read: where one is damaged,
@@ -394,16 +397,19 @@ class Cache:
         listed = blocks.tolist() if hasattr(blocks, "tolist") else list(blocks)
         rows = [[int(it)] if hasattr(it, "__index__") else [int(at) for at in it] for it in listed]
         count, each = self._shape.pages.count, self._shape.block_pages
-        lowest = -1 if work == "get" else 0
         for at, row in enumerate(rows):
             if len(row) != each:
                 raise kvrail.RequestError(f"block {at} has {len(row)} pages, {each} are one")
-            for page in row:
-                if not lowest <= page < count:
-                    raise kvrail.RequestError(
-                        f"block {at}: there is no page {page}; the cache has {count}"
-                    )
-        filled = [page for row in rows for page in row if page >= 0]
+        filled = [page for row in rows for page in row]
+        lowest = -1 if work == "get" else 0
+        if filled and not lowest <= min(filled) <= max(filled) < count:
+            at, page = next(
+                (at // each, page) for at, page in enumerate(filled) if not lowest <= page < count
+            )
+            text = f"block {at}: there is no page {page}; the cache has {count}"
+            raise kvrail.RequestError(text)
+        if lowest in filled:
+            filled = [page for page in filled if page >= 0]
         if work == "get" and len(set(filled)) != len(filled):
             twice = next(page for page, times in Counter(filled).items() if times > 1)
             raise kvrail.RequestError(f"page {twice} is given twice; a get fills each page once")
@@ -437,6 +443,7 @@ class Cache:
             self._lose_patience()
             for wave in self._over():
                 self._on_gpu.remove(wave)
+                self._spins = 0
                 wave.let_go()
                 if self._failure is None:
                     self._gpu_ended(wave)
@@ -454,6 +461,9 @@ class Cache:
         if self._on_gpu:
             # Work of the GPU has no descriptor: it is polled now and then.
             most = _TIER_SLICE_S if self._on_gpu[0].views else _SLICE_S
+            if most == _TIER_SLICE_S and len(self._on_gpu) == 1 and self._spins < _SPINS:
+                # The last one ends before a core that slept would be back.
+                self._spins, most = self._spins + 1, 0.0
             seconds = most if seconds is None else min(seconds, most)
         if self._on_drive:
             return self._queue.poll() if seconds == 0 else self._queue.wait(timeout=seconds)
@@ -497,7 +507,8 @@ class Cache:
     def _from_tier(self, job: Job) -> bool:
         """Begins a wave of blocks that the memory tier has, from the next one of the job on. Each
         is viewed until the GPU has it."""
-        places = job.next(self._tier_most)
+        # A job's first wave is short: the GPU begins while the next one is made.
+        places = job.next(self._tier_most if job.begun else -(-self._tier_most // 4))
         found = self._space._views(job.named(places))
         right = next(
             (at for at, (view, *_) in enumerate(found) if len(view) != self.block_bytes), len(found)
