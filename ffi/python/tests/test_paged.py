@@ -313,7 +313,7 @@ def test_loads_go_before_stores_and_behind_the_callers_stream(client, space):
         load = its.submit_get([b"there"], [20])
         assert [it.ticket for it in its.wait()] == [load]
         assert [it.ticket for it in its.wait()] == [store]
-        assert [(way.value, at) for way, at in dict.fromkeys(its._mover.ordered)] == [
+        assert [(way.value, at) for way, at in its._mover.ordered] == [
             ("gather", 77),
             ("gather", 5),
             ("scatter", 0),
@@ -324,11 +324,12 @@ def test_a_load_does_not_wait_for_work_of_a_later_one(client, space):
     cache, began = Tensors(2, 4096), []
     with paged.Cache(client, space, cache.tensors, staging_bytes=32 << 10) as its:
         its.put(keys(12), range(12))
-        its._mover.spoil = lambda way, batch: began.append(its._mover.ordered[-1][1])
+        its._mover.spoil = lambda way, batch: began.append(len(its._mover.ordered))
         its.submit_get(keys(12), range(12, 24), stream=1)
         its.submit_get(keys(4), range(4), stream=2)
         its.wait(2)
-        assert began == [1] * 12 + [2] * 4 and its._mover.marks == 0
+        assert [at for _, at in its._mover.ordered] == [0, 1, 2]
+        assert began == [2] * 12 + [3] * 4 and its._mover.marks == 0
 
 
 def test_a_pause_ends_when_something_came(client, space):

@@ -43,6 +43,8 @@ class Job:
     since: float = field(default_factory=time.monotonic)
     behind: Any = None
     """Work of the caller that its waves wait for on the GPU."""
+    waits: bool = True
+    """Whether no wave of it has waited yet."""
     begun: int = 0
     open: int = field(init=False)
 

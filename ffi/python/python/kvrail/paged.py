@@ -569,11 +569,12 @@ class Cache:
         slots = [self._mover.on_gpu(address) for address in wave.addresses]
         wave.batch.fill(slots, [wave.job.rows[at] for at in wave.places])
         try:
-            # Of its job alone: waves of jobs before it do not wait for the caller's work.
-            self._mover.begin(wave.way, wave.batch, wave.job.behind)
+            # Not before its first wave: waves of jobs before it do not wait for the caller's work.
+            self._mover.begin(wave.way, wave.batch, wave.job.behind if wave.job.waits else None)
         except kvrail.GpuError:
             wave.let_go()  # nothing of it moves, and the error may be kept for long
             raise
+        wave.job.waits = False
         self._on_gpu.append(wave)
 
     def _named(self, wave: Wave) -> tuple[kvrail.Keys, Any]:
