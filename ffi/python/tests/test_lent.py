@@ -205,6 +205,15 @@ def mover_of(shape, why_host=None):
     return mover, made._library
 
 
+def batch_of(shape, addresses, rows):
+    control = ctypes.create_string_buffer(Batch.nbytes(shape, len(rows)))
+    events = ctypes.c_void_p(3), ctypes.c_void_p(4)
+    batch = Batch(ctypes.addressof(control), shape, len(rows), *events)
+    batch.control = control
+    batch.fill(addresses, rows)
+    return batch
+
+
 @pytest.mark.parametrize("why_host", [None, "asked for"])
 def test_copy_engines_fill_pages(monkeypatch, why_host):
     monkeypatch.setattr(_mover, "_COPY_BYTES", RUN)
@@ -213,10 +222,8 @@ def test_copy_engines_fill_pages(monkeypatch, why_host):
     bases = [ctypes.addressof(it) for it in layers]
     shape = Shape(gpu.Pages(PAGES, [gpu.Span(base, RUN, RUN) for base in bases]), 2)
     mover, its = mover_of(shape, why_host)
-    control = ctypes.create_string_buffer(Batch.nbytes(shape, 2))
-    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3), ctypes.c_void_p(4))
     first = ctypes.addressof(whole)
-    batch.fill([first, first + shape.block_bytes], [[4, -1], [0, 2]])
+    batch = batch_of(shape, [first, first + shape.block_bytes], [[4, -1], [0, 2]])
     mover.begin(Way.IN, batch, ctypes.c_void_p(5))
     page = LAYERS * RUN
     for number, at in [(4, 0), (0, 2), (2, 3)]:
@@ -238,9 +245,7 @@ def test_copy_engines_fill_pages(monkeypatch, why_host):
 def test_copies_that_the_driver_refuses_are_a_kernels_from_then_on(monkeypatch):
     monkeypatch.setattr(_mover, "_COPY_BYTES", RUN)
     mover, its = mover_of(spans([0x1000]))
-    control = ctypes.create_string_buffer(Batch.nbytes(mover._shape, 1))
-    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3), ctypes.c_void_p(4))
-    batch.fill([0x5000], [[1]])
+    batch = batch_of(mover._shape, [0x5000], [[1]])
     its.refuses = True
     assert mover.copies
     mover.begin(Way.IN, batch)
@@ -252,9 +257,7 @@ def test_copies_that_the_driver_refuses_are_a_kernels_from_then_on(monkeypatch):
 
 def test_small_pages_are_filled_by_a_kernel():
     mover, its = mover_of(spans([0x1000, 0x9000, 0x2000]))
-    control = ctypes.create_string_buffer(Batch.nbytes(mover._shape, 1))
-    batch = Batch(ctypes.addressof(control), mover._shape, 1, ctypes.c_void_p(3), ctypes.c_void_p(4))
-    batch.fill([0x5000], [[1]])
+    batch = batch_of(mover._shape, [0x5000], [[1]])
     mover.begin(Way.IN, batch)
     assert its.launched == [("scatter", 8), ("check", 9)] and its.copies == []
 
