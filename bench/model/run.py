@@ -50,7 +50,9 @@ def drives_in_memory(bytes_each: int) -> list[Path]:
 class Side:
     """A sidecar with a store of its own over the folders of a place."""
 
-    def __init__(self, home: Path, folders: list[Path], store_bytes: int) -> None:
+    def __init__(
+        self, home: Path, folders: list[Path], store_bytes: int, tier_gib: int
+    ) -> None:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         self.home, self.socket = home, home / "kvrail.sock"
@@ -62,7 +64,7 @@ class Side:
         members = ", ".join(f'"{member}"' for member in self.members)
         (home / "kvrail.toml").write_text(
             f'metrics.listen = "off"\nmemory.unsealed_imports = "accept"\n'
-            f'sidecar.socket = "{self.socket}"\n'
+            f'sidecar.socket = "{self.socket}"\nmemory_tier.bytes = "{tier_gib}GiB"\n'
             f'[[volume]]\nname = "kv"\nmembers = [{members}]\n'
         )
         self.serve = (
@@ -100,7 +102,7 @@ def measure(options: argparse.Namespace, arm: str, folders: list[Path]) -> None:
     home, side = Path("/tmp/kvrail-model") / options.place, None
     files = folders[0] / "files"
     if arm in KVRAIL:
-        side = Side(home, folders, options.store_gib << 30)
+        side = Side(home, folders, options.store_gib << 30, options.tier_gib)
         words += ["--socket", side.socket, "--pid-file", home / "pid", "--serve", side.serve]
         words += ["--members", ":".join(str(member) for member in side.members)]
     elif arm == "fs":
@@ -150,6 +152,9 @@ def main() -> None:
     parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
     parser.add_argument(
         "--store-gib", type=int, default=20, help="a store keeps a sixth of it free for new blocks"
+    )
+    parser.add_argument(
+        "--tier-gib", type=int, default=0, help="memory tier, with blocks from their second get on"
     )
     parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
     parser.add_argument("--tag", default="", help="a word in the names of the files")

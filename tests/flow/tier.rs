@@ -406,6 +406,17 @@ fn a_block_that_is_viewed_stays_as_it_is_whatever_becomes_of_its_key() {
     };
     assert!(are_whole());
     assert!(reader.view(1000).is_none(), "a key without a block");
+    let keys: Vec<_> = (0..8).map(key).collect();
+    let found = reader.0.queue.lookup(&reader.0.space, &keys, &Lookup::default()).unwrap();
+    let copied = Duration::from_nanos((8 * BYTES as u64).div_ceil(10));
+    assert_eq!(found.load_time(8), Some(copied), "no drive is waited for");
+    let (store, view) = (reader.0.space.store(), views[0].as_ptr_range());
+    let lies_in = |(base, bytes): &(std::ptr::NonNull<u8>, usize)| {
+        let base = base.as_ptr().addr();
+        base <= view.start.addr() && view.end.addr() <= base + bytes
+    };
+    assert_eq!(store.tier_memory().iter().filter(|memory| lies_in(memory)).count(), 1);
+    assert_eq!(store.views_left(), 1, "of the four that a client has at least");
     // Replaced, dropped, driven out.
     writer.put(0, 1);
     let dropped = writer.0.run(BlockRequest::drop_block(&writer.0.space, key(1)));

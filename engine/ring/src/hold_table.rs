@@ -164,6 +164,12 @@ impl Holds {
         self.free().push(at);
     }
 
+    /// Holds that may begin now.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        if self.pid == std::process::id() { self.free().len() } else { 0 }
+    }
+
     fn free(&self) -> MutexGuard<'_, Vec<u16>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner) // a push or a pop
     }

@@ -178,6 +178,13 @@ impl TierReader {
         Some((at, self.directory.words().address(begin, found.block.length as usize)))
     }
 
+    /// All of its memory, for what reads held blocks without this process's cores.
+    #[must_use]
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        let words = self.directory.words();
+        (words.address(0, words.bytes()), words.bytes())
+    }
+
     /// Entries that it has.
     #[must_use]
     pub fn entries(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Gets that a memory tier serves: without a request, and without a read.
 
+use std::ptr::NonNull;
+
 use crate::block_op::{Verified, crc_of};
 use crate::block_request::Verifier;
 use crate::key::BlockKey;
@@ -13,6 +15,22 @@ impl Store {
     #[must_use]
     pub fn reads_from_memory(&self) -> bool {
         self.tiers().are_there()
+    }
+
+    /// The memory tiers as they are mapped here, one for each member that has one: where each
+    /// begins, and its bytes. Mapped while a clone of this store is there; the sidecar writes all
+    /// of it but the blocks that are viewed.
+    #[must_use]
+    pub fn tier_memory(&self) -> Vec<(NonNull<u8>, usize)> {
+        self.tiers().memory()
+    }
+
+    /// Views that this client may open now. Asks the sidecar for its share, once; 0 without one.
+    #[must_use]
+    pub fn views_left(&self) -> usize {
+        let asks = self.reads_from_memory();
+        let holds = asks.then(|| self.session().holds(self.volume().id().0)).flatten();
+        holds.map_or(0, |holds| holds.left())
     }
 
     /// The block of a key, if a memory tier has it. The presence tables know whether the uid is
@@ -32,22 +50,25 @@ impl Store {
 /// What reading a block in place came to.
 #[derive(Debug)]
 pub(crate) enum Viewed {
-    /// The bytes are the block's.
-    Right(View),
+    /// The bytes are the block's. With the CRC for a program that verifies, 0 for others.
+    Right(View, u64),
     /// The bytes are wrong: the device has others, and the sidecar is to look.
     Wrong,
     /// The block left the tier meanwhile, or the client has as many views as it may.
     Gone,
 }
 
-/// Has a block of a memory tier read in place. Verified once in a process.
+/// Has a block of a memory tier read in place. Verified once in a process, or by the program.
 pub(crate) fn view_block(
     found: &InMemory<'_>,
     (uid, key): (u64, BlockKey),
-    store: &Store,
+    (store, verifier): (&Store, Verifier),
     verified: &mut Verified,
 ) -> Viewed {
     let Some(view) = store.hold(found) else { return Viewed::Gone };
+    if verifier == Verifier::Program {
+        return Viewed::Right(view, key.check(found.check(), uid, found.bytes()));
+    }
     if !found.is_verified() {
         if key.check(crc_of(&view), uid, found.bytes()) != found.check() {
             verified.reread += 1;
@@ -56,7 +77,7 @@ pub(crate) fn view_block(
         found.note_verified();
     }
     verified.count_right();
-    Viewed::Right(view)
+    Viewed::Right(view, 0)
 }
 
 /// What a copy out of a memory tier came to.

@@ -11,6 +11,7 @@ use kvrail_ring::{Doorbell, QueueSegment, Status, TimedCall, watch_hangup};
 use crate::answers::{KeysAnswer, KeysName};
 use crate::arena::Arena;
 use crate::block_op::Verified;
+use crate::block_request::Verifier;
 use crate::done::{Completed, RangeEnd, Ticket};
 use crate::error::ClientError;
 use crate::inflight::InflightTable;
@@ -201,6 +202,21 @@ impl Queue {
     /// copy. Verified at its first view by this store object. Nothing where the tier does not have
     /// it, or all views of this client are in use: a get has it then, or the reason.
     pub fn view(&mut self, namespace: &Namespace, key: BlockKey) -> Option<View> {
+        self.view_by(namespace, key, Verifier::Queue).map(|(view, _)| view)
+    }
+
+    /// The same for a program that verifies: with the CRC-64/NVME that the bytes must have. A get
+    /// reports wrong ones, if the queue verifies it.
+    pub fn view_unverified(&mut self, namespace: &Namespace, key: BlockKey) -> Option<(View, u64)> {
+        self.view_by(namespace, key, Verifier::Program)
+    }
+
+    fn view_by(
+        &mut self,
+        namespace: &Namespace,
+        key: BlockKey,
+        verifier: Verifier,
+    ) -> Option<(View, u64)> {
         if 2 * self.inflight.room() <= self.inflight.capacity() {
             // A program that only views has no other time for the ends of its reports.
             let mut ready = std::mem::take(&mut self.ready);
@@ -208,9 +224,9 @@ impl Queue {
             self.ready = ready;
         }
         let (lanes, inflight) = (&mut self.lanes, &mut self.inflight);
-        let view = self.submitter.view(namespace, key, lanes, inflight);
+        let viewed = self.submitter.view((namespace, key), verifier, lanes, inflight);
         self.publish(); // that it was used, or is wrong
-        view
+        viewed
     }
 
     /// Submits requests until one is refused; pushes the tickets of those submitted. All of them

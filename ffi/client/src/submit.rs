@@ -5,7 +5,7 @@ use kvrail_ring::{Class, KeyedRequest, Opcode, RegionId, TimedCall, keys_slot};
 
 use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
-use crate::block_request::BlockRequest;
+use crate::block_request::{BlockRequest, Verifier};
 use crate::done::Ticket;
 use crate::inflight::{InFlightEntry, InflightTable};
 use crate::joins::{Checksum, Origin};
@@ -334,15 +334,15 @@ impl Submitter {
         Some(NotStaged::Served { bytes, crc })
     }
 
-    /// A block in a memory tier, to be read in place. Nothing where it is not there: a get has it,
-    /// or the reason.
+    /// A block in a memory tier, to be read in place, and the CRC of one that the program verifies.
+    /// Nothing where it is not there: a get has it, or the reason.
     pub(crate) fn view(
         &mut self,
-        namespace: &Namespace,
-        key: BlockKey,
+        (namespace, key): (&Namespace, BlockKey),
+        verifier: Verifier,
         lanes: &mut QueueLanes,
         inflight: &mut InflightTable,
-    ) -> Option<View> {
+    ) -> Option<(View, u64)> {
         let may = namespace.store().reads_from_memory() && namespace.client() == self.tag;
         if !may || self.check_state().is_err() {
             return None;
@@ -351,11 +351,11 @@ impl Submitter {
         let found = namespace.store().in_memory(opened.uid, key)?;
         let bytes = found.bytes().into();
         let begun_ns = inflight.latencies().begin(bytes);
-        let (of, store) = ((opened.uid, key), namespace.store());
-        let viewed = view_block(&found, of, store, inflight.verified_mut());
+        let (of, how) = ((opened.uid, key), (namespace.store(), verifier));
+        let viewed = view_block(&found, of, how, inflight.verified_mut());
         let of = (namespace, opened, key);
-        let view = match viewed {
-            Viewed::Right(view) => view,
+        let viewed = match viewed {
+            Viewed::Right(view, crc) => (view, crc),
             Viewed::Wrong => {
                 let _reported = report(of, Report::Wrong(found.check()), lanes, inflight);
                 return None;
@@ -364,7 +364,7 @@ impl Submitter {
         };
         inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes);
         report_use(of, &found, lanes, inflight);
-        Some(view)
+        Some(viewed)
     }
 
     /// Checks a request for a block, and reserves room for it where its key lies.

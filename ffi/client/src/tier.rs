@@ -1,6 +1,7 @@
 //! Memory tiers of the sidecar, mapped for reading: gets that need no request.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -108,6 +109,12 @@ impl MemoryTiers {
     /// Whether there are some.
     pub(crate) fn are_there(&self) -> bool {
         self.known().is_some()
+    }
+
+    /// The memory of each: where it begins here, and its bytes.
+    pub(crate) fn memory(&self) -> Vec<(NonNull<u8>, usize)> {
+        let of = self.known().map_or(&[][..], |tiers| &tiers.of);
+        of.iter().flatten().map(|tier| tier.reader.memory()).collect()
     }
 
     /// The block whose key has this lower half, if a tier has it.

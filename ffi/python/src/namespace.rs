@@ -134,6 +134,37 @@ impl Namespace {
         Ok(view.map(View::new))
     }
 
+    /// Blocks in a memory tier, of the keys from the first on until one is not there: each with its
+    /// address and the CRC that its bytes must have, for a caller that verifies them. The
+    /// interpreter lock is kept: nothing waits.
+    #[pyo3(name = "_views")]
+    fn views(&self, keys: &Bound<'_, PyAny>) -> PyResult<Vec<(View, usize, u64)>> {
+        let (py, keys) = (keys.py(), keys::read(keys)?);
+        let (session, space) = (self.owner.session(), self.owner.get()?);
+        let mut queue = session.borrow_queue(py)?;
+        let all = keys.into_iter().map_while(|key| queue.view_unverified(&space, key));
+        let address = |view: &kvrail_client::View| view.as_ptr().expose_provenance();
+        let views = all.map(|(view, crc)| (address(&view), view, crc));
+        let views = views.map(|(address, view, crc)| (View::new(view), address, crc)).collect();
+        session.return_queue(queue);
+        Ok(views)
+    }
+
+    /// Views that the client may open now.
+    #[pyo3(name = "_views_left")]
+    fn views_left(&self, py: Python<'_>) -> PyResult<usize> {
+        let space = self.owner.get()?;
+        py.detach(|| Ok(space.store().views_left())) // the first one asks
+    }
+
+    /// The memory tiers as they are mapped here while this object is there: addresses and bytes.
+    #[pyo3(name = "_tier_memory")]
+    fn tier_memory(&self) -> PyResult<Vec<(usize, usize)>> {
+        let memory = self.owner.get()?.store().tier_memory();
+        let each = memory.into_iter();
+        Ok(each.map(|(base, bytes)| (base.as_ptr().expose_provenance(), bytes)).collect())
+    }
+
     #[pyo3(signature = (keys, buffers, **options))]
     fn put_many(
         &self,

@@ -78,6 +78,7 @@ class Host:
         raw: str | None = None,
         metrics: str = "off",
         arena_bytes: str | None = None,
+        memory_tier: str | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.unsealed, self.metrics = unsealed, metrics
@@ -98,6 +99,7 @@ class Host:
             f'device.direct = "optional"\nmetrics.listen = "{metrics}"\n'
             f'memory.unsealed_imports = "{unsealed}"\n'
             + (f'limits.arena_bytes_per_session = "{arena_bytes}"\n' if arena_bytes else "")
+            + (f'memory_tier.bytes = "{memory_tier}"\n' if memory_tier else "")
             + "".join(
                 f'[[volume]]\nname = "{name}"\nmembers = [{json.dumps(str(image))}]\n{more}'
                 for name, image, more in volumes

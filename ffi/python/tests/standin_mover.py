@@ -2,6 +2,7 @@
 order of sums, so that they are tested where there is no GPU."""
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy
 from kvrail import _crc
@@ -46,9 +47,17 @@ class StandIn:
     GPU memory."""
 
     def __init__(
-        self, shape: Shape, arena: memoryview, *, most: int, batches: int, check: str
+        self,
+        shape: Shape,
+        arena: memoryview,
+        *,
+        most: int,
+        batches: int,
+        check: str,
+        tier: Sequence[tuple[int, int]] = (),
+        keep: object = None,
     ) -> None:
-        self._shape = shape
+        self._shape, self._keep = shape, keep
         self._arena = (ctypes.c_uint8 * arena.nbytes).from_buffer(arena)
         self.base = ctypes.addressof(self._arena)
         self._behind = list(_crc.behind(shape.units, SLICE_UNITS))
@@ -56,9 +65,11 @@ class StandIn:
             ctypes.create_string_buffer(Batch.nbytes(shape, most)) for _ in range(batches)
         ]
         self.batches = [
-            Batch(ctypes.addressof(it), shape, most, ctypes.c_void_p()) for it in self._control
+            Batch(ctypes.addressof(it), shape, most, ctypes.c_void_p(), ctypes.c_void_p())
+            for it in self._control
         ]
         self.why_host = "asked for" if check == "host" else None
+        self.why_staged = None if tier and self.why_host is None else "the test has no memory tier"
         self.spoil = lambda way, batch: None
         self.ordered: list[tuple[Way, int]] = []
         self.looks: dict[Batch, int] = {}
@@ -85,7 +96,8 @@ class StandIn:
         self.looks[batch] = 0
 
     def _runs(self, batch: Batch, at: int):
-        """Of each run of a block: its bytes in the slot, and in the page if there is one."""
+        """Of each run of a block: its bytes in the slot, and in the page, or where there is none in
+        the slot."""
         shape, slot = self._shape, batch.slots[at]
         for page in batch.pages[at * shape.block_pages : (at + 1) * shape.block_pages]:
             for span in shape.pages.spans:
@@ -96,7 +108,8 @@ class StandIn:
     def _move(self, way: Way, batch: Batch, at: int) -> None:
         for staged, paged in self._runs(batch, at):
             target, source = (staged, paged) if way is Way.OUT else (paged, staged)
-            target[:] = source
+            if staged.ctypes.data != paged.ctypes.data:  # a memory tier cannot be written
+                target[:] = source
 
     def _sum(self, batch: Batch, at: int) -> None:
         data = numpy.concatenate([paged for _, paged in self._runs(batch, at)])
@@ -105,8 +118,8 @@ class StandIn:
             total = _slice(units[number * SLICE_UNITS : (number + 1) * SLICE_UNITS])
             batch.sums[first + number] = _crc.multiply(total, self._behind[number])
 
-    def slot(self, position: int) -> int:
-        return self.base + position
+    def on_gpu(self, address: int) -> int:
+        return address
 
     def is_done(self, batch: Batch) -> bool:
         self.looks[batch] += 1

@@ -81,8 +81,11 @@ class Halfway(Capturing):
         self.moving.append(rest[-3].value)
         return 0
 
+    def cuStreamWaitEvent(self, stream, event, flags) -> int:
+        return 0
+
     def cuEventRecord(self, event, stream) -> int:
-        return self._status("record")
+        return self._status("record" if stream.value == 9 else "arrived")
 
     def cuStreamSynchronize(self, stream) -> int:
         self.waited.append(stream.value)
@@ -91,7 +94,7 @@ class Halfway(Capturing):
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-@pytest.mark.parametrize("fails", ["check", "record"])
+@pytest.mark.parametrize("fails", ["arrived", "check", "record"])
 def test_what_has_begun_in_part_moves_nothing_after_its_error(driver, fails, for_good):
     """The scatter is on its way: without an event nothing else would wait for it."""
     driver._library = driver._holding = its = Halfway(fails, for_good=for_good)
@@ -99,12 +102,13 @@ def test_what_has_begun_in_part_moves_nothing_after_its_error(driver, fails, for
     mover = object.__new__(Mover)
     mover._driver, mover._call, mover._context = driver, driver.call, ctypes.c_void_p(1)
     mover._shape, mover.why_host, mover._launch = shape, None, _mover._Launch()
+    mover._rows = shape.copies([1])
     mover._kernels = {it: ctypes.c_char_p(it.encode()) for it in ("gather", "scatter", "check")}
-    mover._streams = {Way.OUT: ctypes.c_void_p(7), Way.IN: ctypes.c_void_p(8)}
+    mover._streams, mover._checks = {Way.IN: ctypes.c_void_p(8)}, ctypes.c_void_p(9)
     control = ctypes.create_string_buffer(Batch.nbytes(shape, 2))
-    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3))
+    batch = Batch(ctypes.addressof(control), shape, 2, ctypes.c_void_p(3), ctypes.c_void_p(4))
     batch.fill([0x2000, 0x3000], [[1], [2]])
     with pytest.raises(GpuError, match=r"\(719\)"):
         mover.begin(Way.IN, batch)
-    assert (its.moving, its.waited) == ([], [8])
+    assert (its.moving, its.waited) == ([], [8, 9])
     assert (its.mode, its.contexts) == (GLOBAL, 0)

@@ -180,7 +180,7 @@ def test_blocks_behind_a_wrong_one_are_put_anew(client, space):
     cache = Tensors(2, 4096)
     wanted = [cache.block(page) for page in range(12)]
     with paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10) as its:
-        its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots]
+        its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots[: batch.count]]
         assert its.put(keys(12), range(12)).all_ok
         its._mover.spoil = lambda way, batch: None
         its.submit_get(keys(12), range(12, 24), prefix=True)
@@ -226,7 +226,7 @@ def test_puts_have_worths_and_a_time_to_live(client, space):
 def doubting(client, space, cache, **more):
     """A cache with 12 blocks that are wrong on the drive; those behind the first are unread."""
     its = paged.Cache(client, space, cache.tensors, staging_bytes=64 << 10, **more)
-    its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots]
+    its._mover.spoil = lambda way, batch: [flip(slot) for slot in batch.slots[: batch.count]]
     assert its.put(keys(12), range(12)).all_ok
     its._mover.spoil = lambda way, batch: None
     its.submit_get(keys(12), range(12, 24), prefix=True)

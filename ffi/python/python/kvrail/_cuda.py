@@ -36,6 +36,7 @@ _SHORT = frozenset(
         "cuEventQuery",
         "cuEventRecord",
         "cuLaunchKernel",
+        "cuMemcpy2DAsync_v2",
         "cuStreamWaitEvent",
         "cuThreadExchangeStreamCaptureMode",
     }

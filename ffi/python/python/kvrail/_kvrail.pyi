@@ -392,6 +392,14 @@ class Namespace:
         >>> with space.view(b"key") as view:  # doctest: +SKIP
         ...     numpy.frombuffer(view, numpy.uint8).sum()
         """
+    def _views(self, keys: Iterable[BlockName] | Keys) -> list[tuple[View, int, int]]:
+        """Views of the blocks from the first key on, until one has none: each with its address and
+        the CRC that its bytes must have. Nothing is verified here. The interpreter lock is kept."""
+    def _views_left(self) -> int:
+        """Views that this client may open now; the first call asks the sidecar."""
+    def _tier_memory(self) -> list[tuple[int, int]]:
+        """The memory tiers as they are mapped here while this object is there: address and bytes
+        of each. The sidecar writes all of it but the blocks that are viewed."""
     def put_many(
         self,
         keys: Iterable[BlockName] | Keys,

@@ -96,6 +96,8 @@ class Session:
     uid: int
     pulse: "kvrail.Queue[kvrail.GroupEnd]"
     """Asks whether the sidecar answers, without waiting."""
+    reads_tier: bool
+    """Whether the sidecar shows this engine a memory tier."""
 
 
 class Attached(Protocol):
@@ -168,12 +170,20 @@ class Lane(Generic[T]):
     def touch(self, keys: Sequence[bytes], *, demote: bool = False) -> bool:
         """Makes the store count blocks as used, without waiting, or with `demote` as those that go
         first. False: it cannot now, because the last touch is in flight, or there is no sidecar."""
+        return self._look(keys, touch=not demote, demote=demote)
+
+    def fetch(self, keys: Sequence[bytes]) -> bool:
+        """Has the sidecar's memory tier read blocks that are loaded soon, as `touch`. Where it has
+        none there is nothing to do."""
+        session = self._link.session
+        return session is None or not session.reads_tier or self._look(keys, fetch=True)
+
+    def _look(self, keys: Sequence[bytes], **how: bool) -> bool:
         self._take(0.0)
         queue = None if self._touch is not None or self._link.hangs else self._open()
         if queue is None or self._session is None:
             return False
         try:
-            how = {"touch": not demote, "demote": demote}
             self._touch = queue.submit_lookup(keys, timeout=TOUCH_S, **how)
         except kvrail.KvrailError as error:
             self._link.failed(self._session, error)

@@ -7,14 +7,14 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from kvrail import _crc, _cuda
+from kvrail import _crc, _cuda, _lent
 from kvrail.errors import GpuError
-from kvrail.gpu import Pages
+from kvrail.gpu import Pages, Span
 
 SLICE_UNITS = 32 * _crc.THREADS
 """Units of 16 bytes that a group of threads takes: 128 KiB."""
@@ -26,6 +26,11 @@ _NO_TIMING = 2
 # Before kernels of the model that have not begun: a load is awaited, and takes little of a GPU.
 _FIRST = -100  # clamped to the device's highest
 _KERNELS = Path(__file__).with_name("blocks.ptx")
+_UNIFIED = 4  # CU_MEMORYTYPE_UNIFIED: addresses tell whose memory it is
+_PITCH_MAX = (1 << 31) - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH
+# Copies of this size leave the bus idle for a fiftieth of their time, smaller ones for longer than
+# a kernel that moves all runs of a batch.
+_COPY_BYTES = 1 << 20
 
 
 class Way(Enum):
@@ -46,6 +51,69 @@ class _Launch(ctypes.Structure):
     ]
 
 
+class _Copy(ctypes.Structure):
+    """`CUDA_MEMCPY2D`."""
+
+    _fields_ = [
+        (f"{end}_{name}", of)
+        for end in ("from", "to")
+        for name, of in (
+            ("x", ctypes.c_size_t),
+            ("y", ctypes.c_size_t),
+            ("type", ctypes.c_uint),
+            ("host", ctypes.c_void_p),
+            ("address", ctypes.c_uint64),
+            ("array", ctypes.c_void_p),
+            ("pitch", ctypes.c_size_t),
+        )
+    ] + [("nbytes", ctypes.c_size_t), ("count", ctypes.c_size_t)]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Runs of a page that lie evenly in the cache and in a block: one copy moves them."""
+
+    at: int
+    """Where the first begins in the bytes of a page."""
+    step: int
+    """From one to the next there."""
+    address: int
+    """Of the first run of page 0."""
+    pitch: int
+    """From one to the next there."""
+    stride: int
+    """From one page to the next."""
+    nbytes: int
+    """Of one run."""
+    allocation: int = 0
+    """The one that all of them are in."""
+    count: int = 1
+
+    def behind(self, row: "Rows") -> "Rows | None":
+        """These and one more, if it lies as they do."""
+        step, pitch = self.step, self.pitch
+        if self.count == 1:
+            step, pitch = row.at - self.at, row.address - self.address
+        of_next = (self.at + self.count * step, self.address + self.count * pitch)
+        is_next = of_next == (row.at, row.address)
+        alike = (row.stride, row.nbytes, row.allocation)
+        is_even = alike == (self.stride, self.nbytes, self.allocation)
+        if not (is_next and is_even and self.nbytes <= pitch <= _PITCH_MAX):
+            return None
+        return replace(self, step=step, pitch=pitch, count=self.count + 1)
+
+
+def _joined(rows: Sequence[Rows]) -> list[Rows]:
+    joined: list[Rows] = []
+    for row in rows:
+        together = joined[-1].behind(row) if joined else None
+        if together is None:
+            joined.append(row)
+        else:
+            joined[-1] = together
+    return joined
+
+
 @dataclass(frozen=True)
 class Shape:
     """The moved blocks, of this number of pages each."""
@@ -54,8 +122,12 @@ class Shape:
     block_pages: int
 
     @functools.cached_property
+    def page_bytes(self) -> int:
+        return self.pages.page_bytes
+
+    @functools.cached_property
     def block_bytes(self) -> int:
-        return self.block_pages * self.pages.page_bytes
+        return self.block_pages * self.page_bytes
 
     @property
     def units(self) -> int:
@@ -64,6 +136,18 @@ class Shape:
     @functools.cached_property
     def slices(self) -> int:
         return -(-self.units // SLICE_UNITS)
+
+    def copies(self, allocations: Sequence[int]) -> list[Rows]:
+        """The fewest copies that move a page: of all runs in a row, or of K and V apart.
+
+        :param allocations: for each run the allocation it is in: no copy reaches into two.
+        """
+        rows, at = [], 0
+        for it, of in zip(self.pages.spans, allocations, strict=True):
+            rows.append(Rows(at, it.nbytes, it.address, it.nbytes, it.stride, it.nbytes, of))
+            at += it.nbytes
+        apart = [*_joined(rows[::2]), *_joined(rows[1::2])]
+        return min(_joined(rows), apart, key=len)
 
     def fragments(self) -> "array.array[int]":
         """The rows of `Fragment` in `kernels/blocks.cu`."""
@@ -75,11 +159,19 @@ class Shape:
 
 
 class Batch:
-    """Blocks that move together: what the kernels read and write of them, and their event."""
+    """Blocks that move together: what the kernels read and write of them, and the events of their
+    end and, on the way in, of their bytes' arrival in the pages."""
 
-    def __init__(self, address: int, shape: Shape, most: int, event: ctypes.c_void_p) -> None:
+    def __init__(
+        self,
+        address: int,
+        shape: Shape,
+        most: int,
+        event: ctypes.c_void_p,
+        arrived: ctypes.c_void_p,
+    ) -> None:
         count = most * shape.block_pages
-        self.event, self.count = event, 0
+        self.event, self.arrived, self.count = event, arrived, 0
         self.sums = (ctypes.c_uint64 * (most * shape.slices)).from_address(address)
         self.slots = (ctypes.c_uint64 * most).from_address(address + ctypes.sizeof(self.sums))
         behind = ctypes.addressof(self.slots) + ctypes.sizeof(self.slots)
@@ -90,6 +182,7 @@ class Batch:
         return -(-most * (8 * shape.slices + 8 + 4 * shape.block_pages) // 256) * 256
 
     def fill(self, slots: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        """:param slots: for each block where its bytes are, by the GPU's addresses."""
         self.count = len(slots)
         for at, slot in enumerate(slots):
             self.slots[at] = slot
@@ -98,12 +191,24 @@ class Batch:
 
 
 class Mover:
-    """The GPU that a cache is on. `slots` are addresses in `arena`; at most `batches` of `most`
-    blocks are in flight."""
+    """The GPU that a cache is on. Blocks are moved to and from `arena`, and from `tier`; at most
+    `batches` of `most` blocks are in flight."""
 
     def __init__(
-        self, shape: Shape, arena: memoryview, *, most: int, batches: int, check: str
+        self,
+        shape: Shape,
+        arena: memoryview,
+        *,
+        most: int,
+        batches: int,
+        check: str,
+        tier: Sequence[tuple[int, int]] = (),
+        keep: object = None,
     ) -> None:
+        """
+        :param tier: memory that is only read, and where blocks may lie: addresses and bytes.
+        :param keep: with it that memory stays mapped.
+        """
         self._driver = driver = _cuda.load()
         self._shape = shape
         self._device = ctypes.c_int(
@@ -115,9 +220,12 @@ class Mover:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         self.why_host: str | None = "asked for" if check == "host" else None
         """Why the check is the host's; none where the GPU computes it."""
+        self._lent: _lent.Lent | None = None
         try:
             with driver.within(self._context):
                 self._prepare(arena, most, batches)
+            if tier and self.why_host is None:
+                self._lent = _lent.lend(driver, self._device.value, tier, keep)
         except BaseException:
             self.close()
             raise
@@ -132,7 +240,10 @@ class Mover:
         self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), base, ctypes.c_uint(0))
         self._offset = mapped.value - self.base
         self._streams = {Way.OUT: self._stream(), Way.IN: self._stream(_FIRST)}
+        # Batches are checked while the next ones are moved, which do not wait for that.
+        self._checks = self._stream(_FIRST)
         self._marks: list[ctypes.c_void_p] = []
+        self._rows = self._shape.copies([self._allocation(it.address) for it in self._spans])
         each = Batch.nbytes(self._shape, most)
         control = ctypes.c_void_p()
         self._call(
@@ -144,7 +255,8 @@ class Mover:
         self._open.append(("cuMemFreeHost", control))
         first = control.value or 0
         self.batches = [
-            Batch(first + each * at, self._shape, most, self._event()) for at in range(batches)
+            Batch(first + each * at, self._shape, most, self._event(), self._event())
+            for at in range(batches)
         ]
         if self.why_host is None:
             self._load()
@@ -169,10 +281,20 @@ class Mover:
             weights=self._constant(_crc.weights()),
             behind=self._constant(_crc.behind(shape.units, SLICE_UNITS)),
             block_pages=shape.block_pages,
-            page_units=shape.pages.page_bytes // _crc.UNIT,
+            page_units=shape.page_bytes // _crc.UNIT,
             slice_units=SLICE_UNITS,
             slices=shape.slices,
         )
+
+    @property
+    def _spans(self) -> Sequence[Span]:
+        return self._shape.pages.spans
+
+    def _allocation(self, address: int) -> int:
+        base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+        which = (ctypes.byref(base), ctypes.byref(nbytes), ctypes.c_uint64(address))
+        self._call("cuMemGetAddressRange_v2", *which)
+        return base.value
 
     def _constant(self, rows: "array.array[int]") -> int:
         address, (at, count) = ctypes.c_uint64(), rows.buffer_info()
@@ -222,18 +344,36 @@ class Mover:
                 self._call("cuStreamWaitEvent", stream, behind, ctypes.c_uint(0))
             if self.why_host is not None:
                 self._copy(way, batch, stream)
-            else:
+            elif way is Way.OUT or not self._copied(batch, stream):
                 self._run(way.value, batch, stream)
-                if way is Way.IN:
-                    # Of the bytes in the pages now, not of those that were read for them.
-                    self._run("check", batch, stream)
+            if self.why_host is None and way is Way.IN:
+                # Of the bytes in the pages now, not of those that were read for them.
+                self._call("cuEventRecord", batch.arrived, stream)
+                stream = self._checks
+                self._call("cuStreamWaitEvent", stream, batch.arrived, ctypes.c_uint(0))
+                self._run("check", batch, stream)
             self._call("cuEventRecord", batch.event, stream)
 
     def _settle(self, way: Way) -> None:
         """Waits for a batch that was begun in part, and has no event: its pages are the caller's
         next, and its slots are freed. A GPU that has failed moves nothing."""
-        with contextlib.suppress(GpuError), self._driver.within(self._context):
-            self._call("cuStreamSynchronize", self._streams[way])
+        for stream in (self._streams[way], self._checks):
+            with contextlib.suppress(GpuError), self._driver.within(self._context):
+                self._call("cuStreamSynchronize", stream)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the GPU's copy engines fill pages: beside a model's kernels, which a kernel of
+        ours would wait for. Where runs lie unevenly, or are small together, a kernel does."""
+        return 0 < _COPY_BYTES * len(self._rows) <= self._shape.page_bytes
+
+    @property
+    def why_staged(self) -> str | None:
+        """Why blocks that lie in the tier move through the arena; none where the GPU reads them
+        there."""
+        if self.why_host is not None:
+            return "the host checks blocks"
+        return "the sidecar shows no memory tier" if self._lent is None else self._lent.why
 
     def _run(self, kernel: str, batch: Batch, stream: ctypes.c_void_p) -> None:
         launch = self._launch
@@ -245,29 +385,51 @@ class Mover:
         sizes = [ctypes.c_uint(it) for it in grid]
         self._call("cuLaunchKernel", self._kernels[kernel], *sizes, stream, parameters, None)
 
+    def _copied(self, batch: Batch, stream: ctypes.c_void_p) -> bool:
+        """Whether copy engines fill the pages. Where the driver refuses, a kernel does from then
+        on: allocators may put memory together in ways that it does not show."""
+        if not self.copies:
+            return False
+        try:
+            self._copy(Way.IN, batch, stream)
+        except GpuError:
+            self._rows = []
+            return False
+        return True
+
     def _copy(self, way: Way, batch: Batch, stream: ctypes.c_void_p) -> None:
-        pages, count = iter(batch.pages), self._shape.block_pages
+        page_bytes, places = self._shape.page_bytes, range(self._shape.block_pages)
+        pages = iter(batch.pages)
         for slot in batch.slots[: batch.count]:
-            at = slot - self._offset
-            for page in (next(pages) for _ in range(count)):
-                for span in self._shape.pages.spans:
-                    if page >= 0:
-                        paged = span.address + page * span.stride
-                        self._copy_run(way, at, paged, span.nbytes, stream)
-                    at += span.nbytes
+            for at, page in zip(places, pages, strict=False):
+                for rows in self._rows if page >= 0 else ():
+                    staged = (slot + at * page_bytes + rows.at, rows.step)
+                    paged = (rows.address + page * rows.stride, rows.pitch)
+                    source, target = (staged, paged) if way is Way.IN else (paged, staged)
+                    self._copy_rows(source, target, rows, stream)
 
-    def _copy_run(
-        self, way: Way, host: int, paged: int, nbytes: int, stream: ctypes.c_void_p
+    def _copy_rows(
+        self, source: tuple[int, int], target: tuple[int, int], rows: Rows, stream: ctypes.c_void_p
     ) -> None:
-        on_gpu, on_host = ctypes.c_uint64(paged), ctypes.c_void_p(host)
-        if way is Way.IN:
-            self._call("cuMemcpyHtoDAsync_v2", on_gpu, on_host, ctypes.c_size_t(nbytes), stream)
-        else:
-            self._call("cuMemcpyDtoHAsync_v2", on_host, on_gpu, ctypes.c_size_t(nbytes), stream)
+        (address, pitch), (to_address, to_pitch) = source, target
+        copy = _Copy(
+            from_type=_UNIFIED,
+            from_address=address,
+            from_pitch=pitch,
+            to_type=_UNIFIED,
+            to_address=to_address,
+            to_pitch=to_pitch,
+            nbytes=rows.nbytes,
+            count=rows.count,
+        )
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
 
-    def slot(self, position: int) -> int:
-        """The GPU's address of a position in the arena."""
-        return self.base + self._offset + position
+    def on_gpu(self, address: int) -> int:
+        """The GPU's address of a place in the arena or the tier."""
+        in_arena = 0 <= address - self.base < ctypes.sizeof(self._arena)
+        if in_arena or self._lent is None:
+            return address + self._offset
+        return self._lent.on_gpu(address)
 
     def is_done(self, batch: Batch) -> bool:
         with self._driver.within(self._context):
@@ -281,6 +443,9 @@ class Mover:
 
     def close(self) -> None:
         """Frees everything. Nothing may be in flight."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.give_back()
         opened, self._open = self._open[::-1], []
         # A GPU that has failed, or a driver that is being unloaded, has freed it already.
         with contextlib.suppress(GpuError), self._driver.within(self._context):

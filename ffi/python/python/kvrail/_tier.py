@@ -249,7 +249,8 @@ class Link:
             space.probe(b"")  # later probes send no request
             uid, pulse = space.usage()["uid"], space.queue(1)
             memory.bring(self._addresses)
-            return Session(client, space, memory, store.events(), uid, pulse)
+            tier = bool(space._tier_memory())
+            return Session(client, space, memory, store.events(), uid, pulse, tier)
         except BaseException:
             client.close()
             raise

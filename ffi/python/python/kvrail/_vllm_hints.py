@@ -21,7 +21,11 @@ ACTIONS, DIRECTIVES, PRIORITY_MAX = 64, 128, 100
 ENDING = 1 << 14
 """Chunks of ended requests that wait for their demotion; what is beyond ages as others."""
 
-ELSEWHERE = frozenset({"kv.fetch", "kv.source_locations", "kv.prefetch", "kv.demote"})
+EXPECTS = frozenset({"kv.fetch", "kv.prefetch"})
+"""Actions for which the blocks of their request come into the sidecar's memory tier, where there is
+one and no CPU tier of vLLM's: that one loads them for the request in any case."""
+
+ELSEWHERE = EXPECTS | {"kv.source_locations", "kv.demote"}
 """Actions that move blocks between other tiers. The store has what was handed down to it, and
 loads it for the request that brings the action; a paused session's blocks stay where they are."""
 
@@ -70,6 +74,8 @@ class Hints:
     released: Ranges = field(default_factory=Ranges)
     ends: bool = False
     """The session ends with this request."""
+    expects: bool = False
+    """Its blocks are to come closer while it waits."""
     counts: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -94,6 +100,7 @@ class Hints:
                 hints.counts["malformed"] += 1
             elif kind in ELSEWHERE:
                 hints.counts[f"elsewhere: {kind}"] += 1
+                hints.expects |= kind in EXPECTS and version.partition(".")[0] == "1"
             elif kind not in {"kv.retain", "kv.deref"}:
                 hints.counts["unknown"] += 1
             elif version.partition(".")[0] != "1":

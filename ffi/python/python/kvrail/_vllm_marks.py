@@ -1,33 +1,47 @@
-"""Chunks that count as used from now on, or go first, on their way to each rank's store."""
+"""Chunks that count as used from now on, go first, or are loaded soon, on their way to each rank's
+store."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from kvrail._lane import Lane
 from kvrail._vllm_hints import Hinted
 
 TOUCHED = 1024
-"""Chunks that are touched or demoted at once; of touches beyond that, none is kept waiting."""
+"""Chunks of one kind that are sent at once; of those beyond that, demotions alone are kept
+waiting."""
+
+KINDS: tuple[Literal["fetch", "demote", "touch"], ...] = ("fetch", "demote", "touch")
+"""They take turns: an engine at work touches chunks in each step."""
 
 
 class Marks:
-    """Touches and demotions. What one lane was sent, all are sent before anything else: a lane
-    whose last lookup is in flight takes none."""
+    """Touches, demotions and fetches. What one lane was sent, all are sent before anything else: a
+    lane whose last lookup is in flight takes none."""
 
     def __init__(self, hinted: Hinted, lanes: Sequence[Lane[Any]]) -> None:
         self._hinted, self._lanes = hinted, lanes
         self._touched: dict[bytes, None] = {}
+        self._expected: dict[bytes, None] = {}
         self._batch: dict[bytes, None] = {}
-        self._demotes = False
+        self._kind = KINDS[-1]
         self._unsent: list[Lane[Any]] = []
 
     def used(self, keys: Iterable[bytes]) -> None:
-        """The store counts these by itself: they are not demoted for a session that has ended."""
+        """The store counts these by itself: they are not demoted for a session that has ended, and
+        expected no more."""
         listed = [bytes(key) for key in keys]
         self._hinted.used(listed)
-        for key in listed if self._demotes and self._batch else ():
+        for key in listed if self._expected else ():
+            self._expected.pop(key, None)
+        for key in listed if self._kind != "touch" and self._batch else ():
             self._batch.pop(key, None)
+
+    def expect(self, keys: Iterable[bytes]) -> None:
+        """These are loaded soon: the sidecar's memory tier is to have them then."""
+        room = TOUCHED - len(self._expected)
+        self._expected.update(dict.fromkeys(islice(map(bytes, keys), max(0, room))))
 
     def touch(self, keys: Iterable[bytes]) -> None:
         """What is hot in faster tiers must not age in the store."""
@@ -46,16 +60,25 @@ class Marks:
         if not self._unsent or not self._batch:
             self._next()
         if keys := list(self._batch):
-            lanes, demotes = self._unsent, self._demotes
-            self._unsent = [it for it in lanes if not it.touch(keys, demote=demotes)]
+            self._unsent = [lane for lane in self._unsent if not self._sent(lane, keys)]
+
+    def _sent(self, lane: Lane[Any], keys: list[bytes]) -> bool:
+        if self._kind == "fetch":
+            return lane.fetch(keys)
+        return lane.touch(keys, demote=self._kind == "demote")
 
     def _next(self) -> None:
-        """Demotions and touches take turns: an engine at work touches chunks in each step."""
-        ending = self._hinted.take(TOUCHED)
-        self._demotes = bool(ending) and not (self._demotes and self._touched)
-        if self._demotes:
-            self._batch = dict.fromkeys(ending)
+        """The next kind that waits."""
+        ending = dict.fromkeys(self._hinted.take(TOUCHED))
+        waiting = {"fetch": self._expected, "demote": ending, "touch": self._touched}
+        at = KINDS.index(self._kind) + 1
+        kinds = (kind for kind in KINDS[at:] + KINDS[:at] if waiting[kind])
+        self._kind = next(kinds, self._kind)
+        self._batch = waiting[self._kind]
+        if self._kind == "fetch":
+            self._expected = {}
+        elif self._kind == "demote":
             self._hinted.sent(ending)
         else:
-            self._batch, self._touched = self._touched, {}
+            self._touched = {}
         self._unsent = list(self._lanes)

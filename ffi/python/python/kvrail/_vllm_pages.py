@@ -2,6 +2,8 @@
 since the connector also serves tiers under older releases."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
 
 
 class ReportsPages(ABC):
@@ -13,6 +15,14 @@ class ReportsPages(ABC):
     @abstractmethod
     def take_failed_pages(self) -> set[int]:
         """Pages of loads that were not filled since the last call."""
+
+
+class ExpectsLoads(ABC):
+    """A manager that has blocks come closer which a request will load."""
+
+    @abstractmethod
+    def expect(self, req_context: Any, keys: Collection[bytes]) -> None:
+        """These blocks of a request."""
 
 
 class GivesUpLoads:

@@ -6,7 +6,7 @@ while the engine computes a step.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ from kvrail._types import ChainWord, Worth
 from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
 from kvrail._vllm_marks import Marks
-from kvrail._vllm_pages import GivesUpLoads, ReportsPages
+from kvrail._vllm_pages import ExpectsLoads, GivesUpLoads, ReportsPages
 
 HOLD_S = 30.0
 """Time for which found blocks are not evicted: until their load has ended."""
@@ -132,7 +132,11 @@ class KvrailOffloadingSpec(OffloadingSpec):
         return bool(self.kv_events_config.enable_kv_cache_events)
 
 
-class _Manager(GivesUpLoads, OffloadingManager):
+class _Expected:
+    """State of a request whose blocks are on their way into the sidecar's memory tier."""
+
+
+class _Manager(GivesUpLoads, ExpectsLoads, OffloadingManager):
     """The scheduler's half. There is a block if all workers' stores have it."""
 
     def __init__(
@@ -144,6 +148,8 @@ class _Manager(GivesUpLoads, OffloadingManager):
         self._hinted = Hinted()
         self._marks = Marks(self._hinted, [Lane[None](link, TOUCH_DEPTH) for link in links])
         self._events: list[OffloadingEvent] | None = [] if events else None
+        # What this step has found for requests, by request: they load it, or wait for pages.
+        self._found_now: dict[str, tuple[ReqContext, list[bytes]]] = {}
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         failed = req_context.get_state(Failed)
@@ -153,10 +159,13 @@ class _Manager(GivesUpLoads, OffloadingManager):
             asked = self._loads.asked(key, req_context, self._answers)
             answers = self._loads.answers(req_context, asked, self._found(asked, HOLD_S))
             self._answers.update(zip(map(OffloadKey, asked), answers, strict=True))
+            _, found = self._found_now.setdefault(req_context.req_id, (req_context, []))
+            found += _from(req_context, asked, answers)
         return LookupResult.HIT if self._answers[key] else LookupResult.MISS
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         listed = list(keys)
+        self._found_now.pop(req_context.req_id, None)
         self._there(listed, HOLD_S)  # held again: the lookup may be some steps ago
         self._marks.used(listed)
         self._loads.begin(req_context, len(listed))
@@ -204,12 +213,23 @@ class _Manager(GivesUpLoads, OffloadingManager):
         return RequestOffloadingContext(policy=OffloadPolicy.REQUEST_LEVEL)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
+        self._found_now.pop(req_context.req_id, None)
         self._marks.end(req_context)
+
+    def expect(self, req_context: ReqContext, keys: Collection[bytes]) -> None:
+        """A request will load these: once they come into the sidecar's memory tier ahead."""
+        if req_context.get_state(_Expected) is None and keys:
+            req_context.set_state(_Expected())
+            self._marks.expect(keys)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._marks.touch(keys)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        # A request that loads nothing of what was found for it waits for pages of the GPU.
+        for request, found in self._found_now.values():
+            self.expect(request, found)
+        self._found_now.clear()
         self._answers.clear()
         self._loads.step()
         self._marks.send()
@@ -355,10 +375,10 @@ class _Worker(OffloadingWorker, ReportsPages):
         return failed
 
     def status(self) -> dict[str, Any]:
-        """Whether it is attached, where blocks are checked, and how many were not stored because
-        their pages were needed."""
-        checks = [cache.check for cache in self._caches]
-        moved = {"route": "staged through pinned memory", "check": checks}
+        """Whether it is attached, how blocks of each group come to the GPU and where they are
+        checked, and how many were not stored because their pages were needed."""
+        routes = [cache.route for cache in self._caches]
+        moved = {"route": routes, "check": [cache.check for cache in self._caches]}
         return self._link.status() | moved | {"left_out": self._left_out}
 
     def shutdown(self) -> None:
@@ -513,6 +533,17 @@ def _manner(where: LoadStoreSpec, chunks: Sequence[int]) -> dict[str, Any]:
         return manner
     places = where.places.some(chunks)
     return manner | {"chain": places.chains, "depth": places.depths}
+
+
+def _from(
+    request: ReqContext, asked: Sequence[bytes], answers: Sequence[bool]
+) -> list[bytes]:
+    """What was found of a request, from the first key on that it was asked for: those before it are
+    on the GPU."""
+    ends: Mapping[bytes, int] = getattr(request, "_offload_key_positions", {})
+    first = ends.get(asked[0], 0)
+    found = zip(asked, answers, strict=True)
+    return [key for key, there in found if there and ends.get(key, first) >= first]
 
 
 def _pages(caches: CanonicalKVCaches) -> list[gpu.Pages]:

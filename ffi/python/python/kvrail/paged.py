@@ -7,7 +7,8 @@
 3
 
 The bytes move between the store and pinned memory of this process, and between that and the pages,
-in this process's own CUDA context. Nothing of the cache is exported, and no drive touches a page.
+in this process's own CUDA context. Blocks in the sidecar's memory tier move from there to the pages
+(`Cache.route`). Nothing of the cache is exported, and no drive touches a page.
 
 A CRC of each block is computed by the GPU: of the pages that are put, before they leave them, and
 of the pages that were filled, after the last byte came. It is the check that the store keeps with
@@ -22,12 +23,12 @@ stream.
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
 import kvrail
 from kvrail import gpu
-from kvrail._mover import Batch, Mover, Shape, Way
+from kvrail._mover import Mover, Shape, Way
+from kvrail._paged_jobs import PRIORITIES, Job, Wave, Work, check, each_of
 
 __all__ = ["Cache", "Ended", "Rest", "Results"]
 
@@ -37,31 +38,26 @@ STAGING_BYTES = 32 << 20
 WAVE_BYTES = 4 << 20
 """Blocks of this size together are begun at once."""
 
-METADATA_BYTES_MAX = 1024
-"""Longest metadata of a block."""
-
-PRIORITIES = ("demand", "prefetch", "background")
-"""Priorities, in order."""
-
-WORTHS = ("low", "normal", "high")
-"""Worths of blocks."""
-
-TTL_MAX = 1 << 32
-"""Longest time to live, in seconds."""
+TIER_WAVE_BYTES, TIER_WAVES = 16 << 20, 4
+"""The same of blocks that the GPU reads in the memory tier; and as many waves are on their way: the
+GPU has work for a millisecond, in which somebody looks."""
 
 _PAGE = 4096
 _UNIT = 16
-_SLICE_S = 0.0001
+_SLICE_S, _TIER_SLICE_S = 0.0001, 0.00002
+# Looks without a pause at a wave of the memory tier, at most: less than a millisecond.
+_SPINS = 40
 # Work of the GPU has no descriptor: a pause ends this often to look at it.
-_LOOK_S = 0.001
+_LOOK_S, _TIER_LOOK_S = 0.001, 0.0003
 _BEHIND, _WRONG = "a block before it is not there", "its bytes were wrong on the GPU"
 # Blocks in doubt that are remembered: of the oldest the store decides alone.
 _DOUBTS = 4096
 # Weight of the last wave in the time that waves take, and how many of them a drive may be silent.
 _NOTICE, _WAVES = 0.25, 8
+# Caches that were closed while the GPU had blocks of theirs.
+_touched: list["Cache"] = []
 _WELL = frozenset({"OK", "PRESENT"})
 _ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
-Work = Literal["put", "get"]
 Rows = Iterable[SupportsIndex] | Iterable[Iterable[SupportsIndex]] | Any
 """The pages of each block: one number, or one for each page of a block."""
 
@@ -139,74 +135,6 @@ class Rest(NamedTuple):
     """Time; None: no time does."""
 
 
-@dataclass(eq=False)
-class _Job:
-    """Blocks of one call."""
-
-    ticket: int
-    work: Work
-    keys: kvrail.Keys
-    rows: list[list[int]]
-    options: Mapping[str, Any]
-    each: Mapping[str, Sequence[Any]]
-    """Options with a value for each block."""
-    words: list[str] = field(init=False)
-    reasons: dict[int, str] = field(default_factory=dict)
-    prefix: bool = False
-    """Of no use behind a block that is not there."""
-    patience: float | None = None
-    """Seconds without an answer of a drive after which it is given up."""
-    since: float = field(default_factory=time.monotonic)
-    behind: Any = None
-    """Work of the caller that its waves wait for on the GPU."""
-    waits: bool = True
-    """Whether no wave of it has waited yet."""
-    begun: int = 0
-    open: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.words, self.open = ["LATE"] * len(self.keys), len(self.keys)
-
-    def end(self, at: int, word: str, reason: str | None = None) -> None:
-        self.words[at] = word
-        if reason is not None:
-            self.reasons[at] = reason
-        self.open -= 1
-
-    def give_up(self, places: Iterable[int], reason: str) -> None:
-        for at in places:
-            self.end(at, "MISS", reason)
-
-
-@dataclass(eq=False)
-class _Wave:
-    """Some blocks of a job, on their way."""
-
-    job: _Job
-    places: list[int]
-    slots: list[int]
-    batch: Batch
-    crcs: list[int] = field(default_factory=list)
-    """Of a get: CRCs that the pages must have."""
-    checked: Sequence[int] = ()
-    """Of a put: blocks that are read, because they are in doubt, before pages are read."""
-    given_up: bool = False
-    """Its job does not wait for it: the bytes go nowhere."""
-    begun_ns: int = 0
-    """When their requests were submitted."""
-    among: int = 0
-    """Waves that were with the drives then, this one included."""
-
-    @property
-    def way(self) -> Way:
-        return Way.OUT if self.job.work == "put" else Way.IN
-
-    def only(self, indices: Sequence[int]) -> None:
-        self.places = [self.places[at] for at in indices]
-        self.slots = [self.slots[at] for at in indices]
-        self.crcs = [self.crcs[at] for at in indices] if self.crcs else []
-
-
 class Cache:
     """A paged cache whose blocks are put into a namespace, and got from it. For one thread at a
     time; a context manager."""
@@ -236,29 +164,44 @@ class Cache:
         self._slot_bytes = -(-shape.block_bytes // _PAGE) * _PAGE
         slots = max(4, staging_bytes // self._slot_bytes)
         self._most = max(1, min(WAVE_BYTES // self._slot_bytes, slots // 4))
+        self._tier_most = max(1, TIER_WAVE_BYTES // self._slot_bytes)
+        tier = space._tier_memory()
+        if tier:
+            # Asks the sidecar, once: not in an engine's step. Two waves at least are to have views.
+            self._tier_most = min(self._tier_most, max(1, space._views_left() // 2))
         self._arena = client.create_arena(slots * self._slot_bytes)
         # Waves of gets that may have memory: as many as the drives are given, and one that the GPU
         # has. If more had, they would wait in the sidecar, and drives fill more memory in turns:
         # a virtual disk fills 12 MiB faster than 32, by a tenth.
         self._window = self._window_most = -(-slots // self._most)
-        batches = 2 * self._window_most
-        view = memoryview(self._arena).cast("B")
-        self._mover = Mover(shape, view, most=self._most, batches=batches, check=check)
-        self._queue = space.queue(depth)
+        self._mover = Mover(
+            shape,
+            memoryview(self._arena).cast("B"),
+            most=max(self._most, self._tier_most),
+            batches=2 * self._window_most + TIER_WAVES,
+            check=check,
+            tier=tier,
+            keep=space,
+        )
+        self._space, self._queue = space, space.queue(depth)
         self._slots, self._batches = list(range(slots)), list(self._mover.batches)
-        self._waiting: dict[Work, list[_Job]] = {"get": [], "put": []}
-        self._jobs: dict[int, _Job] = {}
-        self._on_drive: dict[int, _Wave] = {}
-        self._on_gpu: list[_Wave] = []
+        self._waiting: dict[Work, list[Job]] = {"get": [], "put": []}
+        self._jobs: dict[int, Job] = {}
+        self._on_drive: dict[int, Wave] = {}
+        self._on_gpu: list[Wave] = []
         self._ended: list[Ended] = []
         self._last_ticket = 0
+        self._spins = 0
         self._failure: kvrail.KvrailError | None = None
         self._closed = False
         # Blocks that were wrong, and those behind them, which were not read: where one is damaged,
         # others are.
         self._doubted: dict[int, None] = {}
-        # When a drive answered last, and how long waves of gets take.
-        self._answered, self._wave_s = 0.0, 0.0
+        # Wrong blocks that are to be read again and reported, by job.
+        self._suspects: list[tuple[Job, list[int]]] = []
+        # When a drive answered last, when blocks of the tier came last, and how long waves of gets
+        # take at the drives.
+        self._answered, self._came, self._wave_s = 0.0, 0.0, 0.0
 
     @property
     def block_bytes(self) -> int:
@@ -270,6 +213,13 @@ class Cache:
         """Where blocks are checked: "gpu", or "host: " and why."""
         why = self._mover.why_host
         return "gpu" if why is None else f"host: {why}"
+
+    @property
+    def route(self) -> str:
+        """The way of blocks to the GPU: "memory tier" where those that lie there come from there,
+        without a copy by a core; or "staged: " and why all take the pinned memory."""
+        why = self._mover.why_staged
+        return "memory tier" if why is None else f"staged: {why}"
 
     @property
     def outstanding(self) -> int:
@@ -357,7 +307,8 @@ class Cache:
 
     def rest(self) -> Rest:
         """What a pause between polls has to end with, so that what is in flight goes on."""
-        looks = [_LOOK_S] if self._on_gpu else []
+        look = _TIER_LOOK_S if any(wave.views for wave in self._on_gpu) else _LOOK_S
+        looks = [look] if self._on_gpu else []
         if self._failure is not None or self._closed:
             return Rest([], min(looks, default=None))
         looks += (job.patience / 2 for job in self._jobs.values() if job.patience is not None)
@@ -392,12 +343,15 @@ class Cache:
             return
         for waiting in self._waiting.values():
             waiting.clear()
+        self._suspects.clear()
         until = time.monotonic() + timeout
         while (self._on_drive or self._on_gpu) and time.monotonic() < until:
             self._advance(_SLICE_S)
         self._closed = True
         self._queue.close()
-        if not self._on_gpu:  # else the GPU may touch it: it stays until the process ends
+        if self._on_gpu:
+            _touched.append(self)  # the GPU may touch its memory: it stays until the process ends
+        else:
             self._mover.close()
             self._arena.close()
 
@@ -420,10 +374,10 @@ class Cache:
             raise kvrail.ClosedError("the cache was closed")
         if self._failure is not None:
             raise self._failure
-        _check(work, options, metadata)
+        check(work, options, metadata)
         keys = keys if isinstance(keys, kvrail.Keys) else kvrail.Keys(keys)
         rows = self._rows(work, blocks)
-        each = _each(options, metadata, len(keys))
+        each = each_of(options, metadata, len(keys))
         for what, given in [("blocks", rows), *each.items()]:
             if len(given) != len(keys):
                 text = f"{what} has {len(given)} items for {len(keys)} keys; pass one each"
@@ -431,7 +385,7 @@ class Cache:
         self._last_ticket += 1
         rest = {key: value for key, value in options.items() if key not in each}
         own = {name: rest.pop(name) for name in ("prefix", "patience") if name in rest}
-        job = _Job(self._last_ticket, work, keys, rows, rest, each, **own)
+        job = Job(self._last_ticket, work, keys, rows, rest, each, **own)
         job.behind = self._mover.mark(_handle(stream))
         self._jobs[job.ticket] = job
         self._waiting[work].append(job)
@@ -443,16 +397,19 @@ class Cache:
         listed = blocks.tolist() if hasattr(blocks, "tolist") else list(blocks)
         rows = [[int(it)] if hasattr(it, "__index__") else [int(at) for at in it] for it in listed]
         count, each = self._shape.pages.count, self._shape.block_pages
-        lowest = -1 if work == "get" else 0
         for at, row in enumerate(rows):
             if len(row) != each:
                 raise kvrail.RequestError(f"block {at} has {len(row)} pages, {each} are one")
-            for page in row:
-                if not lowest <= page < count:
-                    raise kvrail.RequestError(
-                        f"block {at}: there is no page {page}; the cache has {count}"
-                    )
-        filled = [page for row in rows for page in row if page >= 0]
+        filled = [page for row in rows for page in row]
+        lowest = -1 if work == "get" else 0
+        if filled and not lowest <= min(filled) <= max(filled) < count:
+            at, page = next(
+                (at // each, page) for at, page in enumerate(filled) if not lowest <= page < count
+            )
+            text = f"block {at}: there is no page {page}; the cache has {count}"
+            raise kvrail.RequestError(text)
+        if lowest in filled:
+            filled = [page for page in filled if page >= 0]
         if work == "get" and len(set(filled)) != len(filled):
             twice = next(page for page, times in Counter(filled).items() if times > 1)
             raise kvrail.RequestError(f"page {twice} is given twice; a get fills each page once")
@@ -484,8 +441,10 @@ class Cache:
                 if (wave := self._on_drive.pop(end.ticket, None)) is not None:  # else a drop
                     self._drive_ended(wave, end.results)
             self._lose_patience()
-            for wave in [wave for wave in self._on_gpu if self._is_over(wave)]:
+            for wave in self._over():
                 self._on_gpu.remove(wave)
+                self._spins = 0
+                wave.let_go()
                 if self._failure is None:
                     self._gpu_ended(wave)
                 else:
@@ -501,7 +460,11 @@ class Cache:
     def _arrived(self, seconds: float | None) -> list[kvrail.GroupEnd]:
         if self._on_gpu:
             # Work of the GPU has no descriptor: it is polled now and then.
-            seconds = _SLICE_S if seconds is None else min(seconds, _SLICE_S)
+            most = _TIER_SLICE_S if self._on_gpu[0].views else _SLICE_S
+            if most == _TIER_SLICE_S and len(self._on_gpu) == 1 and self._spins < _SPINS:
+                # The last one ends before a core that slept would be back.
+                self._spins, most = self._spins + 1, 0.0
+            seconds = most if seconds is None else min(seconds, most)
         if self._on_drive:
             return self._queue.poll() if seconds == 0 else self._queue.wait(timeout=seconds)
         if self._on_gpu and seconds:
@@ -509,25 +472,67 @@ class Cache:
         return []
 
     def _begin(self) -> None:
-        """Begins waves while there are slots: loads first, of both the urgent ones."""
+        """Begins waves while there is memory: loads first, of both the urgent ones."""
+        self._report()
         for work in ("get", "put"):
             waiting = self._waiting[work]
-            while waiting and self._slots and self._batches and self._has_room(work):
+            while waiting and self._batches:
                 job = waiting[0]
-                end = min(len(job.keys), job.begun + min(self._most, len(self._slots)))
-                places = list(range(job.begun, end))
-                slots = [self._slots.pop() for _ in places]
-                wave = _Wave(job, places, slots, self._batches.pop())
-                job.begun = end
-                if end == len(job.keys):
-                    waiting.pop(0)
-                if places:
-                    (self._from_pages if work == "put" else self._from_drive)(wave)
+                if job.begun < len(job.keys) and not self._begin_some(job):
+                    break
+                if job.begun == len(job.keys):
+                    waiting.remove(job)
+
+    def _begin_some(self, job: Job) -> bool:
+        """Begins the next wave of a job, if there is memory for it now."""
+        if job.work == "get" and self._reads_tier(job):
+            ahead = sum(bool(wave.views) for wave in self._on_gpu)
+            if ahead == TIER_WAVES or (ahead and not self._space._views_left()):
+                return False  # the GPU has work; then there are views again
+            if self._from_tier(job):
+                return True
+        if not self._slots or not self._has_room(job.work):
+            return False
+        places = job.next(min(self._most, len(self._slots)))
+        slots = [self._slots.pop() for _ in places]
+        wave = Wave(job, places, self._batches.pop(), slots, addresses=self._staged(slots))
+        job.begun += len(places)
+        (self._from_pages if job.work == "put" else self._from_drive)(wave)
+        return True
+
+    def _reads_tier(self, job: Job) -> bool:
+        # A view counts as a use of its block, which work in the background is not.
+        return self._mover.why_staged is None and job.options.get("priority") != "background"
+
+    def _from_tier(self, job: Job) -> bool:
+        """Begins a wave of blocks that the memory tier has, from the next one of the job on. Each
+        is viewed until the GPU has it."""
+        # A job's first wave is short: the GPU begins while the next one is made.
+        places = job.next(self._tier_most if job.begun else -(-self._tier_most // 4))
+        found = self._space._views(job.named(places))
+        right = next(
+            (at for at, (view, *_) in enumerate(found) if len(view) != self.block_bytes), len(found)
+        )
+        for view, *_ in found[right:]:
+            view.release()  # a get has the answer
+        if right == 0:
+            return False
+        views, addresses, crcs = (list(its) for its in zip(*found[:right], strict=True))
+        wave = Wave(
+            job, places[:right], self._batches.pop(), [], views, addresses=addresses, crcs=crcs
+        )
+        job.begun += right
+        self._to_gpu(wave)
+        return True
+
+    def _staged(self, slots: Sequence[int]) -> list[int]:
+        return [self._mover.base + slot * self._slot_bytes for slot in slots]
 
     def _has_room(self, work: Work) -> bool:
-        return work == "put" or _gets(self._on_drive.values()) + _gets(self._on_gpu) < self._window
+        staged = [wave for wave in self._on_gpu if not wave.views]
+        return work == "put" or _gets(self._on_drive.values()) + _gets(staged) < self._window
 
-    def _fit(self, wave: _Wave, queue_ns: int) -> None:
+    def _fit(self, wave: Wave, queue_ns: int) -> None:
         """Derives the number of waves at the drives from an ended wave: all but those that waited
         for them."""
         given = round(wave.among * (1 - queue_ns / (time.monotonic_ns() - wave.begun_ns)))
@@ -535,7 +540,7 @@ class Cache:
         window = given + 1 if waited else max(self._window, given + 1)
         self._window = min(max(2, window), self._window_most)
 
-    def _from_pages(self, wave: _Wave) -> None:
+    def _from_pages(self, wave: Wave) -> None:
         """Begins a wave of a put. Blocks in doubt are read first, into the memory that the pages
         will have: another engine may have put them anew, and what is whole must not be dropped."""
         keys = [wave.job.keys[at] for at in wave.places]
@@ -552,7 +557,7 @@ class Cache:
         )
         self._on_drive[ticket] = wave
 
-    def _checked(self, wave: _Wave, results: kvrail.Results) -> None:
+    def _checked(self, wave: Wave, results: kvrail.Results) -> None:
         """Blocks in doubt were read: the whole ones are in doubt no more."""
         whole = zip(wave.checked, results.ok, results.lengths, strict=True)
         places = [wave.places[at] for at, ok, size in whole if ok and size == self.block_bytes]
@@ -560,35 +565,44 @@ class Cache:
         wave.checked = ()
         self._to_gpu(wave)
 
-    def _to_gpu(self, wave: _Wave) -> None:
-        slots = [self._mover.slot(slot * self._slot_bytes) for slot in wave.slots]
+    def _to_gpu(self, wave: Wave) -> None:
+        slots = [self._mover.on_gpu(address) for address in wave.addresses]
         wave.batch.fill(slots, [wave.job.rows[at] for at in wave.places])
-        # Not before its first wave: waves of jobs before it do not wait for the caller's work.
-        self._mover.begin(wave.way, wave.batch, wave.job.behind if wave.job.waits else None)
+        try:
+            # Not before its first wave: waves of jobs before it do not wait for the caller's work.
+            self._mover.begin(wave.way, wave.batch, wave.job.behind if wave.job.waits else None)
+        except kvrail.GpuError:
+            wave.let_go()  # nothing of it moves, and the error may be kept for long
+            raise
         wave.job.waits = False
         self._on_gpu.append(wave)
 
-    def _named(self, wave: _Wave) -> tuple[kvrail.Keys, Any]:
-        keys, (first, *_) = wave.job.keys, wave.places
-        whole = wave.places == list(range(first, first + len(wave.places)))
-        some = keys[first : first + len(wave.places)] if whole else _of(keys, wave.places)
+    def _named(self, wave: Wave) -> tuple[kvrail.Keys, Any]:
         positions = [slot * self._slot_bytes for slot in wave.slots]
-        return some, (self._arena, positions, [self.block_bytes] * len(positions))
+        memory = (self._arena, positions, [self.block_bytes] * len(positions))
+        return wave.job.named(wave.places), memory
 
-    def _from_drive(self, wave: _Wave) -> None:
+    def _from_drive(self, wave: Wave) -> None:
         verify = self._mover.why_host is not None
         wave.begun_ns, wave.among = time.monotonic_ns(), _gets(self._on_drive.values()) + 1
         ticket = self._queue.submit_get(*self._named(wave), verify=verify, **wave.job.options)
         self._on_drive[ticket] = wave
 
-    def _report(self, wave: _Wave) -> None:
+    def _report(self) -> None:
         """Reads blocks whose pages were wrong: the client verifies them, and reports those that are
-        wrong on the drive."""
-        wave.given_up = True
-        again: dict[str, Any] = {"priority": "background", "verify": True}
-        self._on_drive[self._queue.submit_get(*self._named(wave), **again)] = wave
+        wrong in the memory tier or on the drive."""
+        while self._suspects and self._slots and self._batches:
+            job, wrong = self._suspects.pop(0)
+            places, rest = wrong[: len(self._slots)], wrong[len(self._slots) :]
+            if rest:
+                self._suspects.insert(0, (job, rest))
+            slots = [self._slots.pop() for _ in places]
+            wave = Wave(job, places, self._batches.pop(), slots, addresses=self._staged(slots))
+            wave.given_up = True
+            again: dict[str, Any] = {"priority": "background", "verify": True}
+            self._on_drive[self._queue.submit_get(*self._named(wave), **again)] = wave
 
-    def _to_drive(self, wave: _Wave) -> None:
+    def _to_drive(self, wave: Wave) -> None:
         job, more = wave.job, dict(wave.job.options)
         if self._mover.why_host is None:
             more["crc"] = self._mover.crcs(wave.batch)
@@ -601,7 +615,7 @@ class Cache:
             self._believe(doubted)
         self._on_drive[self._queue.submit_put(*self._named(wave), **more)] = wave
 
-    def _drive_ended(self, wave: _Wave, results: kvrail.Results | None) -> None:
+    def _drive_ended(self, wave: Wave, results: kvrail.Results | None) -> None:
         assert results is not None, "groups have results"
         self._answered = time.monotonic()
         if wave.given_up:
@@ -634,7 +648,7 @@ class Cache:
         if came:
             self._to_gpu(wave)
 
-    def _doubt(self, wave: _Wave, wrong: Sequence[int]) -> None:
+    def _doubt(self, wave: Wave, wrong: Sequence[int]) -> None:
         job, places = wave.job, [wave.places[at] for at in wrong]
         if job.prefix:
             places += (at for at in range(places[0], len(job.keys)) if job.words[at] == "MISS")
@@ -646,7 +660,7 @@ class Cache:
         for key in keys if self._doubted else ():
             self._doubted.pop(key, None)
 
-    def _give_up(self, job: _Job, hole: int, reason: str) -> None:
+    def _give_up(self, job: Job, hole: int, reason: str) -> None:
         """Ends the blocks behind one that is not there, but those that the GPU has."""
         if job in self._waiting[job.work]:
             self._waiting[job.work].remove(job)
@@ -661,7 +675,8 @@ class Cache:
         """Gives up gets that wait for drives which do not answer."""
         on_drive = (it for it in self._on_drive.values() if it.way is Way.IN and not it.given_up)
         starts = [(it.job, it.begun_ns / 1e9) for it in on_drive]
-        starts += [(job, job.since) for job in self._waiting["get"]]
+        # Those that wait may wait for the GPU: it has blocks of the memory tier.
+        starts += [(job, max(job.since, self._came)) for job in self._waiting["get"]]
         now = time.monotonic()
         for job, start in starts:
             if job.patience is not None and job.open:
@@ -669,11 +684,13 @@ class Cache:
                 if now - max(self._answered, start) > most:
                     self._give_up(job, -1, f"no drive has answered for {most:.1f} s")
 
-    def _gpu_ended(self, wave: _Wave) -> None:
+    def _gpu_ended(self, wave: Wave) -> None:
         if wave.job.work == "put":
             self._to_drive(wave)
             return
         wrong = []
+        if not wave.slots:
+            self._came = time.monotonic()
         if self._mover.why_host is None:
             are = enumerate(zip(self._mover.crcs(wave.batch), wave.crcs, strict=True))
             wrong = [at for at, (has, must) in are if has != must]
@@ -687,19 +704,29 @@ class Cache:
             self._give_up(wave.job, wave.places[wrong[0]], _BEHIND)
         if wrong:
             self._doubt(wave, wrong)
-        self._keep(wave, wrong)
-        if wrong:
-            self._report(wave)
+            self._suspects.append((wave.job, [wave.places[at] for at in wrong]))
+        self._keep(wave, ())
 
-    def _keep(self, wave: _Wave, indices: Sequence[int]) -> None:
-        """Goes on with some blocks of a wave; the memory of the others is free."""
+    def _keep(self, wave: Wave, indices: Sequence[int]) -> None:
+        """Goes on with some blocks of a wave; the pinned memory of the others is free."""
         kept = set(indices)
         self._slots += [slot for at, slot in enumerate(wave.slots) if at not in kept]
         wave.only(indices)
         if not indices:
             self._batches.append(wave.batch)
 
-    def _is_over(self, wave: _Wave) -> bool:
+    def _over(self) -> list[Wave]:
+        """Waves that the GPU is done with: it ends those of one way in their order, nearly."""
+        over: list[Wave] = []
+        for way in Way:
+            for wave in self._on_gpu:
+                if wave.way is way:
+                    if not self._is_over(wave):
+                        break
+                    over.append(wave)
+        return over
+
+    def _is_over(self, wave: Wave) -> bool:
         """Whether the GPU is done with a wave. One that has failed moves nothing more."""
         try:
             return self._mover.is_done(wave.batch)
@@ -713,13 +740,14 @@ class Cache:
         self._failure = self._failure or error
         for waiting in self._waiting.values():
             waiting.clear()
+        self._suspects.clear()
         moved = {(wave.job.ticket, at) for wave in self._on_gpu for at in wave.places}
         for job in self._jobs.values():
             open_ = [at for at, word in enumerate(job.words) if word == "LATE"]
             self._end_failed(job, [at for at in open_ if (job.ticket, at) not in moved])
         self._on_drive.clear()
 
-    def _end_failed(self, job: _Job, places: Iterable[int]) -> None:
+    def _end_failed(self, job: Job, places: Iterable[int]) -> None:
         word = "GPU_ERROR" if isinstance(self._failure, kvrail.GpuError) else "RESTARTED"
         for at in places:
             if job.words[at] == "LATE":
@@ -737,64 +765,14 @@ def _shape(pages: gpu.Pages, block_pages: int) -> Shape:
     return Shape(pages, block_pages)
 
 
-def _check(
-    work: Work, options: Mapping[str, Any], metadata: Sequence[bytes] | None
-) -> None:
-    """Refuses arguments that a queue would refuse only when the blocks have left the GPU."""
-    of_puts = {"priority", "durable", "depth", "chain", "replace", "worth", "ttl"}
-    known = {"priority", "prefix", "patience"} if work == "get" else of_puts
-    if unknown := options.keys() - known:
-        names = ", ".join(sorted(known))
-        raise TypeError(f"{min(unknown)!r} is no option of this call; there are {names}")
-    if (priority := options.get("priority", "demand")) not in PRIORITIES:
-        text = f'priority is {priority!r}; it must be "demand", "prefetch" or "background"'
-        raise kvrail.RequestError(text)
-    if (ttl := options.get("ttl")) is not None and not 0 <= ttl <= TTL_MAX:
-        raise kvrail.RequestError(f"ttl is {ttl}; it must be seconds, {TTL_MAX} at most")
-    for at, piece in enumerate(metadata or ()):
-        if len(piece) > METADATA_BYTES_MAX:
-            text = f"metadata of block {at}: {len(piece)} bytes, {METADATA_BYTES_MAX} at most"
-            raise kvrail.RequestError(f"{text}; put shorter metadata")
-
-
-def _each(
-    options: Mapping[str, Any], metadata: Sequence[bytes] | None, count: int
-) -> dict[str, Sequence[Any]]:
-    """Options of each block: a wave has some of them."""
-    each: dict[str, Sequence[Any]] = {} if metadata is None else {"metadata": metadata}
-    chain, depth = options.get("chain", "extends"), options.get("depth", 0)
-    words = [chain] * count if isinstance(chain, str | bool) else list(chain)
-    for word in words:
-        if word not in {"extends", "begins"}:
-            text = f'chain is {word!r}; it must be "extends" or "begins", or a word for each block'
-            raise kvrail.RequestError(text)
-    if "chain" in options:
-        each["chain"] = words
-    deeper = range(count) if isinstance(options.get("chain"), str) else [0] * count
-    if "depth" in options or any(deeper):
-        depths = [int(depth) + it for it in deeper] if hasattr(depth, "__index__") else depth
-        each["depth"] = list(depths)
-    worth = options.get("worth")
-    for word in worth if isinstance(worth, list | tuple) else WORTHS if worth is None else [worth]:
-        if word not in WORTHS:
-            text = f'worth is {word!r}; it must be "low", "normal" or "high"'
-            raise kvrail.RequestError(f"{text}, or one of these words for each block")
-    if isinstance(worth, list | tuple):
-        each["worth"] = worth
-    return each
-
-
-def _gets(waves: Iterable[_Wave]) -> int:
+def _gets(waves: Iterable[Wave]) -> int:
     return sum(wave.way is Way.IN and not wave.given_up for wave in waves)
 
 
-def _urgency(job: _Job) -> int:
+def _urgency(job: Job) -> int:
     return PRIORITIES.index(job.options.get("priority", "demand"))
 
 
 def _handle(stream: Any) -> int:
     return int(getattr(stream, "cuda_stream", stream or 0))
 
-
-def _of(keys: kvrail.Keys, places: Sequence[int]) -> kvrail.Keys:
-    return kvrail.uniform([keys[at] for at in places])

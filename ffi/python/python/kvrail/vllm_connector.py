@@ -16,7 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 
 from kvrail import _identity
 from kvrail._vllm_loads import Steps
-from kvrail._vllm_pages import GivesUpLoads, ReportsPages
+from kvrail._vllm_hints import Hints
+from kvrail._vllm_pages import ExpectsLoads, GivesUpLoads, ReportsPages
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -29,6 +30,17 @@ class KvrailOffloadingConnector(OffloadingConnector):
         with _identity.of_vllm(vllm_config, kv_cache_config) as engine:
             super().__init__(vllm_config, role, kv_cache_config)
         self._steps = Steps(engine.speed)
+
+    def on_new_request(self, request: Any) -> None:
+        super().on_new_request(request)
+        # vLLM names a request's blocks when it may be scheduled: behind others that is late.
+        scheduler = self.connector_scheduler
+        manager = getattr(scheduler, "manager", None)
+        state = getattr(scheduler, "_req_status", {}).get(request.request_id)
+        if isinstance(manager, ExpectsLoads) and state and Hints.of(state.req_context).expects:
+            state.update_offload_keys()
+            context = state.req_context
+            manager.expect(context, list(context._offload_key_positions))
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         meta = super().build_connector_meta(scheduler_output)

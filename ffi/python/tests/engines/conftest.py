@@ -27,8 +27,15 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[int]]]
 
 @pytest.fixture
 def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
-    """A store, and a raw volume of `RAW` bytes where a module has that."""
-    host = Host(tmp_path, "512MiB", raw=getattr(request.module, "RAW", None))
+    """A store, a raw volume of `RAW` bytes where a module has that, and a memory tier where a test
+    is marked for it."""
+    tier = request.node.get_closest_marker("memory_tier")
+    host = Host(
+        tmp_path,
+        "512MiB",
+        raw=getattr(request.module, "RAW", None),
+        memory_tier=None if tier is None else tier.args[0],
+    )
     host.start()
     yield host
     host.kill()

@@ -5,6 +5,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -18,6 +19,7 @@ from kvrail import paged  # noqa: E402
 from kvrail._vllm_hints import ENDING, Hinted, Hints, Ranges  # noqa: E402
 from kvrail._vllm_marks import Marks  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
+from host import until  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from test_vllm_spec import DEVICE, Engine  # noqa: E402
 from vllm.v1.kv_offload.base import ReqContext, ScheduleEndContext  # noqa: E402
@@ -262,30 +264,91 @@ def test_a_session_s_end_is_demoted_beside_touches_of_each_step(host, tiers, of,
         its.close()
 
 
+class Scheduler:
+    """vLLM's half of its scheduler that makes the state of a new request."""
+
+    def __init__(self, manager: Any, keys: Sequence[Any], hints: Any) -> None:
+        self.manager, self._keys, self._hints = manager, keys, hints
+        self._req_status: dict[str, Any] = {}
+
+    def on_new_request(self, request: Any) -> None:
+        context = ReqContext(request.request_id, kv_hints=self._hints)
+        self.manager.on_new_request(context)
+
+        def update_offload_keys() -> None:
+            for at, key in enumerate(self._keys):
+                context.set_offload_key_position(key, TOKENS * (at + 1))
+
+        state = SimpleNamespace(req_context=context, update_offload_keys=update_offload_keys)
+        self._req_status[request.request_id] = state
+
+
+@pytest.mark.memory_tier("64MiB")
+@pytest.mark.parametrize("kind", ["kv.prefetch", "kv.fetch", "kv.demote"])
+def test_blocks_that_are_expected_come_into_memory_while_their_request_waits(
+    host, monkeypatch, kind
+):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(paged, "Mover", StandIn)
+    from kvrail.vllm_connector import KvrailOffloadingConnector
+
+    engine, keys = Engine(host), keys_of(range(6))
+    space = engine.manager._links[0].session.space
+    for key in keys:
+        space.put(bytes(key), bytes(4096), metadata=bytes(key))
+    connector = object.__new__(KvrailOffloadingConnector)
+    connector.connector_worker = None
+    connector.connector_scheduler = Scheduler(engine.manager, keys, envelope(action(kind)))
+    connector.on_new_request(SimpleNamespace(request_id="request"))
+
+    def in_memory() -> list[bool]:
+        engine.manager.on_schedule_end(ScheduleEndContext([], []))
+        return [space.view(bytes(key)) is not None for key in keys]
+
+    if kind == "kv.demote":
+        assert not any(any(in_memory()) for _ in range(20))
+    else:
+        until("all are in memory", lambda: all(in_memory()))
+    engine.close()
+
+
+def test_actions_of_another_version_expect_nothing():
+    assert read(action("kv.prefetch")).expects
+    assert not read(action("kv.prefetch", version="2.0"), action("kv.demote")).expects
+
+
 class Rank:
     """The lane of a rank, which is busy for some turns."""
 
     def __init__(self, busy: int = 0) -> None:
-        self.busy, self.sent = busy, list[tuple[bool, list[bytes]]]()
+        self.busy, self.sent = busy, list[tuple[str, list[bytes]]]()
 
     def touch(self, keys: list[bytes], *, demote: bool = False) -> bool:
+        return self._take("demote" if demote else "touch", keys)
+
+    def fetch(self, keys: list[bytes]) -> bool:
+        return self._take("fetch", keys)
+
+    def _take(self, kind: str, keys: list[bytes]) -> bool:
         self.busy -= 1
         if self.busy < 0:
-            self.sent.append((demote, keys))
+            self.sent.append((kind, keys))
         return self.busy < 0
 
 
-def test_a_rank_that_is_busy_gets_demotions_and_touches_later():
-    hinted, ranks, keys = Hinted(), [Rank(), Rank(busy=3)], keys_of(range(6))
+def test_a_rank_that_is_busy_gets_demotions_fetches_and_touches_later():
+    hinted, ranks, keys = Hinted(), [Rank(), Rank(busy=3)], keys_of(range(9))
     marks = Marks(hinted, ranks)
     marks.end(request_of(keys[:3], envelope(action("kv.deref"))))
     marks.send()
-    marks.touch(keys[3:])
-    marks.used(keys[:1])
+    marks.touch(keys[3:6])
+    marks.expect(keys[6:])
+    marks.used([*keys[:1], keys[8]])
     for _ in range(8):
         marks.send()
-    assert ranks[0].sent == [(True, keys[:3]), (False, keys[3:])], "once"
-    assert ranks[1].sent == [(True, keys[1:3]), (False, keys[3:])], "not what was used meanwhile"
+    rest = [("touch", keys[3:6]), ("fetch", keys[6:8])]
+    assert ranks[0].sent == [("demote", keys[:3]), *rest], "once"
+    assert ranks[1].sent == [("demote", keys[1:3]), *rest], "not what was used meanwhile"
 
 
 def test_what_is_no_envelope_costs_a_request_nothing():

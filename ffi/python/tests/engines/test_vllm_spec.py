@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import kvrail  # noqa: E402
 from kvrail import _vllm_spec, paged  # noqa: E402
 from kvrail._vllm_spec import KvrailOffloadingSpec  # noqa: E402
+from host import until  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
     CanonicalKVCacheRef,
@@ -184,6 +185,55 @@ def test_blocks_of_two_groups_come_back_into_other_pages_of_another_engine(engin
     assert all(bool((it == 0x5A).all()) for row in two.pages(0, others) for it in row)
     checks = two.worker.status()["check"]
     assert checks == ["gpu", "gpu"] and two.worker.status()["is_healthy"]
+
+
+def in_memory(space: Any, keys: list) -> bool:
+    return all(space.view(bytes(key)) is not None for key in keys)
+
+
+@pytest.mark.memory_tier("64MiB")
+def test_hot_chunks_come_from_the_memory_tier(engine, monkeypatch):
+    its, keys = engine(chunk=2), keys_of(0, 8)
+    wanted = its.pages(0, list(range(16)))
+    assert its.store(keys, list(range(16)), (16, 0)).success
+    space, cache = its.worker._session.space, its.worker._caches[0]
+    assert its.worker.status()["route"] == ["memory tier"] * 2
+    until("all are in memory", lambda: space.lookup(keys, fetch=True) and in_memory(space, keys))
+    its.clear()
+    monkeypatch.setattr(cache, "_from_drive", lambda wave: pytest.fail("no drive is read"))
+    assert its.load(keys, list(range(47, 31, -1)), (16, 0)).success
+    assert same(its.pages(0, list(range(47, 31, -1))), wanted)
+
+
+@pytest.mark.memory_tier("64MiB")
+@pytest.mark.skipif(not KNOWS_PROMPTS, reason="vLLM 0.30 does not pass a request's blocks")
+@pytest.mark.parametrize("waits", [True, False])
+def test_blocks_of_a_request_that_waits_for_pages_come_into_memory(engine, waits):
+    its, keys = engine(), keys_of(0, 8)
+    assert its.store(keys, list(range(8)), (8, 0)).success
+    space, request = its.manager._links[0].session.space, its.request(keys)
+    # The first two are in the GPU's cache.
+    assert its.manager.lookup(keys[2], request) is LookupResult.HIT
+    if not waits:
+        its.manager.prepare_load(keys[2:], request)
+    for _ in range(20):
+        its.manager.on_schedule_end(ScheduleEndContext([], []))
+        time.sleep(0.01)
+    if waits:
+        until("they are in memory", lambda: in_memory(space, keys[2:]))
+        assert its.manager.lookup(keys[2], request) is LookupResult.HIT
+        its.manager.on_schedule_end(ScheduleEndContext([], []))
+        assert not its.manager._marks._expected, "once"
+    there = keys[:2] if waits else keys
+    assert not any(in_memory(space, [key]) for key in there)
+
+
+def test_a_store_without_a_memory_tier_is_sent_no_fetch(engine):
+    its, keys = engine(), keys_of(0, 8)
+    assert its.store(keys, list(range(8)), (8, 0)).success
+    (lane,) = its.manager._marks._lanes
+    assert lane.fetch([bytes(key) for key in keys]) and lane._touch is None
+    assert its.worker.status()["route"] == ["staged: the test has no memory tier"] * 2
 
 
 def test_chunks_are_stored_with_their_place_in_their_prompt(engine):
