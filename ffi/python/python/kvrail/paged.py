@@ -174,6 +174,7 @@ class Cache:
         # has. If more had, they would wait in the sidecar, and drives fill more memory in turns:
         # a virtual disk fills 12 MiB faster than 32, by a tenth.
         self._window = self._window_most = -(-slots // self._most)
+        self._space, self._queue = space, space.queue(depth)
         self._mover = Mover(
             shape,
             memoryview(self._arena).cast("B"),
@@ -183,7 +184,6 @@ class Cache:
             tier=tier,
             keep=space,
         )
-        self._space, self._queue = space, space.queue(depth)
         self._slots, self._batches = list(range(slots)), list(self._mover.batches)
         self._waiting: dict[Work, list[Job]] = {"get": [], "put": []}
         self._jobs: dict[int, Job] = {}
