@@ -2,6 +2,7 @@
 
 mod calls;
 mod faults;
+mod fills;
 mod late;
 mod load_time;
 mod refusing;

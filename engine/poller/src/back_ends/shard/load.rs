@@ -49,6 +49,11 @@ impl ShardLoad {
         self.requests
     }
 
+    /// Gets that are being read.
+    pub(super) fn reads(&self) -> u32 {
+        self.reads
+    }
+
     /// Clients' requests that are not answered, gets included.
     pub(super) fn unanswered(&self) -> u32 {
         self.requests + self.reads

@@ -153,7 +153,7 @@ impl Shard {
     /// The read of a block into the memory tier.
     fn next_fill(&mut self, now: Now) -> Option<Task> {
         let tier = self.tier.as_mut()?;
-        let read = tier.next_read(&mut self.store, self.site.block())?;
+        let read = tier.next_read(&mut self.store, self.site.block(), self.load.reads())?;
         let range = (self.extent(read.offset), read.memory, read.length);
         let (owner, kinds) =
             (fill_read(self.number(), read.number), (Opcode::Read, Class::Background));

@@ -21,6 +21,9 @@ use crate::task::BufferRef;
 
 /// Reads into a tier at once.
 pub(crate) const READS_MAX: u8 = 8;
+/// The same while clients' gets are being read: each block that comes in is read twice, and a prompt
+/// that is loaded waits for the drive.
+const READS_BESIDE_GETS: u8 = 1;
 /// These, and those that are next: a further block waits for its next get.
 const FILLS_MAX: u8 = 64;
 
@@ -184,9 +187,15 @@ impl ShardTier {
     }
 
     /// The next read, if there is one: the store's segment is held until it ends.
-    pub(super) fn next_read(&mut self, store: &mut Store, logical_block: u32) -> Option<FillRead> {
+    pub(super) fn next_read(
+        &mut self,
+        store: &mut Store,
+        logical_block: u32,
+        gets: u32,
+    ) -> Option<FillRead> {
         let reads = self.fills.iter().filter(|fill| matches!(fill.stage, FillStage::Reading(_)));
-        if reads.count() >= usize::from(READS_MAX) {
+        let most = if gets > 0 { READS_BESIDE_GETS } else { READS_MAX };
+        if reads.count() >= usize::from(most) {
             return None;
         }
         loop {
