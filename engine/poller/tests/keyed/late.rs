@@ -44,6 +44,16 @@ impl Rig {
         panic!("the poller never stopped");
     }
 
+    /// The device goes at a write, and another store begins on it.
+    fn lose_device(&mut self, client: &mut Client) {
+        let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+        self.own.sim.borrow_mut().plan().add(gone);
+        let durable = self.put_request(client, key(99), &block(99, 9000), (0, 0));
+        self.ask_one(client, Request { flags: FLAG_DURABLE, ..durable });
+        self.until(|rig| rig.phase() == 5);
+        self.begin_anew();
+    }
+
     fn finds(&mut self, client: &mut Client, number: u64, bytes: &[u8]) {
         let (done, got) = self.get(client, key(number), 2 << 20);
         assert_eq!((done.status(), got == bytes), (Status::Ok, true), "block {number}");
@@ -403,15 +413,7 @@ fn many_requests_beside_each_other_all_end() {
                 }
             }
             if random.u16(..600) == 0 {
-                let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
-                rig.own.sim.borrow_mut().plan().add(gone);
-                let number = random.u64(1..30);
-                let durable = rig.put_request(&client, key(99), &block(99, 9000), (0, 0));
-                let durable = Request { flags: FLAG_DURABLE, ..durable };
-                rig.ask_one(&mut client, durable);
-                rig.get(&mut client, key(number), 1 << 16);
-                rig.until(|rig| rig.phase() == 5);
-                rig.begin_anew();
+                rig.lose_device(&mut client);
                 continue 'seeds; // its table is another one
             }
         }

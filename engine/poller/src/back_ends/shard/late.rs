@@ -261,7 +261,7 @@ impl Shard {
 
     /// Goes on with late blocks: shows those that are copied, and has others written.
     pub(super) fn step_late(&mut self, now: Now) {
-        if !self.tier.as_ref().is_some_and(|tier| tier.late.is_some()) {
+        if self.tier.as_ref().is_none_or(|tier| tier.late.is_none()) {
             return;
         }
         self.end_copies();
