@@ -450,6 +450,9 @@ impl MemoryTier {
     /// The key's block is another one from now on, or none: what lies here is not found any more.
     /// Whether readers have found it.
     pub fn forget(&mut self, uid: u64, lo: u64, view: &mut impl TierView) -> bool {
+        if let Some(late) = &mut self.late {
+            late.share.forget((uid, lo));
+        }
         let Some(entry) = self.find(uid, lo, view) else { return false };
         if self.entries[entry].state == EntryState::Filling {
             self.entries[entry].state = EntryState::Doomed;
@@ -495,6 +498,7 @@ impl MemoryTier {
     /// All blocks go, step by step (`renew`), and none comes in meanwhile.
     pub fn clear(&mut self) {
         self.clearing = Some(0);
+        self.counts.late_dropped += self.late_blocks();
         self.end_saving();
     }
 

@@ -317,6 +317,43 @@ fn what_happens_to_a_block_that_others_wait_for_ends_them_too() {
     rig.stop();
 }
 
+/// A block that is being written is there, and can be dropped: by its check too, as a client does
+/// that replaces it.
+#[test]
+fn a_block_that_is_being_written_is_present_and_dropped_for_good() {
+    let options = SimOptions { latency_ns: 20_000_000, ..SimOptions::default() };
+    let mut rig = Rig::late(config(4096, 120 * MIB, 8 * MIB), options, TIER);
+    let mut client = rig.client(0);
+    let sum = |version: u64| check(crc(&block(version, 9000)), 1_000, key(1), 9000);
+    for version in 1..=3 {
+        let put = rig.put(&mut client, key(1), &block(version, 9000));
+        assert_eq!((put.status(), put.flags), (Status::Ok, 0));
+        let get = keyed(&client, key(1), (9000, 0), (1 << 20, 9)).slot(Opcode::Get);
+        client.post(&Asked { request: get, side: None });
+        rig.pass(5_000_000); // its write is under way
+        let again = rig.put_request(&client, key(1), &block(9, 9000), (2 << 20, 8));
+        let only = drop_slot(Opcode::Drop, key(1), sum(version));
+        let asked = [again, only].map(|request| Asked { request, side: None });
+        asked.iter().for_each(|one| client.post(one));
+        let mut ends = Vec::new();
+        rig.until(|_| {
+            ends.extend(client.collect());
+            ends.len() == 3
+        });
+        ends.sort_by_key(|end| end.user_data);
+        let [got, present, dropped] = [0, 1, 2].map(|at| ends[at]);
+        assert!(matches!(got.status(), Status::Ok | Status::Miss), "{got:?}");
+        assert_eq!((present.flags, present.checksum), (FLAG_PRESENT, sum(version)));
+        assert_eq!(dropped.status(), Status::Ok);
+        rig.pass(200_000_000);
+        assert_eq!(rig.get(&mut client, key(1), 9000).0.status(), Status::Miss);
+    }
+    rig.stop();
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    assert_eq!(rig.get(&mut client, key(1), 9000).0.status(), Status::Miss);
+}
+
 #[test]
 fn a_report_of_a_late_block_drops_nothing_unread() {
     let mut rig = rig();

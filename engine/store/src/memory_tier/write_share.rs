@@ -97,6 +97,15 @@ impl WriteShare {
         set[0] = left;
     }
 
+    /// A key is dropped, or replaced: if it is offered again, that is no evidence.
+    pub fn forget(&mut self, key: (u64, u64)) {
+        let (place, print) = self.place(key);
+        let set = &mut self.keys[place];
+        if let Some(left) = set.iter_mut().find(|left| left.print == print) {
+            *left = Left::default();
+        }
+    }
+
     /// A block is offered that is neither in memory nor in the store.
     pub fn offered(&mut self, key: (u64, u64)) {
         let (place, print) = self.place(key);
@@ -146,6 +155,19 @@ mod tests {
         for lo in keys {
             share.offered((UID, lo));
         }
+    }
+
+    #[test]
+    fn a_key_that_a_client_drops_is_no_evidence() {
+        let mut share = WriteShare::new(100);
+        let before = taken(&share);
+        leaves(&mut share, 0..50, BlockFate::Written);
+        (0..50).for_each(|lo| share.forget((UID, lo)));
+        offer(&mut share, 0..50);
+        assert_eq!(taken(&share), before);
+        leaves(&mut share, 0..50, BlockFate::Written);
+        offer(&mut share, 0..50);
+        assert!(taken(&share) < before);
     }
 
     #[test]

@@ -222,17 +222,18 @@ impl Shard {
         };
         let StoreRequest { space, key, bytes, durability, client, .. } = asked;
         let uid = self.store.uid_of(space)?;
-        let may = asked.is_late && bytes == block_bytes && self.phase() == Phase::Serving;
-        let is_odd = self.suspects.check_of(space, key).is_some() || self.store.knows(space, key);
-        if !may || is_odd || self.is_gone() || self.store.refusal().is_some() {
-            return None;
-        }
         let tier = self.tier.as_mut()?;
+        // Also while it is being written: for the store that is a put of another's.
         if let Some((_, block)) = tier.late_of(uid, key) {
             return Some(Begun::Done(block.answer(Status::Present)));
         }
         if tier.copied(uid, key).is_some() {
             return Some(Begun::Done(Status::Pending.into()));
+        }
+        let may = asked.is_late && bytes == block_bytes && self.phase() == Phase::Serving;
+        let is_odd = self.suspects.check_of(space, key).is_some() || self.store.knows(space, key);
+        if !may || is_odd || self.is_gone() || self.store.refusal().is_some() {
+            return None;
         }
         let (user, owner) = (pending.id.to_u64(), u16::from(client.session.0));
         let put = Put {
@@ -256,6 +257,7 @@ impl Shard {
         let from = pieces(pending, self.site.tail_of(bytes), regions)?;
         let group = u64::from(client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
         self.store.note_offered(space, key);
+        let tier = self.tier.as_mut()?;
         tier.put(&put, (uid, group), from, &mut self.store).then_some(Begun::Taken)
     }
 
