@@ -442,8 +442,8 @@ impl Shard {
                     self.suspects.withdraw(space, key);
                 }
                 let in_memory = self.drop_late(space, key, only);
-                // What is in memory is the block that is meant; a write of it under way has no check
-                // yet by which the store would find it, and ends.
+                // What is in memory is the block that is meant; the store finds no write that is
+                // under way by its check, and is to end it.
                 let only = only.filter(|_| in_memory.is_none());
                 let drop = DropKey { user, owner, space, key, only, durability };
                 let begun = self.store.drop_key(&drop, now);

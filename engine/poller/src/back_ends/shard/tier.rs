@@ -21,8 +21,8 @@ use crate::task::BufferRef;
 
 /// Reads into a tier at once.
 pub(crate) const READS_MAX: u8 = 8;
-/// The same while clients' gets are being read: each block that comes in is read twice, and a prompt
-/// that is loaded waits for the drive.
+/// The same while clients' gets are being read: each block that comes in is read twice, and a
+/// prompt that is loaded waits for the drive.
 const READS_BESIDE_GETS: u8 = 1;
 /// These, and those that are next: a further block waits for its next get.
 const FILLS_MAX: u8 = 64;
