@@ -172,7 +172,7 @@ def play(arm: str, given: argparse.Namespace) -> dict[str, Any]:
     summary = json.loads(output.read_text())["summary"]
     if session is not None:
         session.close()
-    return {"arm": arm, **figures(summary), **took, **told(tally)}
+    return {"arm": arm, **figures(summary), **took, **ends_of(tally)}
 
 
 def figures(summary: dict[str, Any]) -> dict[str, float | None]:
@@ -186,7 +186,7 @@ def figures(summary: dict[str, Any]) -> dict[str, float | None]:
     return found
 
 
-def told(tally: Tally) -> dict[str, Any]:
+def ends_of(tally: Tally) -> dict[str, Any]:
     return {
         "read_bytes": tally.bytes["read"],
         "write_bytes": tally.bytes["write"],
@@ -216,21 +216,21 @@ def turn(arm: str, given: argparse.Namespace, served: kvrail.Sidecar) -> dict[st
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not result.exists():
             sys.exit(f"{arm}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
-        told: dict[str, Any] = json.loads(result.read_text())
-    if told["failures"]:
-        reasons = "; ".join(f"{count} x {why}" for why, count in told["failed"].items())
-        sys.exit(f"{arm}: {told['failures']} reads or writes failed: {reasons}")
-    print(line(told), file=sys.stderr)
-    return told
+        found: dict[str, Any] = json.loads(result.read_text())
+    if found["failures"]:
+        reasons = "; ".join(f"{count} x {why}" for why, count in found["failed"].items())
+        sys.exit(f"{arm}: {found['failures']} reads or writes failed: {reasons}")
+    print(line(found), file=sys.stderr)
+    return found
 
 
-def line(told: dict[str, Any]) -> str:
+def line(found: dict[str, Any]) -> str:
     """A turn, or the medians of an arm."""
     nothing = float("nan")
-    shown = {name: nothing if value is None else value for name, value in told.items()}
-    moved = (told["read_bytes"] + told["write_bytes"]) / GIB or nothing
+    shown = {name: nothing if value is None else value for name, value in found.items()}
+    moved = (found["read_bytes"] + found["write_bytes"]) / GIB or nothing
     return (
-        f"{told['arm']:12} read {shown['read_gib_s']:5.2f} GiB/s, "
+        f"{found['arm']:12} read {shown['read_gib_s']:5.2f} GiB/s, "
         f"P95 device {shown['read_device_p95_ms']:5.0f} ms, all {shown['read_p95_ms']:5.0f}; "
         f"write {shown['write_gib_s']:5.2f} GiB/s, P95 device {shown['write_device_p95_ms']:5.0f} "
         f"ms, all {shown['write_p95_ms']:5.0f}; {shown['tokens_s']:6.0f} tokens/s; "
@@ -288,8 +288,8 @@ def main() -> int:
     print(f"medians of {given.rounds}", *map(line, middle), sep="\n", file=sys.stderr)
     if given.format == "json":
         asked = {"arms": arms, "passed": passed_on(given), "load": os.getloadavg()[2]}
-        told = {"machine": machine(), "asked": asked, "turns": rounds, "medians": middle}
-        print(json.dumps(told, indent=1))
+        found = {"machine": machine(), "asked": asked, "turns": rounds, "medians": middle}
+        print(json.dumps(found, indent=1))
     return 0
 
 

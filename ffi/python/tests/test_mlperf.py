@@ -201,14 +201,14 @@ def test_calls_after_a_kill_of_the_sidecar_end_with_its_error():
         for call in (lambda: back_end.read("a"), lambda: back_end.write("b", numbers(PART))):
             with pytest.raises(kvrail.SessionEndedError, match="attach again|sidecar went away"):
                 call()
-        lost = mlperf_kv.told(tally)
+        lost = mlperf_kv.ends_of(tally)
         assert lost["failures"] == 2, "the benchmark would count them as bytes"
         assert all("SessionEndedError" in why for why in lost["failed"])
         assert (lost["read_bytes"], lost["write_bytes"]) == (0, 2 * PART)
         tally.end()
         with pytest.raises(kvrail.SessionEndedError):
             back_end.read("a")
-        assert mlperf_kv.told(tally) == lost, "the workload has ended"
+        assert mlperf_kv.ends_of(tally) == lost, "the workload has ended"
 
 
 def test_parts_that_no_block_may_have_are_refused(client):

@@ -4,8 +4,8 @@ use kvrail_device::SlotId;
 use kvrail_ring::slot::{FLAG_MORE, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING};
 use kvrail_ring::{Class, Completion, Opcode, RegionId, Status};
 use kvrail_store::{
-    Answer, Chain, DeclineReason, Durability, Extent, Fault, Hint, Key, Outcome, Reading, SpaceId,
-    Status as Ending, TaskId,
+    Answer, Chain, DeclineReason, Durability, Extent, Fault, Hint, Key, Outcome, Put, Reading,
+    SpaceId, Status as Ending, TaskId,
 };
 
 use crate::admission::EnteredMemory;
@@ -106,6 +106,30 @@ impl Pending {
     /// What it asks.
     pub(crate) fn asked(&self) -> &StoreRequest {
         &self.asked
+    }
+
+    /// As its store is asked, if it is a put.
+    pub(crate) fn put<'a>(&self, metadata: &'a [u8]) -> Option<Put<'a>> {
+        let StoreRequest { space, key, bytes, durability, client, .. } = self.asked;
+        let BlockCommand::Put { chain, depth, block_bytes, at, check, hint } = self.asked.ask
+        else {
+            return None;
+        };
+        Some(Put {
+            user: self.id.to_u64(),
+            owner: client.session.0.into(),
+            space,
+            key,
+            length: block_bytes,
+            at,
+            bytes,
+            check,
+            chain,
+            depth,
+            hint,
+            durability,
+            metadata,
+        })
     }
 
     /// Its operations, this many, go to the device now.

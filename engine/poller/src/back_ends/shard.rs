@@ -412,27 +412,13 @@ impl Shard {
         metadata: &[u8],
         now: Now,
     ) -> Begun {
-        let StoreRequest { space, key, durability, bytes, .. } = *pending.asked();
+        let StoreRequest { space, key, durability, .. } = *pending.asked();
         let reported = self.suspects.check_of(space, key);
         match pending.asked().ask {
-            BlockCommand::Put { chain, depth, block_bytes: length, at, check, hint } => {
-                let put = Put {
-                    user,
-                    owner,
-                    space,
-                    key,
-                    length,
-                    at,
-                    bytes,
-                    check,
-                    chain,
-                    depth,
-                    hint,
-                    durability,
-                    metadata,
-                };
+            BlockCommand::Put { .. } => {
+                let put = pending.put(metadata).expect("it is a put");
                 match reported {
-                    Some(check) if at == 0 => self.put_over(&put, check, now),
+                    Some(check) if put.at == 0 => self.put_over(&put, check, now),
                     _ => self.store.put(&put, now),
                 }
             }

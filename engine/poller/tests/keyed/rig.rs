@@ -197,18 +197,19 @@ impl Rig {
 
     /// The same, on a device that may hold so many operations at once.
     pub(crate) fn tight(config: StoreConfig, options: SimOptions, operations: u32) -> Self {
-        let clock = FakeClock::default();
-        let options = SimOptions {
-            capacity_bytes: DATA_OFFSET + config.area_bytes,
-            logical_block: config.logical_block,
-            ..options
-        };
-        let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
-        Self::made(sim, clock, config, (operations, None))
+        Self::made(config, options, (operations, None))
     }
 
     /// A new store whose puts are acknowledged from a memory tier of so many bytes.
     pub(crate) fn late(config: StoreConfig, options: SimOptions, tier_bytes: usize) -> Self {
+        Self::made(config, options, (64, Some(tier_bytes)))
+    }
+
+    fn made(
+        config: StoreConfig,
+        options: SimOptions,
+        (operations, tier_bytes): (u32, Option<usize>),
+    ) -> Self {
         let clock = FakeClock::default();
         let options = SimOptions {
             capacity_bytes: DATA_OFFSET + config.area_bytes,
@@ -216,15 +217,6 @@ impl Rig {
             ..options
         };
         let sim = Rc::new(RefCell::new(SimDevice::new(options, clock.clone())));
-        Self::made(sim, clock, config, (64, Some(tier_bytes)))
-    }
-
-    fn made(
-        sim: Rc<RefCell<SimDevice<FakeClock>>>,
-        clock: FakeClock,
-        config: StoreConfig,
-        (operations, tier_bytes): (u32, Option<usize>),
-    ) -> Self {
         let mut rig = Self::on(sim, clock, (config, create()), (0, operations, tier_bytes));
         rig.until(|rig| rig.phase() == 3);
         let made = rig.make_space("first", 1_000);

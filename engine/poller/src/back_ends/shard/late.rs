@@ -16,7 +16,7 @@ use kvrail_store::{
     PlaceKind, Put, Reply, SpaceId, Status, Store,
 };
 
-use super::super::pending::{BlockCommand, Pending, StoreRequest};
+use super::super::pending::Pending;
 use super::Shard;
 use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
 use super::tier::ShardTier;
@@ -217,10 +217,8 @@ impl Shard {
         now: Now,
     ) -> Option<Begun> {
         let asked = *pending.asked();
-        let BlockCommand::Put { chain, depth, block_bytes, at: 0, check, hint } = asked.ask else {
-            return None;
-        };
-        let StoreRequest { space, key, bytes, durability, client, .. } = asked;
+        let put = pending.put(metadata).filter(|put| put.at == 0)?;
+        let Put { space, key, bytes, .. } = put;
         let uid = self.store.uid_of(space)?;
         let tier = self.tier.as_mut()?;
         // Also while it is being written: for the store that is a put of another's.
@@ -230,35 +228,21 @@ impl Shard {
         if tier.copied(uid, key).is_some() {
             return Some(Begun::Done(Status::Pending.into()));
         }
-        let may = asked.is_late && bytes == block_bytes && self.phase() == Phase::Serving;
+        let may = asked.is_late && bytes == put.length && self.phase() == Phase::Serving;
         let is_odd = self.suspects.check_of(space, key).is_some() || self.store.knows(space, key);
         if !may || is_odd || self.is_gone() || self.store.refusal().is_some() {
             return None;
         }
-        let (user, owner) = (pending.id.to_u64(), u16::from(client.session.0));
-        let put = Put {
-            user,
-            owner,
-            space,
-            key,
-            length: block_bytes,
-            at: 0,
-            bytes,
-            check,
-            chain,
-            depth,
-            hint,
-            durability,
-            metadata,
-        };
         if !self.store.fits(&put) {
             return None;
         }
         let from = pieces(pending, self.site.tail_of(bytes), regions)?;
-        let group = u64::from(client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
-        self.store.note_offered(space, key);
+        let group = u64::from(asked.client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
         let tier = self.tier.as_mut()?;
-        tier.put(&put, (uid, group), from, &mut self.store).then_some(Begun::Taken)
+        let is_taken = tier.put(&put, (uid, group), from, &mut self.store);
+        // One that finds no room is put into the store now: that is its first sight there.
+        is_taken.then(|| self.store.note_offered(space, key));
+        is_taken.then_some(Begun::Taken)
     }
 
     /// Goes on with late blocks: shows those that are copied, and has others written.
