@@ -156,6 +156,9 @@ counters! {
         puts: Counter, "kvrail_store_pool_puts", "Blocks put into the pool.";
         put_bytes: Counter, "kvrail_store_pool_put_bytes", "Bytes of blocks put into the pool.";
         declined: Counter, "kvrail_store_pool_declines", "Puts into the pool that were declined.";
+        hits: Counter, "kvrail_store_pool_hits",
+            "Gets from the pool that found their block on the drive.";
+        misses: Counter, "kvrail_store_pool_misses", "Gets from the pool that did not.";
         evicted: Counter, "kvrail_store_pool_evictions", "Blocks of the pool evicted.";
         moved: Counter, "kvrail_store_pool_moves",
             "Blocks of the pool moved out of segments that were reclaimed.";
@@ -169,6 +172,16 @@ counters! {
             "Bytes of the pool's blocks that are worth more than others; a quarter of it at most.";
         ends: Gauge, "kvrail_store_pool_ends",
             "Blocks of the pool with a noted end of their time to live.";
+        tier_blocks: Gauge, "kvrail_store_pool_tier_blocks",
+            "Blocks of the pool's namespaces in the memory tier.";
+        tier_bytes: Gauge, "kvrail_store_pool_tier_used_bytes",
+            "Bytes of the memory tier that they take, in whole pages.";
+        tier_ages_s: Gauge, "kvrail_store_pool_tier_ages_seconds",
+            "How long they have been there, added up. Divided by their number: the mean age.";
+        late_blocks: Gauge, "kvrail_store_pool_late_blocks",
+            "Those of them that are not on the drive.";
+        late_dropped_bytes: Counter, "kvrail_store_pool_late_dropped_bytes",
+            "Bytes of the pool's late blocks that left the memory tier unwritten, in whole pages.";
     }
 }
 

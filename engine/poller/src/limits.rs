@@ -13,8 +13,8 @@ pub const LANES_MAX: usize = 1024;
 /// Devices one poller drives.
 pub const DEVICES_MAX: usize = 256;
 
-/// Namespaces one session has open on one store.
-pub const HANDLES_MAX: usize = 256;
+/// Namespaces one session has open: numbers in requests, and places of its counts.
+pub use kvrail_ring::limits::HANDLES_MAX;
 
 /// Calls to stores that one poller may have in flight; the control thread sends no more.
 pub const STORE_CALLS_MAX: usize = 64;

@@ -207,7 +207,7 @@ impl PoolStats {
         String::from_utf8_lossy(&name).into_owned()
     }
 
-    fn show(&self, view: &PoolView<'_>, segments: u32) {
+    fn show(&self, view: &PoolView<'_>, tier: &PoolTier, segments: u32) {
         let mut name = [0; POOL_NAME_BYTES_MAX];
         let length = view.name.len().min(name.len());
         name[..length].copy_from_slice(&view.name.as_bytes()[..length]);
@@ -224,16 +224,36 @@ impl PoolStats {
             (&self.bytes, view.bytes),
         ];
         rows.iter().for_each(|(counter, value)| counter.set(*value));
-        show_all(self.counters.each(), stats.each());
+        let counted = PoolCounters {
+            tier_blocks: tier.blocks,
+            tier_bytes: tier.bytes,
+            tier_ages_s: tier.ages_s,
+            late_blocks: tier.late_blocks,
+            late_dropped_bytes: tier.late_dropped_bytes,
+            ..stats
+        };
+        show_all(self.counters.each(), counted.each());
     }
 }
 
+/// What a pool's namespaces have in the memory tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolTier {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ages_s: u64,
+    pub(crate) late_blocks: u64,
+    /// Since the start.
+    pub(crate) late_dropped_bytes: u64,
+}
+
 impl StoreStats {
-    /// Shows how a store's pools are.
-    pub(crate) fn show_pools(&self, store: &Store) {
+    /// Shows how a store's pools are, with what they have in the memory tier.
+    pub(crate) fn show_pools(&self, store: &Store, tiers: &[PoolTier; POOLS_MAX]) {
         let segments = store.sizing().segments;
         for view in store.pools() {
-            self.pools[usize::from(view.number)].show(&view, segments);
+            let pool = usize::from(view.number);
+            self.pools[pool].show(&view, &tiers[pool], segments);
         }
     }
 

@@ -2,8 +2,8 @@
 //! come back, with all the memory that their answers need.
 
 use kvrail_store::{
-    Budget, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, PoolLimits, PoolRule, SpaceId, Start,
-    StartError, Status, Store, StoreConfig,
+    Budget, Cursor, DOCUMENT_BYTES_MAX, Key, NAME_BYTES_MAX, PoolLimits, PoolRule, SpaceGets,
+    SpaceId, Start, StartError, Status, Store, StoreConfig, TierShare,
 };
 
 use crate::limits::{SESSIONS_MAX, SIDECAR, SessionSlot};
@@ -163,6 +163,12 @@ pub struct SpaceRecord {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// The number of its pool.
+    pub pool: u8,
+    /// Its gets that reached the store.
+    pub gets: SpaceGets,
+    /// What it has in the memory tier.
+    pub tier: TierShare,
 }
 
 impl SpaceRecord {
@@ -176,6 +182,9 @@ impl SpaceRecord {
             document: Vec::with_capacity(DOCUMENT_BYTES_MAX),
             blocks: 0,
             bytes: 0,
+            pool: 0,
+            gets: SpaceGets::default(),
+            tier: TierShare::default(),
         }
     }
 }
@@ -242,7 +251,7 @@ impl StoreCall {
 fn room_for(ask: &StoreAsk) -> StoreFound {
     match ask {
         StoreAsk::List { .. } => StoreFound::Blocks(Box::default()),
-        StoreAsk::Explain { .. } => StoreFound::Key { known: None, in_memory: false, now_ns: 0 },
+        StoreAsk::Explain { .. } => StoreFound::Key { known: None, memory_age_s: None, now_ns: 0 },
         _ => StoreFound::Nothing,
     }
 }

@@ -22,8 +22,8 @@ pub enum StoreFound {
     Key {
         /// What is known; nothing yet while the call is on its way.
         known: Option<Explained>,
-        /// Whether clients find it in the memory tier.
-        in_memory: bool,
+        /// For how many seconds clients have found it in the memory tier.
+        memory_age_s: Option<u32>,
         /// The poller's time then, in nanoseconds.
         now_ns: u64,
     },

@@ -109,6 +109,9 @@ pub struct KeyReport {
     /// later.
     #[serde(default)]
     pub in_memory: bool,
+    /// For how many seconds they can.
+    #[serde(default)]
+    pub memory_age_s: Option<u32>,
     /// The latest event about it among those the sidecar remembers, and the seconds since.
     pub event: Option<(EventInfo, u64)>,
     /// How long the sidecar remembers keys that went.

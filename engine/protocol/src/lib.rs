@@ -49,11 +49,13 @@ pub use printable::printable;
 pub use report::{
     CallLatencyReport, ClientWaker, DeviceReport, DeviceState, DriveHealth, DriveReport,
     HistogramReport, IoCounts, IoLatencyReport, LatencyReport, PathReport, PollerReport,
-    RegionsReport, SandboxReport, SessionLatencyReport, SessionReport, SidecarReport, SidecarState,
-    StallReport, StatusReport, TargetReport, VolumeReport,
+    PoolMemoryHits, RegionsReport, SandboxReport, SessionLatencyReport, SessionReport,
+    SidecarReport, SidecarState, StallReport, StatusReport, TargetReport, VolumeReport,
 };
 pub use spill::{ASK_BYTES_MAX, SPILL_BYTES_MAX, unspill, unspill_ask};
-pub use store::{NamespaceInfo, PoolReport, ShardReport, StoreInfo, VolumeContent};
+pub use store::{
+    NamespaceInfo, NamespaceMemory, PoolReport, ShardReport, StoreInfo, VolumeContent,
+};
 pub use trace::{TraceInfo, TraceKey, TraceKind, TracePage, TraceSpent, TraceWork};
 pub use trouble::{Severity, Trouble, TroubleCode};
 pub use troubles::troubles;

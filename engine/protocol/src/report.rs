@@ -43,6 +43,9 @@ pub struct StatusReport {
     /// Latencies of all clients' calls since the start.
     #[serde(default)]
     pub calls: Vec<CallLatencyReport>,
+    /// Gets that memory tiers have served, by pool, as clients have counted them.
+    #[serde(default)]
+    pub memory_hits: Vec<PoolMemoryHits>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.
@@ -82,6 +85,18 @@ impl StatusReport {
             volume.missing.iter().map(|member| (volume.name.as_str(), member.as_str()))
         })
     }
+}
+
+/// Gets that the memory tiers of a store have served blocks of a pool to: no request of theirs names
+/// a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolMemoryHits {
+    /// The store.
+    pub store: String,
+    /// The pool.
+    pub pool: String,
+    /// How many since the start.
+    pub hits: u64,
 }
 
 /// One way to a device, through one controller.

@@ -36,7 +36,7 @@ impl StoreInfo {
 }
 
 /// A namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceInfo {
     /// Its name.
     pub name: String,
@@ -48,6 +48,33 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Gets since the sidecar's start, or since it was cleared, that found their block on a drive.
+    #[serde(default)]
+    pub hits: u64,
+    /// Gets that memory tiers have served since the start, as clients have counted them.
+    #[serde(default)]
+    pub memory_hits: u64,
+    /// Gets that found no block.
+    #[serde(default)]
+    pub misses: u64,
+    /// What it has in memory tiers.
+    #[serde(default)]
+    pub memory: NamespaceMemory,
+}
+
+/// What a namespace has in the memory tiers of its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceMemory {
+    /// Its blocks there.
+    pub blocks: u64,
+    /// Bytes that they take, in whole pages.
+    pub bytes: u64,
+    /// How long they have been there, in the mean; nothing without a block.
+    pub mean_age_s: Option<u64>,
+    /// Those of them that are not on a drive.
+    pub late_blocks: u64,
+    /// Bytes of late blocks that left memory since the start and were never written.
+    pub never_written_bytes: u64,
 }
 
 /// How one member of a store is.

@@ -1,13 +1,14 @@
 //! Latencies: their buckets, and those that a client counts for its sidecar.
 //!
 //! A client counts its calls, from call to answer, in memory that its sidecar has given it, and the
-//! sidecar adds up what has come. Only statistics rest on it: a client that writes nonsense there
+//! sidecar adds up what has come. The client counts gets without a request by namespace too. Only statistics rest on it: a client that writes nonsense there
 //! is shown with nonsense.
 
 use std::sync::Arc;
 
 use kvrail_memory::Pinned;
 
+use crate::limits::HANDLES_MAX;
 use crate::shm::ShmTable;
 use crate::sync::Ordering;
 
@@ -134,19 +135,40 @@ impl TimedCall {
 /// round: a reader adds up differences.
 const CALL_WORDS: usize = LATENCY_BUCKETS + 2;
 
-/// Bytes that the counts take.
-pub const CALL_LATENCIES_BYTES: usize = 4096;
-const _: () = assert!(TimedCall::ALL.len() * CALL_WORDS * 4 <= CALL_LATENCIES_BYTES);
+/// Bytes that latencies take: all that earlier sidecars give.
+const LATENCIES_BYTES: usize = 4096;
+const _: () = assert!(TimedCall::ALL.len() * CALL_WORDS * 4 <= LATENCIES_BYTES);
+
+/// The first word of the gets from memory by handle: behind the latencies.
+const HITS_AT: usize = LATENCIES_BYTES / 4;
+/// Bytes that all counts take.
+pub const CALL_COUNTS_BYTES: usize = 8192;
+const _: () = assert!(LATENCIES_BYTES + HANDLES_MAX * 4 <= CALL_COUNTS_BYTES);
 
 /// The client's end of the counts.
 #[derive(Debug)]
-pub struct CallLatencies(ShmTable);
+pub struct CallCounts {
+    words: ShmTable,
+    /// The sidecar is of a release that has room for them.
+    counts_hits: bool,
+}
 
-impl CallLatencies {
-    /// Counts in memory that is zero; nothing where it has fewer than [`CALL_LATENCIES_BYTES`].
+impl CallCounts {
+    /// Counts in memory that is zero; nothing where it is too small for latencies.
     #[must_use]
     pub fn new(memory: &Arc<dyn Pinned>) -> Option<Self> {
-        (memory.bytes() >= CALL_LATENCIES_BYTES).then(|| Self(ShmTable::at(memory)))
+        let counts_hits = memory.bytes() >= CALL_COUNTS_BYTES;
+        let words = || ShmTable::at(memory);
+        (memory.bytes() >= LATENCIES_BYTES).then(|| Self { words: words(), counts_hits })
+    }
+
+    /// Counts a get from memory, of the namespace with this handle.
+    #[inline]
+    pub fn count_hit(&self, handle: u16) {
+        if self.counts_hits && usize::from(handle) < HANDLES_MAX {
+            // As for buckets.
+            self.words.word(HITS_AT + usize::from(handle)).fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts a call that took `ns` nanoseconds.
@@ -154,9 +176,9 @@ impl CallLatencies {
     pub fn count(&self, call: TimedCall, ns: u64) {
         let first = call.index() * CALL_WORDS;
         // Statistics order nothing; several threads of the client count.
-        self.0.word(first + latency_bucket(ns)).fetch_add(1, Ordering::Relaxed);
+        self.words.word(first + latency_bucket(ns)).fetch_add(1, Ordering::Relaxed);
         let [low, high] =
-            [LATENCY_BUCKETS, LATENCY_BUCKETS + 1].map(|half| self.0.word(first + half));
+            [LATENCY_BUCKETS, LATENCY_BUCKETS + 1].map(|half| self.words.word(first + half));
         let (more, whole) = halves(ns);
         let carry = low.fetch_add(more, Ordering::Relaxed).checked_add(more).is_none();
         let more = whole.wrapping_add(carry.into());
@@ -168,9 +190,10 @@ impl CallLatencies {
 
 /// The sidecar's end of the counts.
 #[derive(Debug)]
-pub struct CallLatenciesReader {
+pub struct CallCountsReader {
     counts: ShmTable,
     seen: Vec<u32>,
+    seen_hits: Vec<u32>,
     seen_ns: [u64; TimedCall::ALL.len()],
 }
 
@@ -185,24 +208,36 @@ pub struct NewLatencies {
     pub sum_ns: u64,
 }
 
-impl CallLatenciesReader {
+impl CallCountsReader {
     /// Counts in memory that is zero and no client has yet.
     ///
     /// # Panics
-    /// If the memory has fewer than [`CALL_LATENCIES_BYTES`].
+    /// If the memory has fewer than [`CALL_COUNTS_BYTES`].
     #[must_use]
     pub fn new(memory: &Arc<dyn Pinned>) -> Self {
-        assert!(memory.bytes() >= CALL_LATENCIES_BYTES, "room for all counts");
+        assert!(memory.bytes() >= CALL_COUNTS_BYTES, "room for all counts");
         let seen = vec![0; TimedCall::ALL.len() * CALL_WORDS];
         let seen_ns = [0; TimedCall::ALL.len()];
-        Self { counts: ShmTable::at(memory), seen, seen_ns }
+        let seen_hits = vec![0; HANDLES_MAX];
+        Self { counts: ShmTable::at(memory), seen, seen_hits, seen_ns }
+    }
+
+    /// Gets from memory that have come since the last time, by the handles of their namespaces:
+    /// those that have some.
+    pub fn take_hits(&mut self) -> impl Iterator<Item = (u16, u32)> {
+        (0_u16..).zip(&mut self.seen_hits).filter_map(|(handle, seen)| {
+            let now = new_of(&self.counts, HITS_AT + usize::from(handle), seen);
+            (now > 0).then_some((handle, now))
+        })
     }
 
     /// What has come since the last time: the calls that have something.
     pub fn take(&mut self) -> impl Iterator<Item = NewLatencies> {
         TimedCall::ALL.into_iter().filter_map(|call| {
             let first = call.index() * CALL_WORDS;
-            let counts = (first..first + LATENCY_BUCKETS).map(|word| self.come(word)).collect();
+            let buckets = first..first + LATENCY_BUCKETS;
+            let new = |word| new_of(&self.counts, word, &mut self.seen[word]);
+            let counts = buckets.map(new).collect();
             let news = NewLatencies { call, counts, sum_ns: self.come_ns(call) };
             (news.sum_ns > 0 || news.counts.iter().any(|count| *count > 0)).then_some(news)
         })
@@ -221,11 +256,12 @@ impl CallLatenciesReader {
         *seen_ns = now_ns;
         come_ns
     }
+}
 
-    fn come(&mut self, word: usize) -> u32 {
-        let now = self.counts.word(word).load(Ordering::Relaxed); // a statistic orders nothing
-        now.wrapping_sub(std::mem::replace(&mut self.seen[word], now))
-    }
+/// By how much a word has risen since it was `seen`.
+fn new_of(counts: &ShmTable, word: usize, seen: &mut u32) -> u32 {
+    let now = counts.word(word).load(Ordering::Relaxed); // a statistic orders nothing
+    now.wrapping_sub(std::mem::replace(seen, now))
 }
 
 /// The low and the high half of a number.
@@ -241,9 +277,30 @@ mod tests {
 
     use super::*;
 
-    fn shared() -> (CallLatencies, CallLatenciesReader) {
-        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(CALL_LATENCIES_BYTES));
-        (CallLatencies::new(&memory).unwrap(), CallLatenciesReader::new(&memory))
+    fn shared() -> (CallCounts, CallCountsReader) {
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(CALL_COUNTS_BYTES));
+        (CallCounts::new(&memory).unwrap(), CallCountsReader::new(&memory))
+    }
+
+    #[test]
+    fn gets_from_memory_are_taken_once_by_namespace() {
+        let (counts, mut reader) = shared();
+        [0, 255, 255, 256, u16::MAX].into_iter().for_each(|handle| counts.count_hit(handle));
+        assert_eq!(reader.take_hits().collect::<Vec<_>>(), [(0, 1), (255, 2)]);
+        assert_eq!(reader.take().count(), 0, "latencies lie elsewhere");
+        counts.count_hit(255);
+        assert_eq!(reader.take_hits().collect::<Vec<_>>(), [(255, 1)]);
+        assert_eq!(reader.take_hits().count(), 0);
+    }
+
+    #[test]
+    fn memory_of_an_earlier_sidecar_has_latencies_alone() {
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(LATENCIES_BYTES));
+        let counts = CallCounts::new(&memory).unwrap();
+        counts.count(TimedCall::Lookup, 1);
+        counts.count_hit(0);
+        let memory: Arc<dyn Pinned> = Arc::new(HeapBlock::new(64));
+        assert!(CallCounts::new(&memory).is_none());
     }
 
     #[test]

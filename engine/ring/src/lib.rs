@@ -66,8 +66,8 @@ pub use kvrail_units::METADATA_BYTES_MAX;
 pub use lane::{ClientLane, ClientSleep, RingBell, ServerLane};
 #[cfg(not(loom))]
 pub use latency::{
-    BlockSize, CALL_LATENCIES_BYTES, CallLatencies, CallLatenciesReader, LATENCY_BUCKETS,
-    NewLatencies, TimedCall, latency_bucket, latency_upper_ns,
+    BlockSize, CALL_COUNTS_BYTES, CallCounts, CallCountsReader, LATENCY_BUCKETS, NewLatencies,
+    TimedCall, latency_bucket, latency_upper_ns,
 };
 pub use presence::Presence;
 #[cfg(not(loom))]

@@ -16,6 +16,9 @@ pub const LANE_DEPTH_MAX: u32 = 4096;
 /// is room for completions the client has not read yet and for LATE notices.
 pub const COMPLETIONS_PER_REQUEST: u32 = 2;
 
+/// Namespaces one session has open.
+pub const HANDLES_MAX: usize = 256;
+
 /// Most pollers of one sidecar, so also most lanes of one queue: their doorbells travel in one
 /// message, and the kernel takes 253 descriptors a message (SCM_MAX_FD).
 pub const POLLERS_MAX: u32 = 64;

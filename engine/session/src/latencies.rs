@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvrail_memory::{Pinned, Region};
 use kvrail_poller::LatencyCounts;
 use kvrail_protocol::{CallLatencyReport, SessionLatencyReport};
-use kvrail_ring::{CALL_LATENCIES_BYTES, CallLatenciesReader, TimedCall};
+use kvrail_ring::{CALL_COUNTS_BYTES, CallCountsReader, TimedCall};
 
 use crate::failure::{Failure, invalid, quota};
 use crate::report::{histogram, quantiles};
@@ -30,7 +30,7 @@ pub(crate) struct ClientLatencies {
 /// Latencies of one session.
 #[derive(Debug)]
 struct Shared {
-    reader: CallLatenciesReader,
+    reader: CallCountsReader,
     counts: Counts,
 }
 
@@ -40,30 +40,39 @@ impl ClientLatencies {
         if self.shared.contains_key(&id) {
             return Err(invalid("latencies are shared once in a session".into()));
         }
-        let memory = Region::create_open("kvrail-latencies", CALL_LATENCIES_BYTES);
+        let memory = Region::create_open("kvrail-latencies", CALL_COUNTS_BYTES);
         let memory = memory.map_err(|error| quota(format!("memory for latencies: {error}")))?;
         let memory = Arc::new(memory);
         let pinned: Arc<dyn Pinned> = Arc::<Region>::clone(&memory);
-        let reader = CallLatenciesReader::new(&pinned);
+        let reader = CallCountsReader::new(&pinned);
         self.shared.insert(id, Shared { reader, counts: Counts::default() });
         Ok(memory)
     }
 
     /// Takes in what clients have counted, at most once a second, and forgets idle connections that
-    /// had to make room.
-    pub(crate) fn look(&mut self, now: Instant, lives: impl Fn(u64) -> bool) {
+    /// had to make room. `hits` gets the gets from memory, by session and handle.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        lives: impl Fn(u64) -> bool,
+        mut hits: impl FnMut((u64, u16), u64),
+    ) {
         if self.looked.is_some_and(|looked| now.duration_since(looked) < LOOK) {
             return;
         }
         self.looked = Some(now);
-        self.shared.values_mut().for_each(|session| session.take(&mut self.all));
+        for (id, session) in &mut self.shared {
+            session.take(&mut self.all);
+            session.take_hits(*id, &mut hits);
+        }
         self.shared.retain(|id, _| lives(*id));
     }
 
     /// The session has ended: the last of its counts are taken in.
-    pub(crate) fn end(&mut self, id: u64) {
+    pub(crate) fn end(&mut self, id: u64, mut hits: impl FnMut((u64, u16), u64)) {
         if let Some(mut session) = self.shared.remove(&id) {
             session.take(&mut self.all);
+            session.take_hits(id, &mut hits);
         }
     }
 
@@ -102,5 +111,9 @@ impl Shared {
             self.counts[at].add_new(&news);
             all[at].add_new(&news);
         }
+    }
+
+    fn take_hits(&mut self, id: u64, hits: &mut impl FnMut((u64, u16), u64)) {
+        self.reader.take_hits().for_each(|(handle, new)| hits((id, handle), new.into()));
     }
 }

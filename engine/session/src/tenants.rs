@@ -203,13 +203,8 @@ mod tests {
     #[test]
     fn one_tenant_leaves_room_for_the_others() {
         let make = |rights: &Rights, names: &[&str], name, room| {
-            let space = |name: &&str| NamespaceInfo {
-                name: (*name).into(),
-                identity: String::new(),
-                uid: 1,
-                blocks: 0,
-                bytes: 0,
-            };
+            let space =
+                |name: &&str| NamespaceInfo { name: (*name).into(), ..NamespaceInfo::default() };
             let there: Vec<_> = names.iter().map(space).collect();
             rights.check_room(name, &there, room)
         };

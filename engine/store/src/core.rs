@@ -25,7 +25,7 @@ use crate::request::{Answer, Chain, DeclineReason, Put, Reply};
 use crate::retained::Retained;
 use crate::segments::{SegmentState, Segments};
 use crate::slab::Slab;
-use crate::spaces::Spaces;
+use crate::spaces::{SpaceGets, Spaces};
 use crate::standing::KeyOwners;
 use crate::stats::{PoolStats, Stats};
 use crate::task::{MemberTask, Origin, Pool, TaskId, TaskMemory, Urgency, Verb};
@@ -562,7 +562,8 @@ impl Core {
         let write_tokens = u64::try_from(self.admission.tokens_of(pool)).unwrap_or(0);
         let (retained_bytes, ends) = (self.retained.bytes(pool), self.ends.count_of(pool.into()));
         let counted = self.pool_stats[usize::from(pool)];
-        PoolStats { write_tokens, retained_bytes, ends: ends.into(), ..counted }
+        let SpaceGets { hits, misses } = self.spaces.gets_of_pool(pool);
+        PoolStats { hits, misses, write_tokens, retained_bytes, ends: ends.into(), ..counted }
     }
 
     pub(crate) fn pool_stats(&mut self, pool: u8) -> &mut PoolStats {

@@ -83,7 +83,8 @@ pub use list::{Cursor, Listed, ListingPage};
 pub use map::SegmentRun;
 pub use members::{MEMBERS_MAX, Members};
 pub use memory_tier::{
-    BlockFate, LateWrite, MemoryTier, TierCounts, TierRoom, TierView, WAYS as TIER_WAYS, WriteShare,
+    BlockFate, LateWrite, MemoryTier, TierCounts, TierRoom, TierShare, TierView, WAYS as TIER_WAYS,
+    WriteShare,
 };
 pub use pools::{
     DEFAULT_POOL, POOL_SEGMENTS_MIN, PoolLimits, PoolRule, PoolView, is_named_by, pools_max,
@@ -94,7 +95,7 @@ pub use request::{
     PlaceKind, Put, ReadId, Reading, Reply, SpaceId, Status,
 };
 pub use sizing::Sizing;
-pub use spaces::SpaceView;
+pub use spaces::{SpaceGets, SpaceView};
 pub use start::{Expect, Start, StartError, StoreIdentity};
 pub use stats::{PoolStats, Stats};
 pub use store::{Hold, LOOKUP_KEYS_MAX, Phase, Store};

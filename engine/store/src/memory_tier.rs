@@ -11,13 +11,18 @@
 mod fetches;
 mod late;
 mod places;
+mod shares;
 mod write_share;
 mod writing;
+
+use std::collections::HashMap;
 
 use fetches::FetchBudget;
 pub use late::LateWrite;
 use late::{LateBlocks, WriteStage};
 use places::{NONE, Places, small};
+pub use shares::TierShare;
+use shares::{Known, TierShares};
 pub use write_share::{BlockFate, WriteShare};
 
 /// Entries of a set: the keys that share it compete.
@@ -50,6 +55,8 @@ struct Entry {
     span: u32,
     /// Blocks of one group are written, or dropped, together.
     group: u32,
+    /// When its room was made.
+    came_s: u32,
     state: EntryState,
     stage: WriteStage,
     /// Since the hand came by.
@@ -63,6 +70,7 @@ const EMPTY: Entry = Entry {
     lo: 0,
     span: NONE,
     group: 0,
+    came_s: 0,
     state: EntryState::Empty,
     stage: WriteStage::Stored,
     is_used: false,
@@ -140,6 +148,9 @@ pub struct MemoryTier {
     seen: Box<[[u32; WAYS]]>,
     blocks: u64,
     used_pages: u64,
+    shares: TierShares,
+    /// Time of the last `renew`.
+    now_s: u32,
     counts: TierCounts,
 }
 
@@ -161,6 +172,8 @@ impl MemoryTier {
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
             blocks: 0,
             used_pages: 0,
+            shares: TierShares::new(),
+            now_s: 0,
             counts: TierCounts::default(),
         }
     }
@@ -188,6 +201,17 @@ impl MemoryTier {
         (self.blocks, self.used_pages)
     }
 
+    /// What the namespace with this uid has in it.
+    #[must_use]
+    pub fn share(&self, uid: u64) -> TierShare {
+        self.shares.at(uid, self.now_s)
+    }
+
+    /// Pages of the namespace's late blocks that went without being written since the last call.
+    pub fn take_late_dropped(&mut self, uid: u64) -> u64 {
+        self.shares.take_dropped(uid)
+    }
+
     /// Its pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
@@ -209,6 +233,13 @@ impl MemoryTier {
     pub fn shows(&self, uid: u64, lo: u64, view: &impl TierView) -> bool {
         let entry = self.find(uid, lo, view);
         entry.is_some_and(|entry| self.entries[entry].state == EntryState::Shown)
+    }
+
+    /// The age in seconds of a block that readers find.
+    #[must_use]
+    pub fn age_s(&self, uid: u64, lo: u64, view: &impl TierView) -> Option<u32> {
+        let entry = &self.entries[self.find(uid, lo, view)?];
+        (entry.state == EntryState::Shown).then(|| self.now_s - entry.came_s)
     }
 
     /// A get of a block that the device serves: a room if the block is to come in now.
@@ -276,6 +307,8 @@ impl MemoryTier {
     /// Goes on with a clear. True: that has more to do. Chooses late blocks to be written.
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
+        let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
+        self.now_s = self.now_s.max(now_s);
         self.fetches.renew(now_ns);
         let Some(from) = self.clearing else {
             self.choose_writes();
@@ -323,9 +356,11 @@ impl MemoryTier {
         let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
         let page = self.places.take(span, pages, small(entry));
-        self.entries[entry] = Entry { uid, lo, span, state: EntryState::Filling, ..EMPTY };
+        let came_s = self.now_s;
+        self.entries[entry] = Entry { uid, lo, span, came_s, state: EntryState::Filling, ..EMPTY };
         self.blocks += 1;
         self.used_pages += u64::from(pages);
+        self.shares.of(uid).gain(pages.into(), came_s);
         Some(TierRoom { entry, page })
     }
 
@@ -413,11 +448,12 @@ impl MemoryTier {
 
     /// Frees an entry and its pages, which no reader and no device uses any more.
     fn release(&mut self, entry: usize) -> u32 {
-        let span = self.entries[entry].span;
+        let (Entry { uid, span, came_s, .. }, pages) = (self.entries[entry], self.pages_of(entry));
         self.lose(entry);
         self.entries[entry] = EMPTY;
         self.blocks -= 1;
-        self.used_pages -= u64::from(self.places.pages_of(span));
+        self.used_pages -= pages;
+        self.shares.of(uid).lose(pages, came_s);
         self.places.free(span)
     }
 
@@ -513,7 +549,21 @@ impl MemoryTier {
             span
         });
         assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
+        self.audit_shares();
         self.audit_late();
+    }
+
+    fn audit_shares(&self) {
+        let mut there: HashMap<u64, Known> = HashMap::new();
+        let taken = self.entries.iter().enumerate();
+        for (at, one) in taken.filter(|(_, one)| one.state != EntryState::Empty) {
+            let known = there.entry(one.uid).or_default();
+            known.gain(self.pages_of(at), one.came_s);
+            if one.stage != WriteStage::Stored && one.state != EntryState::Held {
+                known.gain_late();
+            }
+        }
+        self.shares.audit(there);
     }
 }
 

@@ -19,6 +19,16 @@ impl Count {
     fn one(self) -> u64 {
         u64::from(self == Self::Hit)
     }
+
+    /// Counts a get of a namespace, if it counts.
+    #[inline(always)]
+    fn get(self, core: &mut Core, number: u16, is_hit: bool) {
+        if self == Self::Hit {
+            core.spaces.count_get(number, is_hit);
+            core.stats.hits += u64::from(is_hit);
+            core.stats.misses += u64::from(!is_hit);
+        }
+    }
 }
 
 /// Finds the block of a get, and holds its segment.
@@ -27,16 +37,18 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     let number = core.spaces.resolve(get.space).map_err(Status::Invalid)?;
     let hash = core.index.hash(number, get.key.lo());
     let found = core.index.find(hash, get.key, number);
-    let Some((position, entry)) = found else { return Err(absent(core, hash, None, count).into()) };
+    let Some((position, entry)) = found else {
+        return Err(absent(core, (number, hash), None, count).into());
+    };
     let Some(segment) = core.readable(entry) else {
         let entry = *entry;
-        return Err(absent(core, hash, Some(entry), count).into());
+        return Err(absent(core, (number, hash), Some(entry), count).into());
     };
     let entry = *entry;
     let (length, check, place) = (entry.length(), entry.check(), entry.place());
     let (at, exact) = match get.extent {
         Extent::Whole { capacity } if capacity < length => {
-            core.stats.misses += count.one();
+            count.get(core, number, false);
             core.stats.misses_other_length += count.one();
             return Err(Answer { status: Status::TooSmall, length, check });
         }
@@ -46,7 +58,7 @@ pub(crate) fn find(core: &mut Core, get: &Get, count: Count) -> Result<Reading, 
     if count == Count::Hit && at == 0 {
         core.use_block(position, &entry, segment);
     }
-    core.stats.hits += count.one();
+    count.get(core, number, true);
     core.segments.read_begins(segment);
     let offset = StoreGeometry::place_at(place) + u64::from(at);
     let answer = Answer { status: Status::Ok, length, check };
@@ -104,10 +116,15 @@ impl Lack {
 
 /// Nothing that counts was found.
 #[cold]
-fn absent(core: &mut Core, hash: Hash, found: Option<Entry>, count: Count) -> Status {
+fn absent(
+    core: &mut Core,
+    (number, hash): (u16, Hash),
+    found: Option<Entry>,
+    count: Count,
+) -> Status {
     let lack = Lack::of(core, found.as_ref());
+    count.get(core, number, false);
     if count == Count::Hit {
-        core.stats.misses += 1;
         match lack {
             Lack::Recovering => core.stats.misses_recovering += 1,
             Lack::Pending => core.stats.misses_pending += 1,

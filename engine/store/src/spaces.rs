@@ -45,6 +45,16 @@ struct Number {
     pool: u8,
     blocks: u64,
     bytes: u64,
+    gets: SpaceGets,
+}
+
+/// Gets of a namespace since it was opened here, or cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceGets {
+    /// Those that found their block.
+    pub hits: u64,
+    /// Those that did not.
+    pub misses: u64,
 }
 
 /// A change of a slot that is being written.
@@ -82,6 +92,8 @@ pub struct SpaceView<'a> {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Its gets.
+    pub gets: SpaceGets,
     /// The pool that it is in.
     pub pool: u8,
 }
@@ -101,6 +113,8 @@ pub(crate) struct Spaces {
     recent: Option<(u64, Option<u16>)>,
     /// Of the blocks of each pool.
     bytes: [u64; POOLS_MAX],
+    /// Gets of the namespaces of each pool.
+    gets: [SpaceGets; POOLS_MAX],
     /// Namespaces that are open in each pool.
     open_in: [u32; POOLS_MAX],
 }
@@ -121,7 +135,8 @@ impl Spaces {
             copy: 0,
         };
         let state = NumberState::Free;
-        let number = Number { uid: 0, generation: 0, state, pool: 0, blocks: 0, bytes: 0 };
+        let gets = SpaceGets::default();
+        let number = Number { uid: 0, generation: 0, state, pool: 0, blocks: 0, bytes: 0, gets };
         Self {
             slots: vec![slot; count as usize].into_boxed_slice(),
             documents: vec![0; count as usize * DOCUMENT_BYTES_MAX].into_boxed_slice(),
@@ -132,6 +147,7 @@ impl Spaces {
             mended: 0,
             recent: None,
             bytes: [0; POOLS_MAX],
+            gets: [SpaceGets::default(); POOLS_MAX],
             open_in: [0; POOLS_MAX],
         }
     }
@@ -211,6 +227,22 @@ impl Spaces {
         self.bytes[usize::from(known.pool)] -= u64::from(bytes);
     }
 
+    /// A get of this namespace found its block, or did not.
+    #[inline(always)]
+    pub(crate) fn count_get(&mut self, number: u16, is_hit: bool) {
+        let known = &mut self.numbers[usize::from(number)];
+        let pool = &mut self.gets[usize::from(known.pool)];
+        for gets in [&mut known.gets, pool] {
+            gets.hits += u64::from(is_hit);
+            gets.misses += u64::from(!is_hit);
+        }
+    }
+
+    /// Gets of a pool's namespaces, those that are gone too.
+    pub(crate) fn gets_of_pool(&self, pool: u8) -> SpaceGets {
+        self.gets[usize::from(pool)]
+    }
+
     fn position(&self, name: &[u8]) -> Option<u32> {
         let same = |slot: &SpaceSlot| {
             slot.state == Some(SpaceState::Open) && &slot.name[..slot.name_bytes] == name
@@ -233,6 +265,7 @@ impl Spaces {
             document: self.document(slot),
             blocks: number.blocks,
             bytes: number.bytes,
+            gets: number.gets,
             pool: row.pool,
         })
     }
@@ -401,6 +434,7 @@ impl Spaces {
         (row.state, row.number) = (Some(SpaceState::Open), number);
         let named = &mut self.numbers[usize::from(number)];
         (named.uid, named.state, named.pool) = (row.uid, NumberState::Open, row.pool);
+        named.gets = SpaceGets::default();
         self.open_in[usize::from(row.pool)] += 1;
         (number, row.uid)
     }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{ControlReply, ControlRequest};
-use kvrail_ring::{CallLatencies, TimedCall};
+use kvrail_ring::{CallCounts, TimedCall};
 
 use crate::control::Control;
 use crate::error::ClientError;
 
 /// The counts of a session, from its first queue on.
 #[derive(Debug, Default)]
-pub(crate) struct SharedLatencies(OnceLock<Option<Arc<CallLatencies>>>);
+pub(crate) struct SharedLatencies(OnceLock<Option<Arc<CallCounts>>>);
 
 impl SharedLatencies {
     /// The counts for a queue. None for a sidecar of an earlier release, and where they cannot be
@@ -23,7 +23,7 @@ impl SharedLatencies {
     }
 }
 
-fn share(control: &Control) -> Result<Option<Arc<CallLatencies>>, ClientError> {
+fn share(control: &Control) -> Result<Option<Arc<CallCounts>>, ClientError> {
     if !control.protocol().shares_latencies() {
         return Ok(None);
     }
@@ -33,7 +33,7 @@ fn share(control: &Control) -> Result<Option<Arc<CallLatencies>>, ClientError> {
         return Err(ClientError::protocol(format!("answer to latencies: {answer:?}")));
     };
     let memory: Arc<dyn Pinned> = Arc::new(Region::import_with(file, bytes, Sealing::Size)?);
-    Ok(CallLatencies::new(&memory).map(Arc::new))
+    Ok(CallCounts::new(&memory).map(Arc::new))
 }
 
 /// Blocks up to this size share a look at the clock, which costs a twentieth of a get of 4 KiB. The
@@ -43,7 +43,7 @@ const SHARED_BYTES: u64 = 16 << 10;
 /// A queue's way to the counts, and its clock, in nanoseconds since the queue was opened.
 #[derive(Debug)]
 pub(crate) struct QueueLatencies {
-    counts: Option<Arc<CallLatencies>>,
+    counts: Option<Arc<CallCounts>>,
     opened: Instant,
     /// When the first call was staged that is not published yet.
     staged_ns: Option<u64>,
@@ -79,6 +79,16 @@ impl QueueLatencies {
         if let Some(counts) = &self.counts {
             let ended_ns = look(self.opened, &mut self.ended_ns, bytes);
             counts.count(call, ended_ns.saturating_sub(begun_ns));
+        }
+    }
+
+    /// Counts a get that ended without a request, of a block of this length in the namespace with
+    /// this handle.
+    #[inline]
+    pub(crate) fn end_in_memory(&mut self, handle: u16, begun_ns: u64, bytes: u64) {
+        self.end(TimedCall::GetFromMemory, begun_ns, bytes);
+        if let Some(counts) = &self.counts {
+            counts.count_hit(handle);
         }
     }
 

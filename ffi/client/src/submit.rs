@@ -1,7 +1,7 @@
 //! Submission: requests checked, cut into pieces, written into lanes.
 
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_TOUCH};
-use kvrail_ring::{Class, KeyedRequest, Opcode, RegionId, TimedCall, keys_slot};
+use kvrail_ring::{Class, KeyedRequest, Opcode, RegionId, keys_slot};
 
 use crate::answers::KeysName;
 use crate::block_op::{BlockOp, crc_of};
@@ -326,7 +326,7 @@ impl Submitter {
             }
             Copied::Gone => return None,
         };
-        inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes.into());
+        inflight.latencies().end_in_memory(opened.handle, begun_ns, bytes.into());
         if request.class != Class::Background {
             report_use(of, &found, lanes, inflight);
         }
@@ -362,7 +362,7 @@ impl Submitter {
             }
             Viewed::Gone => return None,
         };
-        inflight.latencies().end(TimedCall::GetFromMemory, begun_ns, bytes);
+        inflight.latencies().end_in_memory(opened.handle, begun_ns, bytes);
         report_use(of, &found, lanes, inflight);
         Some(viewed)
     }

@@ -185,10 +185,9 @@ impl Shard {
         tier.see_gone(&mut self.store, Some(Gone::Evicted));
     }
 
-    /// Whether clients find a block in the memory tier.
-    pub(super) fn is_in_tier(&self, space: SpaceId, key: Key) -> bool {
-        let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
-        tier.shows(uid, key.lo())
+    /// For how long clients have found a block in the memory tier, in seconds.
+    pub(super) fn age_in_tier_s(&self, space: SpaceId, key: Key) -> Option<u32> {
+        self.tier.as_ref()?.age_s(self.store.uid_of(space)?, key.lo())
     }
 
     /// Clients used blocks that the memory tier may have.

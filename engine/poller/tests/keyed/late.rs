@@ -239,12 +239,12 @@ fn metadata_and_the_place_in_a_chain_go_to_the_device_with_a_late_block() {
     assert_eq!(rig.ask(&mut client, &[Asked { request, side }])[0].status(), Status::Ok);
     assert_eq!(rig.late_blocks(), 1);
     let (space, _) = rig.space("first");
-    let StoreFound::Key { in_memory, .. } =
+    let StoreFound::Key { memory_age_s, .. } =
         rig.call(StoreAsk::Explain { space, key: key(1) }).found
     else {
         panic!("a key is explained")
     };
-    assert!(in_memory);
+    assert_eq!(memory_age_s, Some(0));
     rig.finds(&mut client, 1, &block(1, 8192));
     rig.pass(100_000_000); // its record is written
     let call = rig.call_with(StoreCall::new(0, StoreAsk::List { space, from: Cursor::default() }));

@@ -11,16 +11,17 @@ pub(super) fn report(
     event: Option<(EventInfo, u64)>,
     remembered: Remembered,
 ) -> Option<KeyReport> {
-    let StoreFound::Key { known: Some(known), in_memory, now_ns } = found else { return None };
+    let StoreFound::Key { known: Some(known), memory_age_s, now_ns } = found else { return None };
+    let (memory_age_s, in_memory) = (*memory_age_s, memory_age_s.is_some());
     let state = match *known {
-        Explained::There(block) => KeyState::There(there(&block, *in_memory, *now_ns)),
+        Explained::There(block) => KeyState::There(there(&block, in_memory, *now_ns)),
         Explained::Putting { length, written } => KeyState::Putting { length, written },
         Explained::Absent | Explained::UnknownSpace => KeyState::Absent,
         Explained::Dropped => KeyState::Dropped,
         Explained::Warming | Explained::Starting => KeyState::Warming,
         Explained::Distrusted => KeyState::Distrusted,
     };
-    Some(KeyReport { member, device, state, in_memory: *in_memory, event, remembered })
+    Some(KeyReport { member, device, state, in_memory, memory_age_s, event, remembered })
 }
 
 fn worth(class: WorthClass) -> KeyWorth {

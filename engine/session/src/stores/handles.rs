@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kvrail_poller::HANDLES_MAX;
 
+use super::memory_hits::PoolPlace;
 use crate::failure::{Failure, quota};
 
 /// The handles of all sessions. One is never used for another namespace of its session: a request
@@ -19,12 +20,20 @@ pub(super) struct Handles {
 struct Handle {
     number: u16,
     uids: [u64; 2],
+    pool: PoolPlace,
 }
 
 impl Handles {
     /// A session's handle of a namespace that it has opened before.
     pub(super) fn known(&self, session: u64, (volume, name): (u16, &str)) -> Option<u16> {
         self.sessions.get(&session)?.get(&(volume, name.to_owned())).map(|handle| handle.number)
+    }
+
+    /// The volume and name of the namespace that a session's handle means, and its pool.
+    pub(super) fn space(&self, session: u64, number: u16) -> Option<((u16, &str), PoolPlace)> {
+        let own = self.sessions.get(&session)?;
+        let (of, handle) = own.iter().find(|(_, handle)| handle.number == number)?;
+        Some(((of.0, of.1.as_str()), handle.pool))
     }
 
     /// Whether a session has opened a namespace of this store.
@@ -47,7 +56,7 @@ impl Handles {
         &mut self,
         session: u64,
         (volume, name): (u16, &str),
-        uid: u64,
+        (uid, pool): (u64, PoolPlace),
     ) -> Result<u16, Failure> {
         let own = self.sessions.entry(session).or_default();
         let next = own.len();
@@ -64,7 +73,7 @@ impl Handles {
                     own.values().all(|handle| handle.number != number),
                     "a handle means one namespace for as long as the session lives"
                 );
-                own.insert((volume, name.to_owned()), Handle { number, uids: [uid; 2] });
+                own.insert((volume, name.to_owned()), Handle { number, uids: [uid; 2], pool });
                 Ok(number)
             }
             (None, None) => Err(quota(format!(
@@ -82,35 +91,37 @@ impl Handles {
 
 #[cfg(test)]
 mod tests {
-    use super::Handles;
+    use super::{Handles, PoolPlace};
+
+    const POOL: PoolPlace = PoolPlace { member: 0, number: 0 };
 
     #[test]
     fn a_session_calls_a_namespace_the_same_each_time() {
         let mut handles = Handles::default();
         assert_eq!(handles.known(1, (0, "a")), None);
-        assert_eq!(handles.of(1, (0, "a"), 5).unwrap(), 0);
-        assert_eq!(handles.of(1, (1, "a"), 6).unwrap(), 1, "another store's");
-        assert_eq!(handles.of(1, (0, "a"), 5).unwrap(), 0);
-        assert_eq!(handles.of(2, (1, "a"), 6).unwrap(), 0, "another session's");
+        assert_eq!(handles.of(1, (0, "a"), (5, POOL)).unwrap(), 0);
+        assert_eq!(handles.of(1, (1, "a"), (6, POOL)).unwrap(), 1, "another store's");
+        assert_eq!(handles.of(1, (0, "a"), (5, POOL)).unwrap(), 0);
+        assert_eq!(handles.of(2, (1, "a"), (6, POOL)).unwrap(), 0, "another session's");
         for at in 2..256 {
-            assert_eq!(handles.of(1, (0, &at.to_string()), 6 + u64::from(at)).unwrap(), at);
+            assert_eq!(handles.of(1, (0, &at.to_string()), (6 + u64::from(at), POOL)).unwrap(), at);
         }
-        assert!(handles.of(1, (0, "more"), 1).unwrap_err().1.contains("256 namespaces"));
+        assert!(handles.of(1, (0, "more"), (1, POOL)).unwrap_err().1.contains("256 namespaces"));
         assert!(handles.has_any(1, 0) && handles.has_any(2, 1) && !handles.has_any(2, 0));
         handles.forget(1);
         assert!(!handles.has_any(1, 0));
-        assert_eq!(handles.of(1, (0, "more"), 1).unwrap(), 0);
+        assert_eq!(handles.of(1, (0, "more"), (1, POOL)).unwrap(), 0);
     }
 
     #[test]
     fn a_session_has_opened_what_it_has_open_and_what_that_was_before_a_clear() {
         let mut handles = Handles::default();
         for uid in [3, 3, 4] {
-            handles.of(1, (0, "a"), uid).unwrap();
+            handles.of(1, (0, "a"), (uid, POOL)).unwrap();
         }
         assert!(handles.has_opened(1, 3) && handles.has_opened(1, 4));
         assert!(!handles.has_opened(1, 5) && !handles.has_opened(2, 3));
-        handles.of(1, (0, "a"), 9).unwrap();
+        handles.of(1, (0, "a"), (9, POOL)).unwrap();
         assert!(handles.has_opened(1, 4) && handles.has_opened(1, 9));
     }
 }

@@ -12,6 +12,7 @@ mod history;
 mod identity;
 mod job;
 mod listings;
+mod memory_hits;
 mod reading;
 mod refusals;
 mod report;
@@ -30,7 +31,7 @@ use kvrail_poller::{
     PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound, presence_witness,
 };
 use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
-use kvrail_ring::Status;
+use kvrail_ring::{Status, TIER_PAGE_BYTES};
 use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
 use call_failure::failure;
@@ -39,6 +40,7 @@ use handles::Handles;
 use history::History;
 use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
 use listings::{Listings, PendingListing};
+use memory_hits::{MemoryHits, PoolPlace};
 use refusals::RefusalLog;
 use requests::wish;
 pub use served::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
@@ -114,6 +116,7 @@ pub(crate) struct Stores {
     makers: BTreeMap<(u16, String), u32>,
     /// Memory in which sessions name what they read in place.
     holds: BTreeMap<u64, Arc<Region>>,
+    memory_hits: MemoryHits,
     log: RateLimit,
 }
 
@@ -145,6 +148,7 @@ impl Stores {
             handles: Handles::default(),
             makers: BTreeMap::new(),
             holds: BTreeMap::new(),
+            memory_hits: MemoryHits::default(),
             log: RateLimit::with_burst(LINES),
         })
     }
@@ -363,6 +367,9 @@ impl Stores {
         if let Wish::List { rights } = &job.wish {
             let mut all = list(&store.shards);
             all.retain(|space| rights.of(&space.name).is_some());
+            for space in &mut all {
+                space.memory_hits = self.memory_hits.of(store.volume, &space.name);
+            }
             return Some(Ok(JobEnd::ControlReply(ControlReply::Namespaces(all))));
         }
         if let Err(failure) = may_go_on(job, (store.volume, &store.shards), &self.makers) {
@@ -382,7 +389,9 @@ impl Stores {
                 Some(self.agreed(at, uid, pollers)?.map(JobEnd::ControlReply))
             }
             NextStep::Gone => {
-                self.makers.remove(&(store.volume, job.name().unwrap_or_default().into()));
+                let name = job.name().unwrap_or_default();
+                self.makers.remove(&(store.volume, name.into()));
+                self.memory_hits.forget(store.volume, name);
                 log_change(&mut self.log, &store.name, job, "removed");
                 Some(Ok(JobEnd::ControlReply(ControlReply::NamespaceRemoved)))
             }
@@ -442,7 +451,12 @@ impl Stores {
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
             return Some(Err(session_gone()));
         };
-        let handle = match self.handles.of(session, (store.volume, &name), uid) {
+        let mut copies = store.shards.iter().enumerate();
+        let pool = copies.find_map(|(member, shard)| {
+            shard.find(&name).map(|space| PoolPlace { member, number: space.pool })
+        });
+        let known = (uid, pool.unwrap_or_default());
+        let handle = match self.handles.of(session, (store.volume, &name), known) {
             Ok(handle) => handle,
             Err(failure) => return Some(Err(failure)),
         };
@@ -652,23 +666,24 @@ fn shown<'a>(
 
 /// All namespaces that any member has.
 fn list(shards: &[Shard]) -> Vec<NamespaceInfo> {
-    let mut all: Vec<NamespaceInfo> = Vec::new();
+    let mut all: BTreeMap<&str, (NamespaceInfo, u64)> = BTreeMap::new();
     for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
-        match all.iter_mut().find(|other| other.name == space.name) {
-            Some(it) => {
-                it.uid = it.uid.max(space.uid);
-                it.blocks += space.blocks;
-                it.bytes += space.bytes;
-            }
-            None => all.push(NamespaceInfo {
-                name: space.name.clone(),
-                identity: String::from_utf8_lossy(&space.document).into_owned(),
-                uid: space.uid,
-                blocks: space.blocks,
-                bytes: space.bytes,
-            }),
-        }
+        let (it, ages_s) = all.entry(&space.name).or_insert_with(|| {
+            let identity = String::from_utf8_lossy(&space.document).into_owned();
+            (NamespaceInfo { name: space.name.clone(), identity, ..NamespaceInfo::default() }, 0)
+        });
+        it.uid = it.uid.max(space.uid);
+        it.blocks += space.blocks;
+        it.bytes += space.bytes;
+        it.hits += space.gets.hits;
+        it.misses += space.gets.misses;
+        let (memory, tier) = (&mut it.memory, space.tier);
+        memory.blocks += tier.blocks;
+        memory.bytes += tier.pages * u64::from(TIER_PAGE_BYTES);
+        memory.late_blocks += tier.late_blocks;
+        memory.never_written_bytes += tier.late_dropped_pages * u64::from(TIER_PAGE_BYTES);
+        *ages_s += tier.ages_s;
+        memory.mean_age_s = ages_s.checked_div(memory.blocks);
     }
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    all
+    all.into_values().map(|(space, _)| space).collect()
 }

@@ -47,6 +47,7 @@ impl MemoryTier {
         let one = &mut self.entries[room.entry];
         (one.stage, one.group) = (WriteStage::Unwritten, folded(group));
         self.late.as_mut()?.add();
+        self.shares.of(key.0).gain_late();
         Some(room)
     }
 
@@ -102,8 +103,7 @@ impl MemoryTier {
                 view.gone(entry, key);
             }
             LateWrite::Declined => {
-                self.counts.late_dropped += 1;
-                self.counts.late_dropped_pages += pages;
+                self.count_late_dropped(entry);
                 self.leave(entry, view);
             }
         }
@@ -254,6 +254,7 @@ impl MemoryTier {
             return false;
         };
         late.remove();
+        self.shares.of(one.uid).lose_late();
         match one.stage {
             // Until the write ends.
             WriteStage::Writing => return true,
@@ -281,9 +282,15 @@ impl MemoryTier {
         {
             let one = &self.entries[entry];
             late.share.left((one.uid, one.lo), BlockFate::Dropped);
-            self.counts.late_dropped += 1;
-            self.counts.late_dropped_pages += self.pages_of(entry);
+            self.count_late_dropped(entry);
         }
+    }
+
+    fn count_late_dropped(&mut self, entry: usize) {
+        let pages = self.pages_of(entry);
+        self.counts.late_dropped += 1;
+        self.counts.late_dropped_pages += pages;
+        self.shares.of(self.entries[entry].uid).drop_late(pages);
     }
 
     pub(super) fn audit_late(&self) {

@@ -1,5 +1,8 @@
 //! Words and numbers as they stand in a cell.
 
+use std::time::Duration;
+
+use indicatif::HumanDuration;
 use kvrail_protocol::{ClientWaker, SessionReport};
 
 use kvrail_cli::output::human_bytes;
@@ -27,6 +30,12 @@ pub(crate) fn count(counter: Option<u64>) -> String {
 /// A counter of bytes; a dash where the sidecar sends none.
 pub(crate) fn bytes(counter: Option<u64>) -> String {
     counter.map_or_else(|| "-".to_owned(), human_bytes)
+}
+
+/// An age in seconds; a dash where there is none.
+pub(crate) fn age(seconds: Option<u64>) -> String {
+    let age = seconds.map(|seconds| HumanDuration(Duration::from_secs(seconds)));
+    age.map_or_else(dash, |age| age.to_string())
 }
 
 /// Rising numbers in few words.

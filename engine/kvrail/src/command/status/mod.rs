@@ -13,7 +13,7 @@ use clap::Args;
 use kvrail_client::{AttachOptions, Client, ClientError};
 use kvrail_protocol::StatusReport;
 
-pub(crate) use cells::{bytes, client_pid, count, cpu, duration, short};
+pub(crate) use cells::{age, bytes, client_pid, count, cpu, duration, short};
 pub(crate) use columns::{CALLS, Column, SHARDS, StatusDetail};
 #[cfg(test)]
 pub(crate) use text::tests::report;

@@ -99,7 +99,7 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
 
 fn text(report: &KeyReport) -> String {
     match &report.state {
-        KeyState::There(block) => there(block),
+        KeyState::There(block) => there(block) + &memory(report.memory_age_s),
         KeyState::Putting { length, .. } if report.in_memory => {
             format!(
                 "is in the memory tier with {length} bytes, and is to be written later, or never"
@@ -141,6 +141,14 @@ fn absent(report: &KeyReport) -> String {
     }
 }
 
+/// Whether clients copy it from memory.
+fn memory(age_s: Option<u32>) -> String {
+    age_s.map_or_else(String::new, |seconds| {
+        let age = HumanDuration(Duration::from_secs(seconds.into()));
+        format!("\n  memory   clients copy it from the memory tier, in which it came {age} ago")
+    })
+}
+
 fn there(it: &KeyBlock) -> String {
     let hold = it.held_ms.map_or_else(|| "none".to_owned(), |left| format!("{left} ms more"));
     let next = match it.next {
@@ -158,13 +166,11 @@ fn there(it: &KeyBlock) -> String {
         0 => "its segment is the oldest".to_owned(),
         ahead => format!("{ahead} segments of its pool are older"),
     };
-    let memory =
-        if it.in_memory { "\n  memory   clients copy it from the memory tier" } else { "" };
     let doubt = if it.suspect { "\n  doubt    a reader reported wrong bytes" } else { "" };
     format!(
         "is there\n  length   {} ({} bytes)\n  segment  {}, epoch {}, opened {} ago\n  offset   {} \
          of the member's area\n  check    {:016x}\n  worth    {worth}{until}{}\n  hold     \
-         {hold}\n  reclaim  {turn}; then it is {next}{memory}{doubt}",
+         {hold}\n  reclaim  {turn}; then it is {next}{doubt}",
         human_bytes(it.length.into()),
         it.length,
         it.segment,
@@ -207,7 +213,7 @@ mod tests {
 
     use super::{
         KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered, ShownBlock, absent, bits,
-        folded, there,
+        folded, memory, there,
     };
     use kvrail_client::BlockKey;
 
@@ -216,7 +222,15 @@ mod tests {
     fn no_field_of_the_json_is_there_twice() {
         let remembered = Remembered { all_s: 3, this_s: 3600, one_in: 64 };
         let (state, event) = (KeyState::Absent, None);
-        let report = KeyReport { member: 1, device: 3, state, in_memory: false, event, remembered };
+        let report = KeyReport {
+            member: 1,
+            device: 3,
+            state,
+            in_memory: false,
+            memory_age_s: None,
+            event,
+            remembered,
+        };
         assert!(absent(&report).contains("more than 60 minutes ago"), "{}", absent(&report));
         let (key, path) = ("0".repeat(32), "/dev/nvme3n1".to_owned());
         let shown = ShownBlock { store: "kv", namespace: "n", key, path, report: &report };
@@ -257,7 +271,7 @@ mod tests {
         assert!(text.contains("it was demoted"), "{text}");
         (block.age_percent, block.coldest_age_percent) = (None, None);
         assert!(!there(&block).contains("  use "), "an earlier sidecar");
-        assert!(!there(&block).contains("  memory "));
+        assert_eq!(memory(None), "");
         block.in_memory = true;
         assert!(there(&block).contains("\n  memory   clients copy it"), "{}", there(&block));
     }

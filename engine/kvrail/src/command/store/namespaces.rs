@@ -1,10 +1,12 @@
 //! `kvrail store namespaces`.
 
 use clap::Args;
+use comfy_table::Table;
 use kvrail_protocol::{NamespaceInfo, printable};
 use serde::Serialize;
 
 use super::target::TargetArgs;
+use crate::command::status::{age, short};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -12,7 +14,10 @@ use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_tex
 const EXAMPLES: &str = "\
 Examples:
   kvrail store namespaces
-  kvrail store namespaces --store cache --format json";
+  kvrail store namespaces --store cache --format json
+
+The second table is about gets since the sidecar's start, and about the memory tier: LATE blocks
+there are not on a drive, and UNWRITTEN ones left it and never were.";
 
 /// Characters of an identity that a table shows.
 const IDENTITY_CHARS: usize = 60;
@@ -57,7 +62,31 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
             shortened(&space.identity),
         ]);
     }
-    print_table(&table)
+    print_table(&table)?;
+    print_text("")?;
+    print_table(&levels(&all))
+}
+
+/// Where each namespace's gets found their blocks, and what it has in memory.
+fn levels(all: &[NamespaceListing]) -> Table {
+    let heads = ["STORE", "NAMESPACE", "FROM MEMORY", "FROM DRIVE", "MISSED", "IN MEMORY"];
+    let mut table = table(&[&heads[..], &["MEAN AGE", "LATE", "UNWRITTEN"]].concat());
+    for store in all {
+        table.add_rows(store.namespaces.iter().map(|space| {
+            [
+                short(store.store.clone()),
+                short(printable(&space.name)),
+                space.memory_hits.to_string(),
+                space.hits.to_string(),
+                space.misses.to_string(),
+                human_bytes(space.memory.bytes),
+                age(space.memory.mean_age_s),
+                space.memory.late_blocks.to_string(),
+                human_bytes(space.memory.never_written_bytes),
+            ]
+        }));
+    }
+    table
 }
 
 /// An identity as far as a line has room; all of it is in the JSON.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use comfy_table::Table;
-use kvrail_protocol::{PoolReport, ShardReport};
+use kvrail_protocol::{PoolMemoryHits, PoolReport, ShardReport, StatusReport};
 use serde::Serialize;
 
 use super::target::TargetArgs;
-use crate::command::status::{count, short};
+use crate::command::status::{age, bytes, count, short};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -22,7 +22,8 @@ All members together. A pool takes free space up to MAXIMUM while the minimums o
 then it evicts its own oldest blocks. A pool below its MINIMUM takes space from the pool that is
 furthest above its own minimum: GIVEN counts the space that a pool gave. HAS is the space of its
 segments, with what is open or ready for the next blocks. CONFIGURED no: its [[volume.pool]] is
-gone; it keeps its blocks until others need the space.";
+gone; it keeps its blocks until others need the space. The last table is about gets, and about the
+memory tier: LATE blocks there are not on a drive, and UNWRITTEN ones left it and never were.";
 
 /// Arguments of `kvrail store pools`.
 #[derive(Debug, Args)]
@@ -33,9 +34,25 @@ pub(crate) struct PoolsArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct ShownPool {
+struct ShownStore {
     store: String,
-    pools: Vec<PoolReport>,
+    pools: Vec<ShownPool>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownPool {
+    #[serde(flatten)]
+    report: PoolReport,
+    /// Gets that the memory tier has served: clients count them, for all members together.
+    memory_hits: u64,
+}
+
+impl ShownPool {
+    fn new(report: PoolReport, (store, status): (&str, &StatusReport)) -> Self {
+        let is_it = |hits: &&PoolMemoryHits| hits.store == store && hits.pool == report.name;
+        let memory_hits = status.memory_hits.iter().find(is_it).map_or(0, |it| it.hits);
+        Self { report, memory_hits }
+    }
 }
 
 /// Shows.
@@ -46,10 +63,11 @@ pub(super) fn run(args: &PoolsArgs, context: &Context) -> Result<(), Failure> {
     let report = session.ask(kvrail_client::Client::status)?;
     let shown = names.into_iter().map(|store| {
         let own = report.shards.iter().filter(|shard| shard.store == store);
-        let pools = together(own);
-        ShownPool { store, pools }
+        let pools = together(own).into_iter();
+        let pools = pools.map(|pool| ShownPool::new(pool, (&store, &report))).collect();
+        ShownStore { store, pools }
     });
-    let shown: Vec<ShownPool> = shown.collect();
+    let shown: Vec<ShownStore> = shown.collect();
     if context.format == Format::Json {
         return print_json(&shown);
     }
@@ -61,6 +79,8 @@ pub(super) fn run(args: &PoolsArgs, context: &Context) -> Result<(), Failure> {
         print_table(&space(&store.pools))?;
         print_text("")?;
         print_table(&traffic(&store.pools))?;
+        print_text("")?;
+        print_table(&levels(&store.pools))?;
     }
     Ok(())
 }
@@ -84,10 +104,11 @@ pub(super) fn together<'a>(members: impl Iterator<Item = &'a ShardReport>) -> Ve
 }
 
 /// What each pool is kept and has: 100 columns at most.
-fn space(pools: &[PoolReport]) -> Table {
+fn space(pools: &[ShownPool]) -> Table {
     let heads = ["POOL", "CONFIGURED", "MINIMUM", "MAXIMUM", "HAS", "BLOCKS", "BYTES"];
     let mut table = table(&heads);
     table.add_rows(pools.iter().map(|pool| {
+        let pool = &pool.report;
         [
             short(pool.name.clone()),
             if pool.configured { "yes" } else { "no" }.to_owned(),
@@ -102,12 +123,12 @@ fn space(pools: &[PoolReport]) -> Table {
 }
 
 /// What happened in each pool since the store was opened: 100 columns at most.
-fn traffic(pools: &[PoolReport]) -> Table {
+fn traffic(pools: &[ShownPool]) -> Table {
     let mut table = table(&["POOL", "PUT", "DECLINED", "EVICTED", "MOVED", "GIVEN"]);
     table.add_rows(pools.iter().map(|pool| {
-        let counters = &pool.counters;
+        let (name, counters) = (&pool.report.name, &pool.report.counters);
         [
-            short(pool.name.clone()),
+            short(name.clone()),
             counters.put_bytes.map_or_else(|| "-".to_owned(), human_bytes),
             count(counters.declined),
             count(counters.evicted),
@@ -118,14 +139,45 @@ fn traffic(pools: &[PoolReport]) -> Table {
     table
 }
 
+/// Where each pool's gets found their blocks, and what it has in memory: 100 columns at most.
+fn levels(pools: &[ShownPool]) -> Table {
+    let heads = ["POOL", "FROM MEMORY", "FROM DRIVE", "MISSED", "IN MEMORY", "MEAN AGE"];
+    let mut table = table(&[&heads[..], &["LATE", "UNWRITTEN"]].concat());
+    table.add_rows(pools.iter().map(|pool| {
+        let (name, counters) = (&pool.report.name, &pool.report.counters);
+        let age_s = counters.tier_ages_s.zip(counters.tier_blocks);
+        [
+            short(name.clone()),
+            pool.memory_hits.to_string(),
+            count(counters.hits),
+            count(counters.misses),
+            bytes(counters.tier_bytes),
+            age(age_s.and_then(|(ages_s, blocks)| ages_s.checked_div(blocks))),
+            count(counters.late_blocks),
+            bytes(counters.late_dropped_bytes),
+        ]
+    }));
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use kvrail_counters::PoolCounters;
     use kvrail_protocol::{PoolReport, ShardReport};
 
-    use super::{space, together, traffic};
+    use super::{ShownPool, levels, space, together, traffic};
 
     fn pool(name: &str, puts: u64) -> PoolReport {
+        let counters = PoolCounters {
+            evicted: Some(puts),
+            given: Some(1),
+            hits: Some(puts),
+            misses: Some(0),
+            tier_blocks: Some(3),
+            tier_bytes: Some(3 << 20),
+            tier_ages_s: Some(360),
+            ..PoolCounters::default()
+        };
         PoolReport {
             name: name.into(),
             configured: true,
@@ -134,11 +186,7 @@ mod tests {
             segment_bytes: 3 << 29,
             blocks: 7,
             bytes: 7 << 20,
-            counters: PoolCounters {
-                evicted: Some(puts),
-                given: Some(1),
-                ..PoolCounters::default()
-            },
+            counters,
         }
     }
 
@@ -152,9 +200,13 @@ mod tests {
             let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
             table.lines().map(words).collect()
         };
-        let [space, traffic] = [space(&all), traffic(&all)].map(words);
+        let all: Vec<_> =
+            all.into_iter().map(|report| ShownPool { report, memory_hits: 9 }).collect();
+        let [space, traffic, levels] = [space(&all), traffic(&all), levels(&all)].map(words);
         let has = ["a", "yes", "2.00", "GiB", "4.00", "GiB", "3.00", "GiB", "14", "14.00", "MiB"];
         assert_eq!(space[2], has);
         assert_eq!(traffic[2], ["a", "-", "-", "8", "-", "2"]);
+        let has = ["a", "9", "8", "0", "6.00", "MiB", "2", "minutes", "-", "-"];
+        assert_eq!(levels[2], has);
     }
 }

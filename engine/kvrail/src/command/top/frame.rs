@@ -4,10 +4,10 @@ use kvrail_protocol::{PollerReport, SessionReport, StatusReport};
 
 use StatusDetail::{Screen, Verbose};
 
-use super::view::{DeviceRate, Happened, SessionRate, SortOrder, View};
+use super::view::{DeviceRate, Happened, PoolRate, SessionRate, SortOrder, View};
 use crate::command::status::{
-    CALLS, Column, SHARDS, StatusDetail, bytes, client_pid, count, cpu, doubts, duration, gpus,
-    missing, notes, reasons, rows, short, stalls, troubles,
+    CALLS, Column, SHARDS, StatusDetail, age, bytes, client_pid, count, cpu, doubts, duration,
+    gpus, missing, notes, reasons, rows, short, stalls, troubles,
 };
 use kvrail_cli::output::human_bytes;
 
@@ -81,12 +81,19 @@ pub(super) fn sections(
         doubts(report),
         rows(&POLLERS, &report.pollers, view.detail) + &stalls(report),
         rows(&SHARDS, &report.shards, view.detail),
+        pools(&happened.pools, view.detail),
         gpus(report, view.detail),
         rows(&CALLS, &happened.calls, view.detail),
         rows(&SESSIONS, &sessions, view.detail),
         why,
     ];
     all.into_iter().filter(|part| !part.trim().is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Pools, where there are several: tenants that share a store, or its memory tier.
+fn pools(all: &[PoolRate], detail: StatusDetail) -> String {
+    let shares = all.len() > 1 || all.iter().any(|pool| pool.tier_blocks > 0);
+    if shares { rows(&POOLS, all, detail) } else { String::new() }
 }
 
 fn head(report: &StatusReport, happened: &Happened, lost: Option<&str>) -> String {
@@ -152,6 +159,18 @@ const POLLERS: [Column<PollerReport>; 7] = [
     ("DOORBELLS", Verbose, |poller| count(poller.counters.doorbells)),
 ];
 
+const POOLS: [Column<PoolRate>; 9] = [
+    ("STORE", Screen, |row| short(row.store.clone())),
+    ("POOL", Screen, |row| short(row.pool.clone())),
+    ("MEMORY/S", Screen, |row| row.memory_hits.to_string()),
+    ("DRIVE/S", Screen, |row| row.hits.to_string()),
+    ("MISSED/S", Screen, |row| row.misses.to_string()),
+    ("IN MEMORY", Screen, |row| human_bytes(row.tier_bytes)),
+    ("MEAN AGE", Screen, |row| age(row.mean_age_s())),
+    ("BLOCKS", Verbose, |row| row.tier_blocks.to_string()),
+    ("LATE", Verbose, |row| row.late_blocks.to_string()),
+];
+
 const SESSIONS: [Column<SessionRate>; 10] = [
     ("SESSION", Screen, |row| row.it.id.to_string()),
     ("PID", Screen, |row| client_pid(&row.it)),
@@ -177,7 +196,7 @@ mod tests {
 
     use crate::command::status::report;
 
-    use super::{DEVICES, DeviceRate, KEYS, Screen, View, draw, rows as table};
+    use super::{DEVICES, DeviceRate, KEYS, PoolRate, Screen, View, draw, pools, rows as table};
 
     fn rows(drawn: &str) -> Vec<&str> {
         drawn.split("\x1b[").filter(|part| part.contains(";1H")).collect()
@@ -209,6 +228,25 @@ mod tests {
         };
         let shown = table(&DEVICES, &[row], Screen);
         assert!(shown.contains("gone") && shown.contains("2800000"), "{shown}");
+        assert!(shown.lines().all(|line| line.trim_end().chars().count() <= 80), "{shown}");
+    }
+
+    #[test]
+    fn pools_are_shown_where_several_share_and_fit_80_columns() {
+        let pool = |name: &str, tier_blocks| PoolRate {
+            store: "a-store-with-a-long-name".into(),
+            pool: name.into(),
+            memory_hits: 1_400_000,
+            hits: 1_400_000,
+            misses: 1_400_000,
+            tier_blocks,
+            tier_bytes: 7 << 30,
+            tier_ages_s: 59 * 60 * tier_blocks,
+            late_blocks: 0,
+        };
+        assert_eq!(pools(&[pool("default", 0)], Screen), "", "one, and nothing in memory");
+        let shown = pools(&[pool("default", 4), pool("a-pool-with-a-long-name", 0)], Screen);
+        assert!(shown.contains("59 minutes") && shown.contains("7.00 GiB"), "{shown}");
         assert!(shown.lines().all(|line| line.trim_end().chars().count() <= 80), "{shown}");
     }
 

@@ -1,6 +1,7 @@
 //! The rates between two reports, and the user's choice of view.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use kvrail_counters::StoreCounters;
 use kvrail_protocol::{CallLatencyReport, DeviceReport, SessionReport, StatusReport};
@@ -125,11 +126,54 @@ pub(super) struct SessionRate {
     pub(super) bytes: Option<u64>,
 }
 
+/// A pool of a store on all members: what its gets did in a second, and what it has in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PoolRate {
+    pub(super) store: String,
+    pub(super) pool: String,
+    pub(super) memory_hits: u64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) tier_blocks: u64,
+    pub(super) tier_bytes: u64,
+    pub(super) tier_ages_s: u64,
+    pub(super) late_blocks: u64,
+}
+
+impl PoolRate {
+    /// All pools with what was counted since the start.
+    fn counted(report: &StatusReport) -> BTreeMap<(&str, &str), Self> {
+        let mut all: BTreeMap<(&str, &str), Self> = BTreeMap::new();
+        for shard in &report.shards {
+            for pool in &shard.pools {
+                let it = all.entry((&shard.store, &pool.name)).or_default();
+                let counters = &pool.counters;
+                it.hits += counters.hits.unwrap_or(0);
+                it.misses += counters.misses.unwrap_or(0);
+                it.tier_blocks += counters.tier_blocks.unwrap_or(0);
+                it.tier_bytes += counters.tier_bytes.unwrap_or(0);
+                it.tier_ages_s += counters.tier_ages_s.unwrap_or(0);
+                it.late_blocks += counters.late_blocks.unwrap_or(0);
+            }
+        }
+        for it in &report.memory_hits {
+            all.entry((&it.store, &it.pool)).or_default().memory_hits += it.hits;
+        }
+        all
+    }
+
+    /// How long its blocks have been in memory, in the mean.
+    pub(super) fn mean_age_s(&self) -> Option<u64> {
+        self.tier_ages_s.checked_div(self.tier_blocks)
+    }
+}
+
 /// The rates between two reports of one sidecar, a second.
 #[derive(Clone, Debug)]
 pub(super) struct Happened {
     pub(super) devices: Vec<DeviceRate>,
     pub(super) sessions: Vec<SessionRate>,
+    pub(super) pools: Vec<PoolRate>,
     /// Calls that have ended between the two.
     pub(super) calls: Vec<CallLatencyReport>,
     /// Gets of all stores that found their block, those in memory too.
@@ -176,11 +220,26 @@ impl Happened {
             let latency = was.map_or(it.latency.clone(), |was| it.latency.since(&was.latency));
             CallLatencyReport { latency, ..it.clone() }
         };
+        let were = PoolRate::counted(before);
+        let pools = PoolRate::counted(now).into_iter().map(|((store, pool), it)| {
+            let was = were.get(&(store, pool));
+            let rate = |of: fn(&PoolRate) -> u64| per(of(&it), was.map(of));
+            PoolRate {
+                store: store.to_owned(),
+                pool: pool.to_owned(),
+                memory_hits: rate(|pool| pool.memory_hits),
+                hits: rate(|pool| pool.hits),
+                misses: rate(|pool| pool.misses),
+                ..it.clone()
+            }
+        });
+        let pools = pools.collect();
         let memory_hits = per(now.memory_hits(), Some(before.memory_hits()));
         let gets = |of: Of| per(counted(now, of), Some(counted(before, of)));
         Self {
             devices: now.devices.iter().map(device).collect(),
             sessions: now.sessions.iter().map(session).collect(),
+            pools,
             calls: now.calls.iter().map(call).collect(),
             hits: gets(|counters| counters.hits) + memory_hits,
             memory_hits,

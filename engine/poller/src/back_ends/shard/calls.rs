@@ -90,12 +90,14 @@ impl Shard {
         };
         for view in self.store.spaces().filter(wanted) {
             let Some(mut record) = spare.pop() else { return };
-            let SpaceRecord { id, uid, name, document, blocks, bytes } = &mut record;
-            (*id, *uid, *blocks, *bytes) = (view.id, view.uid, view.blocks, view.bytes);
-            name.clear();
-            name.push_str(std::str::from_utf8(view.name).unwrap_or_default());
-            document.clear();
-            document.extend_from_slice(view.document);
+            let name = std::str::from_utf8(view.name).unwrap_or_default();
+            (record.id, record.uid, record.pool) = (view.id, view.uid, view.pool);
+            (record.blocks, record.bytes, record.gets) = (view.blocks, view.bytes, view.gets);
+            record.tier = self.tier.as_ref().map(|tier| tier.share(view.uid)).unwrap_or_default();
+            record.name.clear();
+            record.name.push_str(name);
+            record.document.clear();
+            record.document.extend_from_slice(view.document);
             spaces.push(record);
         }
     }
@@ -141,8 +143,9 @@ impl Shard {
                         }
                         (known, _) => known,
                     };
-                let (known, in_memory) = (Some(known), self.is_in_tier(*space, *key));
-                call.found = StoreFound::Key { known, in_memory, now_ns: now.ns };
+                let memory_age_s = self.age_in_tier_s(*space, *key);
+                let known = Some(known);
+                call.found = StoreFound::Key { known, memory_age_s, now_ns: now.ns };
                 return CallStep::Ended(Status::Ok);
             }
             StoreAsk::List { .. }

@@ -50,7 +50,8 @@ impl Shard {
             ..self.suspects.counts()
         };
         show_all(stats.counters.serving.each(), counters.each());
-        stats.show_pools(&self.store);
+        let pools = self.tier.as_mut().map(|tier| *tier.by_pool(&self.store, now_ns));
+        stats.show_pools(&self.store, &pools.unwrap_or_default());
         stats.entries.set(self.store.entries());
         stats.bytes.set(self.store.bytes());
         stats.holds.set(self.store.holds().into());

@@ -11,11 +11,12 @@ use kvrail_memory::Pinned;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{TIER_PAGE_BYTES as PAGE, TierBlock, TierWriter};
 use kvrail_store::{
-    Answer, Extent, Get, MemoryTier, Outcome, Reading, SpaceId, Store, TierCounts, TierRoom,
-    TierView,
+    Answer, Extent, Get, MemoryTier, Outcome, POOLS_MAX, Reading, SpaceId, Store, TierCounts,
+    TierRoom, TierShare, TierView,
 };
 
 use super::late_blocks::{LateBlocks, LatePuts};
+use crate::stats::PoolTier;
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
 
@@ -26,6 +27,8 @@ pub(crate) const READS_MAX: u8 = 8;
 const READS_BESIDE_GETS: u8 = 1;
 /// These, and those that are next: a further block waits for its next get.
 const FILLS_MAX: u8 = 64;
+/// What pools have is added up this often.
+const POOLS_NS: u64 = 1_000_000_000;
 
 const _: () = assert!(kvrail_store::TIER_WAYS == kvrail_ring::TIER_WAYS);
 
@@ -80,6 +83,9 @@ pub(crate) struct ShardTier {
     /// Another store begins: blocks of the one before are being hidden.
     pub(super) is_stopped: bool,
     pub(super) late: Option<LatePuts>,
+    pools: [PoolTier; POOLS_MAX],
+    /// When `pools` was added up.
+    pools_ns: u64,
 }
 
 /// The directory that clients read, and late blocks by its entries.
@@ -147,6 +153,8 @@ impl ShardTier {
             data_at: setup.directory_bytes as u64,
             fills: ArrayVec::new(),
             is_stopped: false,
+            pools: [PoolTier::default(); POOLS_MAX],
+            pools_ns: 0,
         }
     }
 
@@ -232,9 +240,14 @@ impl ShardTier {
         self.tier.fill(&room, &mut self.shown, |shown| shown.writer.show(room.entry, &block));
     }
 
-    /// Whether clients find a block.
-    pub(super) fn shows(&self, uid: u64, lo: u64) -> bool {
-        !self.is_stopped && self.tier.shows(uid, lo, &self.shown)
+    /// For how long clients have found a block, in seconds.
+    pub(super) fn age_s(&self, uid: u64, lo: u64) -> Option<u32> {
+        if self.is_stopped { None } else { self.tier.age_s(uid, lo, &self.shown) }
+    }
+
+    /// What the namespace with this uid has here.
+    pub(super) fn share(&self, uid: u64) -> TierShare {
+        self.tier.share(uid)
     }
 
     /// A client used a block that it got from here.
@@ -281,6 +294,29 @@ impl ShardTier {
             self.shown.writer.serve();
         }
         goes_on
+    }
+
+    /// What each pool has, added up over the namespaces once a second.
+    pub(super) fn by_pool(&mut self, store: &Store, now_ns: u64) -> &[PoolTier; POOLS_MAX] {
+        if now_ns < self.pools_ns + POOLS_NS {
+            return &self.pools;
+        }
+        self.pools_ns = now_ns;
+        let bytes = |pages: u64| pages * u64::from(PAGE);
+        for pool in &mut self.pools {
+            let late_dropped_bytes = pool.late_dropped_bytes;
+            *pool = PoolTier { late_dropped_bytes, ..PoolTier::default() };
+        }
+        for space in store.spaces() {
+            let (share, pool) =
+                (self.tier.share(space.uid), &mut self.pools[usize::from(space.pool)]);
+            pool.blocks += share.blocks;
+            pool.bytes += bytes(share.pages);
+            pool.ages_s += share.ages_s;
+            pool.late_blocks += share.late_blocks;
+            pool.late_dropped_bytes += bytes(self.tier.take_late_dropped(space.uid));
+        }
+        &self.pools
     }
 
     pub(super) fn usage(&self) -> TierUsage {

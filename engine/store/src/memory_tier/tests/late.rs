@@ -1,7 +1,10 @@
 //! Late blocks: what is used, and a share of the rest, gets to the store; nothing else goes unseen.
 
 use super::{Rig, Shown, UID};
-use crate::memory_tier::{BlockFate, LateWrite, MemoryTier, TierRoom, WAYS, writing::folded};
+use crate::memory_tier::shares::TierShares;
+use crate::memory_tier::{
+    BlockFate, LateWrite, MemoryTier, TierRoom, TierShare, WAYS, writing::folded,
+};
 
 impl Rig {
     fn late(pages: u32, sets: usize, store_blocks: u64) -> Self {
@@ -515,4 +518,44 @@ fn a_flood_of_puts_leaves_what_is_used() {
     assert_eq!(gets_of_hot, 30 * 64, "all of what is used is there, always");
     assert!((300..600).contains(&came), "{came} of 120,000 came: the free room, and 3 quarters");
     rig.tier.audit();
+}
+
+#[test]
+fn each_namespace_has_its_share() {
+    let mut rig = Rig::late(64, 8, 64);
+    assert!(rig.put(1, 3, 0));
+    rig.renew();
+    rig.renew();
+    assert!(rig.put(2, 5, 0));
+    rig.renew();
+    let share = rig.tier.share(UID);
+    assert_eq!((share.blocks, share.pages, share.late_blocks), (2, 8, 2));
+    assert_eq!((share.ages_s, share.late_dropped_pages), (3 + 1, 0));
+    assert_eq!(rig.tier.age_s(UID, 1, &rig.shown), Some(3));
+    assert_eq!(rig.tier.share(UID + 1), TierShare::default());
+    let entry = rig.begin_write(1);
+    rig.end(entry, LateWrite::Written);
+    let entry = rig.begin_write(2);
+    rig.end(entry, LateWrite::Declined);
+    let share = rig.tier.share(UID);
+    assert_eq!((share.blocks, share.pages, share.late_blocks), (1, 3, 0));
+    assert_eq!((share.ages_s, share.late_dropped_pages), (3, 5));
+    assert_eq!((rig.tier.take_late_dropped(UID), rig.tier.take_late_dropped(UID)), (5, 0));
+    rig.tier.audit();
+}
+
+/// What namespaces without a block had is forgotten once there are many: a tier's memory has a
+/// limit whatever clients open and clear.
+#[test]
+fn namespaces_that_come_and_go_do_not_pile_up() {
+    let mut shares = TierShares::new();
+    for uid in 0..10_000 {
+        shares.of(uid).gain(1, 0);
+        shares.of(uid).drop_late(1);
+        if uid > 0 {
+            shares.of(uid).lose(1, 0);
+        }
+    }
+    assert!(shares.known() <= 4096, "{}", shares.known());
+    assert_eq!(shares.at(0, 7).ages_s, 7, "it has a block");
 }
