@@ -34,6 +34,7 @@ mod sandbox;
 mod schemas;
 mod scrapers;
 mod shares;
+mod shares;
 mod soak;
 mod stalled;
 mod starts;
