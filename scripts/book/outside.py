@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 
-LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]*)\)")
+# With the mark of a picture before it: one that the book does not have is named like a link.
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]*)\)")
 # Chapters that are files of the repository's top.
 TOP = {"overview.md": "README.md", "architecture.md": "ARCHITECTURE.md"}
 
@@ -22,7 +23,7 @@ def chapters(items: list) -> Iterator[dict]:
 
 def named(link: re.Match, home: str) -> str:
     """A link of a file in this folder as a link of the book, or the path that it leads to."""
-    text, target = link.groups()
+    picture, text, target = link.groups()
     if ":" in target or target.startswith("#"):
         return link.group()
     file, mark, place = target.partition("#")
@@ -31,7 +32,7 @@ def named(link: re.Match, home: str) -> str:
     if inside.startswith("docs/"):
         # mdBook names the page of a folder index.
         there = posixpath.relpath(inside, home or "docs").replace("README.md", "index.md")
-        return f"[{text}]({there}{mark}{place})"
+        return f"{picture}[{text}]({there}{mark}{place})"
     return f"`{path}`" if text in path else f"{text} (`{path}`)"
 
 
