@@ -34,7 +34,6 @@ mod sandbox;
 mod schemas;
 mod scrapers;
 mod shares;
-mod shares;
 mod soak;
 mod stalled;
 mod starts;

@@ -19,7 +19,7 @@ fn space(user: &User) -> NamespaceInfo {
 }
 
 /// The pools of all members together, with the gets that memory served.
-fn pool(sidecar: &Sidecar, name: &str) -> (u64, u64, u64, u64) {
+fn of_pool(sidecar: &Sidecar, name: &str) -> (u64, u64, u64, u64) {
     let report = sidecar.status();
     let pools = report.shards.iter().flat_map(|shard| &shard.pools);
     let own: Vec<&PoolReport> = pools.filter(|pool| pool.name == name).collect();
@@ -36,8 +36,8 @@ fn pool(sidecar: &Sidecar, name: &str) -> (u64, u64, u64, u64) {
 #[test]
 fn tenants_see_what_they_have_in_memory_and_what_it_served() {
     let mut place = place("32MiB");
-    place
-        .configure("[[volume.pool]]\nname = \"teams\"\nminimum = \"8MiB\"\nnamespaces = \"team*\"");
+    let pool = "[[volume.pool]]\nname = \"teams\"\nminimum = \"8MiB\"\nnamespaces = \"team*\"";
+    place.configure_volume(pool);
     let sidecar = Sidecar::start(&place);
     let (mut team, mut other) = (open(&sidecar, "team a"), open(&sidecar, "other"));
     (0..6).for_each(|number| team.put(number, 0));
@@ -63,9 +63,9 @@ fn tenants_see_what_they_have_in_memory_and_what_it_served() {
     assert_eq!((there.memory_hits, there.misses), (0, 1));
     assert_eq!(there.memory, NamespaceMemory::default());
     eventually("pools have what their namespaces have", || {
-        pool(&sidecar, "teams") == (now.memory_hits, now.hits, 0, 6)
+        of_pool(&sidecar, "teams") == (now.memory_hits, now.hits, 0, 6)
     });
-    assert_eq!(pool(&sidecar, "default"), (0, there.hits, 1, 0));
+    assert_eq!(of_pool(&sidecar, "default"), (0, there.hits, 1, 0));
     let socket = place.socket();
     let shown = |what: &str| run(kvrail().args(["store", what, "--socket"]).arg(&socket)).stdout;
     for text in [shown("namespaces"), shown("pools")] {
@@ -77,7 +77,7 @@ fn tenants_see_what_they_have_in_memory_and_what_it_served() {
     drop(team);
     let remover = open(&sidecar, "other");
     remover.0.client.store("kv").unwrap().remove("team a").unwrap();
-    assert_eq!(pool(&sidecar, "teams").0, now.memory_hits);
+    assert_eq!(of_pool(&sidecar, "teams").0, now.memory_hits);
     let again = open(&sidecar, "team a");
     assert_eq!((space(&again).memory_hits, space(&again).hits), (0, 0));
     sidecar.stop();
