@@ -87,8 +87,8 @@ impl StatusReport {
     }
 }
 
-/// Gets that the memory tiers of a store have served blocks of a pool to: no request of theirs names
-/// a member.
+/// Gets that the memory tiers of a store have served, of blocks of a pool: no request of theirs
+/// names a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolMemoryHits {
     /// The store.

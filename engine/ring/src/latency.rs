@@ -1,8 +1,8 @@
 //! Latencies: their buckets, and those that a client counts for its sidecar.
 //!
 //! A client counts its calls, from call to answer, in memory that its sidecar has given it, and the
-//! sidecar adds up what has come. The client counts gets without a request by namespace too. Only statistics rest on it: a client that writes nonsense there
-//! is shown with nonsense.
+//! sidecar adds up what has come. Gets without a request are counted by namespace too. Only
+//! statistics rest on it: a client that writes nonsense there is shown with nonsense.
 
 use std::sync::Arc;
 

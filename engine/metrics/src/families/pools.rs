@@ -9,7 +9,7 @@ use crate::exposition::{Family, FamilyKind, Samples, Unit};
 const LABELS: &[&str] = &["store", "device", "pool"];
 
 /// State of a pool.
-pub(super) const FAMILIES: [Family; 4] = [
+pub(super) const FAMILIES: [Family; 5] = [
     Family {
         name: "kvrail_store_pool_minimum_bytes",
         kind: FamilyKind::Gauge,
@@ -41,6 +41,18 @@ pub(super) const FAMILIES: [Family; 4] = [
         labels: LABELS,
         help: "Blocks in the pool.",
         samples: |report, to| each(report, to, |pool| pool.blocks),
+    },
+    Family {
+        name: "kvrail_store_pool_memory_hits",
+        kind: FamilyKind::Counter,
+        unit: Unit::None,
+        labels: &["store", "pool"],
+        help: "Gets of the pool's blocks that memory tiers served, as clients counted them.",
+        samples: |report, to| {
+            for it in &report.memory_hits {
+                to.add(&[&it.store, &it.pool], it.hits);
+            }
+        },
     },
 ];
 

@@ -17,6 +17,7 @@ pub(crate) fn busy() -> StatusReport {
         },
         "pollers": all(poller, 16), "devices": all(device, 16), "shards": all(shard, 16),
         "calls": [call("get", "<=64KiB"), call("lookup", "any")],
+        "memory_hits": [{"store": "kv0", "pool": "teams", "hits": 5}],
         "sessions": all(session, 64), "volumes": [volume()], "gpus": [gpu()],
         "regions": {
             "arenas": 64, "bytes": 1_u64 << 40, "quarantined": 1, "quarantined_bytes": 4096,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use kvrail_poller::HANDLES_MAX;
 
-use super::memory_hits::PoolPlace;
 use crate::failure::{Failure, quota};
 
 /// The handles of all sessions. One is never used for another namespace of its session: a request
@@ -13,6 +12,14 @@ use crate::failure::{Failure, quota};
 pub(super) struct Handles {
     /// By session, then by volume and name.
     sessions: BTreeMap<u64, BTreeMap<(u16, String), Handle>>,
+}
+
+/// A pool as one member of its store numbers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PoolPlace {
+    /// The member's place in the store.
+    pub(super) member: usize,
+    pub(super) number: u8,
 }
 
 /// A handle, and the last uids that its namespace had when it was opened.

@@ -36,11 +36,11 @@ use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
 use call_failure::failure;
 use calls::Calls;
-use handles::Handles;
+use handles::{Handles, PoolPlace};
 use history::History;
 use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
 use listings::{Listings, PendingListing};
-use memory_hits::{MemoryHits, PoolPlace};
+use memory_hits::MemoryHits;
 use refusals::RefusalLog;
 use requests::wish;
 pub use served::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
@@ -365,11 +365,8 @@ impl Stores {
             return None;
         }
         if let Wish::List { rights } = &job.wish {
-            let mut all = list(&store.shards);
+            let mut all = list(&store.shards, |name| self.memory_hits.of(store.volume, name));
             all.retain(|space| rights.of(&space.name).is_some());
-            for space in &mut all {
-                space.memory_hits = self.memory_hits.of(store.volume, &space.name);
-            }
             return Some(Ok(JobEnd::ControlReply(ControlReply::Namespaces(all))));
         }
         if let Err(failure) = may_go_on(job, (store.volume, &store.shards), &self.makers) {
@@ -451,11 +448,7 @@ impl Stores {
         let Some(Asker { session, slot: Some(slot), .. }) = asker else {
             return Some(Err(session_gone()));
         };
-        let mut copies = store.shards.iter().enumerate();
-        let pool = copies.find_map(|(member, shard)| {
-            shard.find(&name).map(|space| PoolPlace { member, number: space.pool })
-        });
-        let known = (uid, pool.unwrap_or_default());
+        let known = (uid, pool_of(&store.shards, &name));
         let handle = match self.handles.of(session, (store.volume, &name), known) {
             Ok(handle) => handle,
             Err(failure) => return Some(Err(failure)),
@@ -612,7 +605,7 @@ fn may_go_on(
         Wish::Open { name, create: Create::Allowed, rights, .. } if job.stage == JobStage::New => {
             let is_new = shards.iter().all(|shard| shard.find(name).is_none());
             let room = shards.first().map_or(0, |shard| shard.served.config.spaces as usize);
-            if is_new { rights.check_room(name, &list(shards), room) } else { Ok(()) }
+            if is_new { rights.check_room(name, &list(shards, |_| 0), room) } else { Ok(()) }
         }
         Wish::Remove { name, otherwise } => {
             let Some(failure) = otherwise.take() else { return Ok(()) };
@@ -664,13 +657,23 @@ fn shown<'a>(
     Ok((members, fds))
 }
 
-/// All namespaces that any member has.
-fn list(shards: &[Shard]) -> Vec<NamespaceInfo> {
+/// The pool of a namespace.
+fn pool_of(shards: &[Shard], name: &str) -> PoolPlace {
+    let mut members = shards.iter().enumerate();
+    let place = |(member, shard): (usize, &Shard)| {
+        shard.find(name).map(|space| PoolPlace { member, number: space.pool })
+    };
+    members.find_map(place).unwrap_or_default()
+}
+
+/// All namespaces that any member has, with the gets that memory has served of each.
+fn list(shards: &[Shard], memory_hits: impl Fn(&str) -> u64) -> Vec<NamespaceInfo> {
     let mut all: BTreeMap<&str, (NamespaceInfo, u64)> = BTreeMap::new();
     for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
         let (it, ages_s) = all.entry(&space.name).or_insert_with(|| {
             let identity = String::from_utf8_lossy(&space.document).into_owned();
-            (NamespaceInfo { name: space.name.clone(), identity, ..NamespaceInfo::default() }, 0)
+            let (name, memory_hits) = (space.name.clone(), memory_hits(&space.name));
+            (NamespaceInfo { name, identity, memory_hits, ..NamespaceInfo::default() }, 0)
         });
         it.uid = it.uid.max(space.uid);
         it.blocks += space.blocks;

@@ -1,12 +1,41 @@
 //! Stores in the report of `kvrail store status`, and in the log.
 
+use std::collections::BTreeMap;
+
 use kvrail_poller::{DeviceStats, PollerHandle, PoolStats};
-use kvrail_protocol::{PoolReport, ShardReport};
+use kvrail_protocol::{PoolMemoryHits, PoolReport, ShardReport};
 use kvrail_store::{Sizing, UNIT_BYTES};
 
 use super::{Shard, Stores};
 
 impl Stores {
+    /// A session has counted this many gets from memory under a handle: nonsense, where the session
+    /// has no such handle.
+    pub(crate) fn count_memory_hits(&mut self, (session, handle): (u64, u16), hits: u64) {
+        if let Some((of, pool)) = self.handles.space(session, handle) {
+            self.memory_hits.add(of, pool, hits);
+        }
+    }
+
+    /// The gets from memory of all pools that have some.
+    pub(crate) fn report_memory_hits(&self, handles: &[PollerHandle]) -> Vec<PoolMemoryHits> {
+        let mut all: BTreeMap<(&str, String), u64> = BTreeMap::new();
+        for (volume, place, hits) in self.memory_hits.by_pool() {
+            let store = self.stores.iter().find(|store| store.volume == volume);
+            let member = store.and_then(|store| Some((store, store.shards.get(place.member)?)));
+            let Some((store, shard)) = member else { continue };
+            let stats = &handles[shard.poller].stats.devices[shard.device].store;
+            let pool = stats.pools[usize::from(place.number)].name();
+            *all.entry((store.name.as_str(), pool)).or_default() += hits;
+        }
+        let report = all.into_iter().map(|((store, pool), hits)| PoolMemoryHits {
+            store: store.to_owned(),
+            pool,
+            hits,
+        });
+        report.collect()
+    }
+
     /// How every member is.
     pub(crate) fn report(&self, handles: &[PollerHandle]) -> Vec<ShardReport> {
         let mut reports = Vec::new();

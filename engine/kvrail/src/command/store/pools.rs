@@ -50,7 +50,7 @@ struct ShownPool {
 impl ShownPool {
     fn new(report: PoolReport, (store, status): (&str, &StatusReport)) -> Self {
         let is_it = |hits: &&PoolMemoryHits| hits.store == store && hits.pool == report.name;
-        let memory_hits = status.memory_hits.iter().find(is_it).map_or(0, |it| it.hits);
+        let memory_hits = status.memory_hits.iter().find(is_it).map_or(0, |memory| memory.hits);
         Self { report, memory_hits }
     }
 }

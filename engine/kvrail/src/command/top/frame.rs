@@ -92,7 +92,7 @@ pub(super) fn sections(
 
 /// Pools, where there are several: tenants that share a store, or its memory tier.
 fn pools(all: &[PoolRate], detail: StatusDetail) -> String {
-    let shares = all.len() > 1 || all.iter().any(|pool| pool.tier_blocks > 0);
+    let shares = all.len() > 1 || all.iter().any(|pool| pool.counters.tier_blocks > Some(0));
     if shares { rows(&POOLS, all, detail) } else { String::new() }
 }
 
@@ -163,12 +163,12 @@ const POOLS: [Column<PoolRate>; 9] = [
     ("STORE", Screen, |row| short(row.store.clone())),
     ("POOL", Screen, |row| short(row.pool.clone())),
     ("MEMORY/S", Screen, |row| row.memory_hits.to_string()),
-    ("DRIVE/S", Screen, |row| row.hits.to_string()),
-    ("MISSED/S", Screen, |row| row.misses.to_string()),
-    ("IN MEMORY", Screen, |row| human_bytes(row.tier_bytes)),
+    ("DRIVE/S", Screen, |row| count(row.counters.hits)),
+    ("MISSED/S", Screen, |row| count(row.counters.misses)),
+    ("IN MEMORY", Screen, |row| bytes(row.counters.tier_bytes)),
     ("MEAN AGE", Screen, |row| age(row.mean_age_s())),
-    ("BLOCKS", Verbose, |row| row.tier_blocks.to_string()),
-    ("LATE", Verbose, |row| row.late_blocks.to_string()),
+    ("BLOCKS", Verbose, |row| count(row.counters.tier_blocks)),
+    ("LATE", Verbose, |row| count(row.counters.late_blocks)),
 ];
 
 const SESSIONS: [Column<SessionRate>; 10] = [
@@ -192,6 +192,7 @@ fn get_p99_ns(session: &SessionReport) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use kvrail_counters::PoolCounters;
     use kvrail_protocol::DeviceState;
 
     use crate::command::status::report;
@@ -237,12 +238,14 @@ mod tests {
             store: "a-store-with-a-long-name".into(),
             pool: name.into(),
             memory_hits: 1_400_000,
-            hits: 1_400_000,
-            misses: 1_400_000,
-            tier_blocks,
-            tier_bytes: 7 << 30,
-            tier_ages_s: 59 * 60 * tier_blocks,
-            late_blocks: 0,
+            counters: PoolCounters {
+                hits: Some(1_400_000),
+                misses: Some(1_400_000),
+                tier_blocks: Some(tier_blocks),
+                tier_bytes: Some(7 << 30),
+                tier_ages_s: Some(59 * 60 * tier_blocks),
+                ..PoolCounters::default()
+            },
         };
         assert_eq!(pools(&[pool("default", 0)], Screen), "", "one, and nothing in memory");
         let shown = pools(&[pool("default", 4), pool("a-pool-with-a-long-name", 0)], Screen);

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use kvrail_counters::StoreCounters;
+use kvrail_counters::{PoolCounters, StoreCounters};
 use kvrail_protocol::{CallLatencyReport, DeviceReport, SessionReport, StatusReport};
 
 use super::terminal::TerminalKey;
@@ -126,18 +126,14 @@ pub(super) struct SessionRate {
     pub(super) bytes: Option<u64>,
 }
 
-/// A pool of a store on all members: what its gets did in a second, and what it has in memory.
+/// A pool of a store on all members: what happened in a second, and what it has in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PoolRate {
     pub(super) store: String,
     pub(super) pool: String,
     pub(super) memory_hits: u64,
-    pub(super) hits: u64,
-    pub(super) misses: u64,
-    pub(super) tier_blocks: u64,
-    pub(super) tier_bytes: u64,
-    pub(super) tier_ages_s: u64,
-    pub(super) late_blocks: u64,
+    /// Gets are rates.
+    pub(super) counters: PoolCounters<Option<u64>>,
 }
 
 impl PoolRate {
@@ -146,25 +142,19 @@ impl PoolRate {
         let mut all: BTreeMap<(&str, &str), Self> = BTreeMap::new();
         for shard in &report.shards {
             for pool in &shard.pools {
-                let it = all.entry((&shard.store, &pool.name)).or_default();
-                let counters = &pool.counters;
-                it.hits += counters.hits.unwrap_or(0);
-                it.misses += counters.misses.unwrap_or(0);
-                it.tier_blocks += counters.tier_blocks.unwrap_or(0);
-                it.tier_bytes += counters.tier_bytes.unwrap_or(0);
-                it.tier_ages_s += counters.tier_ages_s.unwrap_or(0);
-                it.late_blocks += counters.late_blocks.unwrap_or(0);
+                let sum = all.entry((&shard.store, &pool.name)).or_default();
+                sum.counters.add(&pool.counters);
             }
         }
-        for it in &report.memory_hits {
-            all.entry((&it.store, &it.pool)).or_default().memory_hits += it.hits;
+        for of in &report.memory_hits {
+            all.entry((&of.store, &of.pool)).or_default().memory_hits += of.hits;
         }
         all
     }
 
     /// How long its blocks have been in memory, in the mean.
     pub(super) fn mean_age_s(&self) -> Option<u64> {
-        self.tier_ages_s.checked_div(self.tier_blocks)
+        self.counters.tier_ages_s?.checked_div(self.counters.tier_blocks?)
     }
 }
 
@@ -221,17 +211,18 @@ impl Happened {
             CallLatencyReport { latency, ..it.clone() }
         };
         let were = PoolRate::counted(before);
-        let pools = PoolRate::counted(now).into_iter().map(|((store, pool), it)| {
+        let pools = PoolRate::counted(now).into_iter().map(|((store, pool), counted)| {
             let was = were.get(&(store, pool));
-            let rate = |of: fn(&PoolRate) -> u64| per(of(&it), was.map(of));
-            PoolRate {
-                store: store.to_owned(),
-                pool: pool.to_owned(),
-                memory_hits: rate(|pool| pool.memory_hits),
-                hits: rate(|pool| pool.hits),
-                misses: rate(|pool| pool.misses),
-                ..it.clone()
-            }
+            let rate = |of: fn(&PoolRate) -> u64| per(of(&counted), was.map(of));
+            let gets =
+                |of: fn(&PoolRate) -> Option<u64>| Some(per(of(&counted)?, was.and_then(of)));
+            let counters = PoolCounters {
+                hits: gets(|pool| pool.counters.hits),
+                misses: gets(|pool| pool.counters.misses),
+                ..counted.counters
+            };
+            let memory_hits = rate(|pool| pool.memory_hits);
+            PoolRate { store: store.to_owned(), pool: pool.to_owned(), memory_hits, counters }
         });
         let pools = pools.collect();
         let memory_hits = per(now.memory_hits(), Some(before.memory_hits()));
