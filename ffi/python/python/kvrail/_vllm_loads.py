@@ -68,6 +68,8 @@ class _Chosen:
     front: Front
     ahead_s: float
     """Seconds of loads for other requests."""
+    step: int
+    """The step in which this was so: later other loads are ahead, and other blocks are there."""
 
     def seconds(self, count: int) -> float | None:
         return _sum(self.ahead_s, self.front.load_seconds(count))
@@ -111,6 +113,7 @@ class Loads:
         self._chosen: dict[str, _Load] = {}
         self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
+        self._step = 0
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -133,7 +136,7 @@ class Loads:
             return there
         # What was chosen for other requests is ahead: a drive's queue has a window of it at most.
         ahead_s, spared_s = self._ahead(request.req_id)
-        request.set_state(state := _Chosen(front, ahead_s))
+        request.set_state(state := _Chosen(front, ahead_s, self._step))
         behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
         count, chosen = len(front.ends), self._choice.blocks(behind)
         self._chosen[request.req_id] = _load(request.req_id, front, chosen)
@@ -141,12 +144,13 @@ class Loads:
 
     def expected(self, request: Any, count: int) -> float | None:
         """Seconds that loads of this number of the request's blocks should take."""
-        chosen = request.get_state(_Chosen)
+        chosen = self._of_this_step(request)
         return None if chosen is None else chosen.seconds(count)
 
     def step(self) -> None:
         """The engine has scheduled a step, and begun what was chosen."""
         self._chosen.clear()
+        self._step += 1
         self._choice.step()
         self._steps.append(time.monotonic())
 
@@ -156,7 +160,7 @@ class Loads:
         :param job: its number where a request may have several; else it is named by its request.
         """
         self._chosen.pop(request.req_id, None)
-        chosen = request.get_state(_Chosen)
+        chosen = self._of_this_step(request)
         load = _load(request.req_id, None if chosen is None else chosen.front, count)
         expected = self.expected(request, count)
         name = request.req_id if job is None else job
@@ -184,6 +188,11 @@ class Loads:
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
         return self._choice.status()
+
+    def _of_this_step(self, request: Any) -> _Chosen | None:
+        """None also where all blocks of a request were answered for another one of the step."""
+        chosen: _Chosen | None = request.get_state(_Chosen)
+        return chosen if chosen is not None and chosen.step == self._step else None
 
     def _ahead(self, request: str) -> tuple[float, float]:
         """Seconds of loads for other requests, and of computing the same at today's speed, which

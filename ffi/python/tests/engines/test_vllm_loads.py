@@ -234,6 +234,27 @@ def test_loads_that_began_before_the_speed_was_known_count_on_both_sides(returni
     assert found(manager, 8)[1] == 6
 
 
+def test_what_an_earlier_step_expected_of_a_request_is_over(returning):
+    """A request that got no pages is asked for again: by then other loads are ahead of it."""
+    manager, _ = returning
+    request, count = found(manager, 0)
+    assert count == 6 and manager._loads.expected(request, 6) > 0
+    manager.on_schedule_end(ScheduleEndContext([], []))
+    # All of its blocks are answered for another request of the step.
+    other = prompt_of("other", USERS[0])
+    for its in (other, request):
+        assert [manager.lookup(key, its) for key in USERS[0]] == [LookupResult.HIT] * 6
+    assert manager._loads.expected(other, 6) > 0
+    assert manager._loads.expected(request, 6) is None
+    manager.prepare_load(USERS[0], request)
+    assert manager._loads._begun[request.req_id].front is None
+    manager.on_schedule_end(ScheduleEndContext([], []))
+    # Nothing is there now: no front is weighed.
+    manager._links[0].session.space.drop([bytes(key) for key in USERS[0]])
+    assert {manager.lookup(key, other) for key in USERS[0]} == {LookupResult.MISS}
+    assert manager._loads.expected(other, 6) is None
+
+
 def test_a_reset_forgets_loads_that_were_failing(returning):
     """vLLM drops their jobs: the next load of a request of that name is whole."""
     manager, _ = returning
@@ -337,8 +358,8 @@ def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     loads = _vllm_loads.Loads(LoadChoice(Speed()))
     request = ReqContext("request")
     front = Front(0, [16, 32, 48, 64], 64, lambda count: expected_s)
-    request.set_state(_vllm_loads._Chosen(front, 0.0))
     loads.step()
+    request.set_state(_vllm_loads._Chosen(front, 0.0, loads._step))
     loads.begin(request, 4)
     for step_s in steps_s:
         loads.step()
