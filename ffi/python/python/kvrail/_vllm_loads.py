@@ -70,9 +70,16 @@ class _Chosen:
     """Seconds of loads for other requests."""
     step: int
     """The step in which this was so: later other loads are ahead, and other blocks are there."""
+    each_s: float | None
+    """Seconds of one block, where they are known."""
 
     def seconds(self, count: int) -> float | None:
-        return _sum(self.ahead_s, self.front.load_seconds(count))
+        load_s = self.front.load_seconds(count)
+        if load_s is None:
+            return None
+        # A drive's queue has a window of the loads for other requests at most, which count once.
+        own_s = _own_seconds(self.front, count, self.each_s) or 0.0
+        return max(self.ahead_s, load_s - own_s) + own_s
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class Loads:
         self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
         self._step = 0
+        self._each_s: float | None = None
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -134,12 +142,12 @@ class Loads:
         front = self._front(request, asked, there, found)
         if front is None:
             return there
-        # What was chosen for other requests is ahead: a drive's queue has a window of it at most.
         ahead_s, spared_s = self._ahead(request.req_id)
-        request.set_state(state := _Chosen(front, ahead_s, self._step))
+        self._each_s = _each_seconds(front, alone=ahead_s == 0.0) or self._each_s
+        request.set_state(state := _Chosen(front, ahead_s, self._step, self._each_s))
         behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
         count, chosen = len(front.ends), self._choice.blocks(behind)
-        self._chosen[request.req_id] = _load(request.req_id, front, chosen)
+        self._chosen[request.req_id] = self._load(request.req_id, front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
@@ -161,7 +169,7 @@ class Loads:
         """
         self._chosen.pop(request.req_id, None)
         chosen = self._of_this_step(request)
-        load = _load(request.req_id, None if chosen is None else chosen.front, count)
+        load = self._load(request.req_id, None if chosen is None else chosen.front, count)
         expected = self.expected(request, count)
         name = request.req_id if job is None else job
         self._begun[name] = replace(load, begun=time.monotonic(), expected=expected)
@@ -208,6 +216,16 @@ class Loads:
             spared_s -= over * self._spared_s(oldest)
         return load_s, spared_s
 
+    def _load(self, request: str, front: Front | None, count: int) -> _Load:
+        if front is None:
+            return _Load(request, None)
+        # Of more blocks than these another request of the step was asked for, and has counted them.
+        count = min(count, len(front.ends))
+        own_s = _own_seconds(front, count, self._each_s)
+        if own_s is None:
+            own_s = front.load_seconds(1) or 0.0  # too long at worst
+        return _Load(request, front, count, own_s)
+
     def _spared_s(self, load: _Load) -> float:
         front = load.front
         return 0.0 if front is None else self._choice.spared_seconds(front, load.count)
@@ -240,25 +258,26 @@ class Loads:
         return Front(ends[0] - chunk, ends, max(positions.values()), load_seconds)
 
 
-def _sum(one: float, other: float | None) -> float | None:
-    return None if other is None else one + other
-
-
-def _load(request: str, front: Front | None, count: int) -> _Load:
-    if front is None:
-        return _Load(request, None)
-    # Of more blocks than these another request of the step was asked for, and has counted them.
-    count = min(count, len(front.ends))
-    return _Load(request, front, count, _own_seconds(front, count))
-
-
-def _own_seconds(front: Front, count: int) -> float:
-    """Seconds of loads of this number of blocks, without what is ahead of the first; of one block
-    alone that is not known, and counts."""
+def _own_seconds(front: Front, count: int, each_s: float | None) -> float | None:
+    """Seconds of loads of this number of blocks, without what is ahead of the first, where they are
+    known."""
     first, all_of_them = front.load_seconds(1), front.load_seconds(count)
     if not count or first is None or all_of_them is None:
         return 0.0
-    return first if count == 1 else (all_of_them - first) * count / (count - 1)
+    if count == 1:
+        return None if each_s is None else min(first, each_s)
+    return min((all_of_them - first) * count / (count - 1), all_of_them)
+
+
+def _each_seconds(front: Front, *, alone: bool) -> float | None:
+    """Seconds of each block of a front: those of one block alone have what is ahead of it."""
+    count = len(front.ends)
+    first, all_of_them = front.load_seconds(1), front.load_seconds(count)
+    if first is None or all_of_them is None:
+        return None
+    if count > 1:
+        return (all_of_them - first) / (count - 1)
+    return first if alone else None
 
 
 def _seconds(found: Sequence[bool], count: int) -> float | None:

@@ -255,6 +255,28 @@ def test_what_an_earlier_step_expected_of_a_request_is_over(returning):
     assert manager._loads.expected(other, 6) is None
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 6])
+@pytest.mark.parametrize("users", [2, 8])
+@pytest.mark.parametrize("window", [2, 100])
+def test_loads_at_the_drive_count_once(monkeypatch, blocks, users, window):
+    """What a drive has of them, as far as the worker has begun it, is in its queue too."""
+    each_s, queue = 0.01, 0
+    monkeypatch.setattr(_vllm_loads.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(
+        _vllm_loads, "_seconds", lambda found, count: each_s * (min(queue, window) + count)
+    )
+    loads = _vllm_loads.Loads(LoadChoice(Speed()))
+    for number in range(users + 1):
+        keys = keys_of(range(10 * number, 10 * number + blocks))
+        request, there = prompt_of(f"user {number}", keys), [True] * blocks
+        assert loads.answers(request, keys, [there]) == there
+        right_s = each_s * blocks * (number + 1)
+        assert right_s / 1.3 < loads.expected(request, blocks) < 1.3 * right_s
+        loads.begin(request, blocks)
+        loads.step()
+        queue += blocks
+
+
 def test_a_reset_forgets_loads_that_were_failing(returning):
     """vLLM drops their jobs: the next load of a request of that name is whole."""
     manager, _ = returning
@@ -359,7 +381,7 @@ def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     request = ReqContext("request")
     front = Front(0, [16, 32, 48, 64], 64, lambda count: expected_s)
     loads.step()
-    request.set_state(_vllm_loads._Chosen(front, 0.0, loads._step))
+    request.set_state(_vllm_loads._Chosen(front, 0.0, loads._step, None))
     loads.begin(request, 4)
     for step_s in steps_s:
         loads.step()
