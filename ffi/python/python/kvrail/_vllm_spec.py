@@ -234,6 +234,9 @@ class _Manager(GivesUpLoads, ExpectsLoads, OffloadingManager):
         self._loads.step()
         self._marks.send()
 
+    def has_pending_work(self) -> bool:
+        return self._marks.pending
+
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
             return ()

@@ -176,7 +176,7 @@ class Tier(SecondaryTierManager):
         return results
 
     def has_pending_work(self) -> bool:
-        return bool(self._stores or self._lane.pending)
+        return bool(self._stores or self._lane.pending) or self._marks.pending
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._marks.touch(keys)  # the next poll sends them
