@@ -17,6 +17,9 @@ UNSEEN = 3
 """Steps back from a load's end to the last look that did not find it, at most: two are under way,
 and the end is reported behind one."""
 
+LATELY = 16
+"""Requests of which the part that is computed counts."""
+
 
 class Steps:
     """vLLM's steps: one begins when it is scheduled, or when the one before has ended, and ends
@@ -28,6 +31,10 @@ class Steps:
         self._ended = 0.0
         self._totals: dict[str, int] = {}
         self._left: dict[str, int] = {}
+
+    def add(self, request: str) -> None:
+        """A request is new, and waits until it is scheduled or has ended."""
+        self._speed.waiting.add(request)
 
     def begin(self, output: Any) -> None:
         """This is scheduled (`SchedulerOutput`)."""
@@ -48,6 +55,7 @@ class Steps:
             if end > first:
                 parts.append((first, end))
             self._left[request] = max(0, total - max(first, end))
+        self._speed.waiting.difference_update(done, output.finished_req_ids)
         self._speed.backlog = sum(self._left.values())
         self._begun.append((time.monotonic(), parts))
 
@@ -57,7 +65,9 @@ class Steps:
             return
         scheduled, parts = self._begun.popleft()
         now = time.monotonic()
-        self._speed.measured(parts, now - max(scheduled, self._ended))
+        took_s = now - max(scheduled, self._ended)
+        self._speed.measured(parts, took_s)
+        self._speed.stepped(took_s if parts else 0.0)
         self._ended = now
 
 
@@ -80,6 +90,15 @@ class _Chosen:
         # A drive's queue has a window of the loads for other requests at most, which count once.
         own_s = _own_seconds(self.front, count, self.each_s) or 0.0
         return max(self.ahead_s, load_s - own_s) + own_s
+
+    def own_s(self, count: int) -> float:
+        """Without what is ahead."""
+        own_s = _own_seconds(self.front, count, self.each_s)
+        return own_s if own_s is not None else self.front.load_seconds(count) or 0.0
+
+
+class _Counted:
+    """State of a request whose computed part has been counted."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +141,8 @@ class Loads:
         self._steps: deque[float] = deque(maxlen=UNSEEN)
         self._step = 0
         self._each_s: float | None = None
+        self._computes = 1.0
+        """The part of the last requests that was computed."""
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -141,12 +162,18 @@ class Loads:
         there = [all(its) for its in zip(*found, strict=True)]
         front = self._front(request, asked, there, found)
         if front is None:
+            self._computed(request, 1.0)
             return there
         ahead_s, spared_s = self._ahead(request.req_id)
         self._each_s = _each_seconds(front, alone=ahead_s == 0.0) or self._each_s
-        request.set_state(state := _Chosen(front, ahead_s, self._step, self._each_s))
-        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
+        state = _Chosen(front, ahead_s, self._step, self._each_s)
+        known = self._known(request.req_id)
+        delays = self._choice.delays(front, state.own_s, known, self._computes)
+        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s, delays=delays)
         count, chosen = len(front.ends), self._choice.blocks(behind)
+        left = front.total - (front.ends[chosen - 1] if chosen else front.first)
+        self._computed(request, left / (front.total - front.first))
+        request.set_state(state)
         self._chosen[request.req_id] = self._load(request.req_id, front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
@@ -216,14 +243,24 @@ class Loads:
             spared_s -= over * self._spared_s(oldest)
         return load_s, spared_s
 
+    def _known(self, request: str) -> set[str]:
+        """Requests that wait for loads, and this one."""
+        loading = (*self._begun.values(), *self._chosen.values())
+        return {request, *(it.request for it in loading)}
+
+    def _computed(self, request: Any, part: float) -> None:
+        """This part of what a request has to have is computed. One that waits for pages of the GPU
+        is asked for again."""
+        if request.get_state(_Counted) is None:
+            request.set_state(_Counted())
+            self._computes += (part - self._computes) / LATELY
+
     def _load(self, request: str, front: Front | None, count: int) -> _Load:
         if front is None:
             return _Load(request, None)
         # Of more blocks than these another request of the step was asked for, and has counted them.
         count = min(count, len(front.ends))
-        own_s = _own_seconds(front, count, self._each_s)
-        if own_s is None:
-            own_s = front.load_seconds(1) or 0.0  # too long at worst
+        own_s = _Chosen(front, 0.0, self._step, self._each_s).own_s(count)
         return _Load(request, front, count, own_s)
 
     def _spared_s(self, load: _Load) -> float:

@@ -465,6 +465,16 @@ def test_steps_are_timed_from_their_schedule_or_the_end_before(monkeypatch):
     assert speed.backlog == 0
 
 
+def test_requests_wait_from_their_arrival_to_their_first_step_or_end():
+    steps = Steps(speed := Speed())
+    for name in "abc":
+        steps.add(name)
+    steps.begin(output([("a", 500, 0)], {}, {"a": 500}))
+    assert speed.waiting == {"b", "c"}
+    steps.begin(output([], {}, {}, {"a", "c"}))
+    assert speed.waiting == {"b"}
+
+
 def test_the_connector_times_its_steps(monkeypatch):
     its = pytest.importorskip("kvrail.vllm_connector")
     connector = object.__new__(its.KvrailOffloadingConnector)
@@ -475,5 +485,9 @@ def test_the_connector_times_its_steps(monkeypatch):
     step = output([("a", 8_192, 0)], {}, {"a": 8_192})
     assert connector.build_connector_meta(step) == "meta"
     assert speed.seconds(0, 8_192) is None
+    monkeypatch.setattr(base, "on_new_request", lambda self, request: None, raising=False)
+    connector.connector_scheduler = None
+    connector.on_new_request(SimpleNamespace(request_id="waits"))
+    assert speed.waiting == {"waits"}
     assert connector.get_kv_connector_stats() == "stats"
     assert speed.seconds(0, 8_192) > 0
