@@ -220,6 +220,15 @@ class Loads:
         self._begun.clear()
         self._chosen.clear()
 
+    @property
+    def declined(self) -> dict[str, int]:
+        """Prompts, and blocks of them, that are computed although they are there."""
+        choice = self._choice
+        return {
+            "declined_prompts": choice.declined_prompts,
+            "declined_blocks": choice.declined_blocks,
+        }
+
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
         return self._choice.status()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,6 +146,56 @@ def test_loads_of_one_step_are_behind_each_other(host, measured, chunks):
         assert manager._loads.expected(request, chunks) < expected[5] / 2
     finally:
         manager.shutdown()
+
+
+@pytest.mark.parametrize("of", ["spec", "tier"])
+def test_declines_are_among_vllm_s_own_metrics(host, measured, of):
+    """Its frontend has them from its scheduler, by the names that spec and tier define."""
+    metrics = pytest.importorskip("prometheus_client")
+    its = pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics")
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    tier["prefill_tokens_per_second"] = FAST
+    if of == "spec":
+        made: Any = SimpleNamespace(manager=spec_manager(host, prefill_tokens_per_second=FAST))
+        made.close = made.manager.shutdown
+        space = made.manager._links[0].session.space
+        extra: dict[str, Any] = {"spec_name": "KvrailOffloadingSpec"}
+        extra["spec_module_path"] = "kvrail.vllm"
+    else:
+        made = Tiers(tier, chunks=16, chunk_bytes=CHUNK_BYTES)
+        space = made.tier._link.session.space
+        extra = config(tier, 16, CHUNK_BYTES).extra_config
+    registry = metrics.CollectorRegistry()
+
+    def kind(of: Any) -> Any:
+        return lambda name, documentation, labelnames=(), **more: of(
+            name, documentation, labelnames, registry=registry, **more
+        )
+
+    named = {
+        it: kind(it) for it in (metrics.Counter, metrics.Gauge, metrics.Histogram)
+    }
+    transfer = SimpleNamespace(kv_connector_extra_config=extra)
+    shown = its.OffloadPromMetrics(
+        SimpleNamespace(kv_transfer_config=transfer), named, ["model"], {0: ["m"]}
+    )
+    try:
+        assert space.put_many([bytes(it) for it in KEYS], [bytes(CHUNK_BYTES)] * 6).all_ok
+        for number in range(2):
+            request = prompt_of(f"request {number}", KEYS)
+            made.manager.on_new_request(request)
+            with getattr(made.manager, "lock", nullcontext()):
+                assert made.manager.lookup(KEYS[0], request) is LookupResult.MISS
+                made.manager.on_schedule_end(ScheduleEndContext([], []))
+                stats = made.manager.get_stats()
+            shown.observe(stats.data, 0)
+        stats = made.manager.get_stats()
+        assert stats is None or "kvrail" not in str(stats.data), "each is counted once"
+    finally:
+        made.close()
+    for name, value in (("prompts", 2), ("chunks", 12)):
+        name = f"vllm:kv_offload_kvrail_declined_{name}_total"
+        assert registry.get_sample_value(name, {"model": "m"}) == value
 
 
 USERS = [keys_of(range(10 * at, 10 * at + 6)) for at in range(16)]
