@@ -45,15 +45,31 @@ class Sidecar:
         size = f"{(2 * nbytes >> 20) + 256}MiB"
         config = f'sidecar.socket = "{self.socket}"\nmetrics.listen = "off"\n'
         config += f'device.direct = "optional"\ngpu.devices = ["0"]\n'
-        self.files = []
+        self.files: list[str] = []
+        try:
+            config += self._volumes(folders, size, stripe)
+            self._serve(home, config)
+        except BaseException:
+            self._remove()
+            raise
+
+    def _volumes(self, folders: list[Path], size: str, stripe: str) -> str:
+        """Makes both, for a configuration."""
+        config = ""
         for name, kind in (("raw", []), ("kv", ["--kind", "store", "--block-mean", "1MiB"])):
             kind = kind or ["--stripe", stripe]
             files = [str(folder / f"kvrail-{name}.img") for folder in folders]
             command = ["volume", "create", name, *kind, "--size", size, "--quiet"]
             run = [str(binary()), *command, "--direct", "optional", *files]
-            subprocess.run(run, check=True, capture_output=True)
+            # What was there before is not ours.
+            self.files += [it for it in files if not Path(it).exists()]
+            done = subprocess.run(run, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stderr)
             config += f'[[volume]]\nname = "{name}"\nmembers = {json.dumps(files)}\n'
-            self.files += files
+        return config
+
+    def _serve(self, home: Path, config: str) -> None:
         (home / "kvrail.toml").write_text(config)
         serve = ["serve", "--exit-with-parent", f"--config={home / 'kvrail.toml'}"]
         self._log = (home / "log").open("wb")
@@ -77,8 +93,11 @@ class Sidecar:
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(30)
+        self._remove()
+
+    def _remove(self) -> None:
         for file in self.files:
-            Path(file).unlink()
+            Path(file).unlink(missing_ok=True)
 
 
 def busy_s(began: float) -> float:

@@ -191,6 +191,17 @@ class Lane(Generic[T]):
         return True
 
     @property
+    def works(self) -> bool:
+        """Whether there is a sidecar, and none of its drives hangs."""
+        return self._link.session is not None and not self._link.hangs
+
+    @property
+    def looks(self) -> bool:
+        """Whether the last touch or fetch is in flight."""
+        self._take(0.0)
+        return self._touch is not None
+
+    @property
     def flying(self) -> int:
         """Groups that are in flight."""
         return len(self._flying)

@@ -168,6 +168,11 @@ class Hinted:
         if self._ending:
             self.sent(bytes(key) for key in keys)
 
+    @property
+    def waits(self) -> bool:
+        """Whether chunks wait."""
+        return bool(self._ending)
+
     def take(self, most: int) -> list[bytes]:
         """Some of the chunks that wait."""
         return list(islice(self._ending, most))

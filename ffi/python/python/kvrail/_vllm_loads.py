@@ -17,6 +17,9 @@ UNSEEN = 3
 """Steps back from a load's end to the last look that did not find it, at most: two are under way,
 and the end is reported behind one."""
 
+LATELY = 16
+"""Requests of which the part that is computed counts."""
+
 
 class Steps:
     """vLLM's steps: one begins when it is scheduled, or when the one before has ended, and ends
@@ -28,6 +31,10 @@ class Steps:
         self._ended = 0.0
         self._totals: dict[str, int] = {}
         self._left: dict[str, int] = {}
+
+    def add(self, request: str) -> None:
+        """A request is new, and waits until it is scheduled or has ended."""
+        self._speed.waiting.add(request)
 
     def begin(self, output: Any) -> None:
         """This is scheduled (`SchedulerOutput`)."""
@@ -48,6 +55,7 @@ class Steps:
             if end > first:
                 parts.append((first, end))
             self._left[request] = max(0, total - max(first, end))
+        self._speed.waiting.difference_update(done, output.finished_req_ids)
         self._speed.backlog = sum(self._left.values())
         self._begun.append((time.monotonic(), parts))
 
@@ -57,7 +65,9 @@ class Steps:
             return
         scheduled, parts = self._begun.popleft()
         now = time.monotonic()
-        self._speed.measured(parts, now - max(scheduled, self._ended))
+        took_s = now - max(scheduled, self._ended)
+        self._speed.measured(parts, took_s)
+        self._speed.stepped(took_s if parts else 0.0)
         self._ended = now
 
 
@@ -68,9 +78,27 @@ class _Chosen:
     front: Front
     ahead_s: float
     """Seconds of loads for other requests."""
+    step: int
+    """The step in which this was so: later other loads are ahead, and other blocks are there."""
+    each_s: float | None
+    """Seconds of one block, where they are known."""
 
     def seconds(self, count: int) -> float | None:
-        return _sum(self.ahead_s, self.front.load_seconds(count))
+        load_s = self.front.load_seconds(count)
+        if load_s is None:
+            return None
+        # A drive's queue has a window of the loads for other requests at most, which count once.
+        own_s = _own_seconds(self.front, count, self.each_s) or 0.0
+        return max(self.ahead_s, load_s - own_s) + own_s
+
+    def own_s(self, count: int) -> float:
+        """Without what is ahead."""
+        own_s = _own_seconds(self.front, count, self.each_s)
+        return own_s if own_s is not None else self.front.load_seconds(count) or 0.0
+
+
+class _Counted:
+    """State of a request whose computed part has been counted."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +139,10 @@ class Loads:
         self._chosen: dict[str, _Load] = {}
         self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
+        self._step = 0
+        self._each_s: float | None = None
+        self._computes = 1.0
+        """The part of the last requests that was computed."""
 
     def asked(self, key: bytes, request: Any, known: Collection[bytes]) -> list[bytes]:
         """A key and all others of its request that are not known, in their order from this one on:
@@ -130,23 +162,30 @@ class Loads:
         there = [all(its) for its in zip(*found, strict=True)]
         front = self._front(request, asked, there, found)
         if front is None:
+            self._computed(request, 1.0)
             return there
-        # What was chosen for other requests is ahead: a drive's queue has a window of it at most.
         ahead_s, spared_s = self._ahead(request.req_id)
-        request.set_state(state := _Chosen(front, ahead_s))
-        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s)
+        self._each_s = _each_seconds(front, alone=ahead_s == 0.0) or self._each_s
+        state = _Chosen(front, ahead_s, self._step, self._each_s)
+        known = self._known(request.req_id)
+        delays = self._choice.delays(front, state.own_s, known, self._computes)
+        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s, delays=delays)
         count, chosen = len(front.ends), self._choice.blocks(behind)
-        self._chosen[request.req_id] = _load(request.req_id, front, chosen)
+        left = front.total - (front.ends[chosen - 1] if chosen else front.first)
+        self._computed(request, left / (front.total - front.first))
+        request.set_state(state)
+        self._chosen[request.req_id] = self._load(request.req_id, front, chosen)
         return there[:chosen] + [False] * (count - chosen) + there[count:]
 
     def expected(self, request: Any, count: int) -> float | None:
         """Seconds that loads of this number of the request's blocks should take."""
-        chosen = request.get_state(_Chosen)
+        chosen = self._of_this_step(request)
         return None if chosen is None else chosen.seconds(count)
 
     def step(self) -> None:
         """The engine has scheduled a step, and begun what was chosen."""
         self._chosen.clear()
+        self._step += 1
         self._choice.step()
         self._steps.append(time.monotonic())
 
@@ -156,8 +195,8 @@ class Loads:
         :param job: its number where a request may have several; else it is named by its request.
         """
         self._chosen.pop(request.req_id, None)
-        chosen = request.get_state(_Chosen)
-        load = _load(request.req_id, None if chosen is None else chosen.front, count)
+        chosen = self._of_this_step(request)
+        load = self._load(request.req_id, None if chosen is None else chosen.front, count)
         expected = self.expected(request, count)
         name = request.req_id if job is None else job
         self._begun[name] = replace(load, begun=time.monotonic(), expected=expected)
@@ -181,9 +220,23 @@ class Loads:
         self._begun.clear()
         self._chosen.clear()
 
+    @property
+    def declined(self) -> dict[str, int]:
+        """Prompts, and blocks of them, that are computed although they are there."""
+        choice = self._choice
+        return {
+            "declined_prompts": choice.declined_prompts,
+            "declined_blocks": choice.declined_blocks,
+        }
+
     def status(self) -> dict[str, object]:
         """For the engine's reports."""
         return self._choice.status()
+
+    def _of_this_step(self, request: Any) -> _Chosen | None:
+        """None also where all blocks of a request were answered for another one of the step."""
+        chosen: _Chosen | None = request.get_state(_Chosen)
+        return chosen if chosen is not None and chosen.step == self._step else None
 
     def _ahead(self, request: str) -> tuple[float, float]:
         """Seconds of loads for other requests, and of computing the same at today's speed, which
@@ -198,6 +251,26 @@ class Loads:
             load_s -= over * oldest.own_s
             spared_s -= over * self._spared_s(oldest)
         return load_s, spared_s
+
+    def _known(self, request: str) -> set[str]:
+        """Requests that wait for loads, and this one."""
+        loading = (*self._begun.values(), *self._chosen.values())
+        return {request, *(it.request for it in loading)}
+
+    def _computed(self, request: Any, part: float) -> None:
+        """This part of what a request has to have is computed. One that waits for pages of the GPU
+        is asked for again."""
+        if request.get_state(_Counted) is None:
+            request.set_state(_Counted())
+            self._computes += (part - self._computes) / LATELY
+
+    def _load(self, request: str, front: Front | None, count: int) -> _Load:
+        if front is None:
+            return _Load(request, None)
+        # Of more blocks than these another request of the step was asked for, and has counted them.
+        count = min(count, len(front.ends))
+        own_s = _Chosen(front, 0.0, self._step, self._each_s).own_s(count)
+        return _Load(request, front, count, own_s)
 
     def _spared_s(self, load: _Load) -> float:
         front = load.front
@@ -231,25 +304,26 @@ class Loads:
         return Front(ends[0] - chunk, ends, max(positions.values()), load_seconds)
 
 
-def _sum(one: float, other: float | None) -> float | None:
-    return None if other is None else one + other
-
-
-def _load(request: str, front: Front | None, count: int) -> _Load:
-    if front is None:
-        return _Load(request, None)
-    # Of more blocks than these another request of the step was asked for, and has counted them.
-    count = min(count, len(front.ends))
-    return _Load(request, front, count, _own_seconds(front, count))
-
-
-def _own_seconds(front: Front, count: int) -> float:
-    """Seconds of loads of this number of blocks, without what is ahead of the first; of one block
-    alone that is not known, and counts."""
+def _own_seconds(front: Front, count: int, each_s: float | None) -> float | None:
+    """Seconds of loads of this number of blocks, without what is ahead of the first, where they are
+    known."""
     first, all_of_them = front.load_seconds(1), front.load_seconds(count)
     if not count or first is None or all_of_them is None:
         return 0.0
-    return first if count == 1 else (all_of_them - first) * count / (count - 1)
+    if count == 1:
+        return None if each_s is None else min(first, each_s)
+    return min((all_of_them - first) * count / (count - 1), all_of_them)
+
+
+def _each_seconds(front: Front, *, alone: bool) -> float | None:
+    """Seconds of each block of a front: those of one block alone have what is ahead of it."""
+    count = len(front.ends)
+    first, all_of_them = front.load_seconds(1), front.load_seconds(count)
+    if first is None or all_of_them is None:
+        return None
+    if count > 1:
+        return (all_of_them - first) / (count - 1)
+    return first if alone else None
 
 
 def _seconds(found: Sequence[bool], count: int) -> float | None:

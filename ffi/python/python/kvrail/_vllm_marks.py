@@ -1,6 +1,7 @@
 """Chunks that count as used from now on, go first, or are loaded soon, on their way to each rank's
 store."""
 
+import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -11,6 +12,10 @@ from kvrail._vllm_hints import Hinted
 TOUCHED = 1024
 """Chunks of one kind that are sent at once; of those beyond that, demotions alone are kept
 waiting."""
+
+AWAKE_S = 0.25
+"""Time without a batch that is taken behind which demotions wait until the engine has requests
+again. On an idle machine a batch is answered within a millisecond."""
 
 KINDS: tuple[Literal["fetch", "demote", "touch"], ...] = ("fetch", "demote", "touch")
 """They take turns: an engine at work touches chunks in each step."""
@@ -27,6 +32,8 @@ class Marks:
         self._batch: dict[bytes, None] = {}
         self._kind = KINDS[-1]
         self._unsent: list[Lane[Any]] = []
+        self._demoting: list[Lane[Any]] = []
+        self._moved = time.monotonic()
 
     def used(self, keys: Iterable[bytes]) -> None:
         """The store counts these by itself: they are not demoted for a session that has ended, and
@@ -52,15 +59,36 @@ class Marks:
 
     def end(self, request: Any) -> None:
         """A request has ended."""
-        for key in self._hinted.end(request):
+        ending = self._hinted.end(request)
+        for key in ending:
             self._touched.pop(key, None)
+        if ending:
+            self._moved = time.monotonic()
+
+    @property
+    def pending(self) -> bool:
+        """Whether an engine without requests is to go on, because demotions wait and are taken: for
+        a sidecar that is gone or stopped none stays awake."""
+        is_sending = self._kind == "demote" and bool(self._batch and self._unsent)
+        if not (is_sending or self._demoting or self._hinted.waits):
+            return False
+        is_late = time.monotonic() - self._moved > AWAKE_S
+        return not is_late and all(lane.works for lane in self._lanes)
 
     def send(self) -> None:
         """Sends what there is, without waiting."""
+        # A lookup of many keys goes on when its queue is polled.
+        self._demoting = [lane for lane in self._demoting if lane.looks]
         if not self._unsent or not self._batch:
             self._next()
         if keys := list(self._batch):
-            self._unsent = [lane for lane in self._unsent if not self._sent(lane, keys)]
+            left = [lane for lane in self._unsent if not self._sent(lane, keys)]
+            taken = [lane for lane in self._unsent if lane not in left]
+            if taken:
+                self._moved = time.monotonic()
+            if self._kind == "demote":
+                self._demoting += taken
+            self._unsent = left
 
     def _sent(self, lane: Lane[Any], keys: list[bytes]) -> bool:
         if self._kind == "fetch":

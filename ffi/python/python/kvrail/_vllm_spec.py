@@ -32,7 +32,7 @@ from vllm.v1.kv_offload.base import (
 )
 
 import kvrail
-from kvrail import _forks, _identity, gpu, paged
+from kvrail import _forks, _identity, _vllm_stats, gpu, paged
 from kvrail._chains import Places, Prompt
 from kvrail._lane import Lane, Session
 from kvrail._load_choice import LoadChoice, Speed
@@ -89,6 +89,10 @@ class KvrailOffloadingSpec(OffloadingSpec):
         self._manager: _Manager | None = None
         self._worker: _Worker | None = None
 
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return super().build_metric_definitions(extra_config) | _vllm_stats.definitions()
+
     def get_manager(self) -> OffloadingManager:
         if self._manager is None:
             ranks = 1 if self.replicated_layout else self.config.parallel.world_size
@@ -144,6 +148,7 @@ class _Manager(GivesUpLoads, ExpectsLoads, OffloadingManager):
     ) -> None:
         super().__init__()
         self._links, self._loads, self._locality = links, loads, locality
+        self._stats = _vllm_stats.Stats(loads)
         self._answers: dict[OffloadKey, bool] = {}
         self._hinted = Hinted()
         self._marks = Marks(self._hinted, [Lane[None](link, TOUCH_DEPTH) for link in links])
@@ -234,6 +239,9 @@ class _Manager(GivesUpLoads, ExpectsLoads, OffloadingManager):
         self._loads.step()
         self._marks.send()
 
+    def has_pending_work(self) -> bool:
+        return self._marks.pending
+
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:
             return ()
@@ -241,6 +249,9 @@ class _Manager(GivesUpLoads, ExpectsLoads, OffloadingManager):
             self._announce([OffloadKey(it.metadata) for it in link.gone()], removed=True)
         events, self._events = self._events, []
         return events
+
+    def get_stats(self) -> Any:
+        return self._stats.take()
 
     def reset_cache(self) -> None:
         # As of vLLM's own tiers that last: blocks stay, for this engine and for all others that

@@ -38,7 +38,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from kvrail import _identity
+from kvrail import _identity, _vllm_stats
 from kvrail._chains import Prompt
 from kvrail._lane import Blocks, Ended, Lane
 from kvrail._load_choice import LoadChoice, Prefer, Speed
@@ -137,6 +137,7 @@ class Tier(SecondaryTierManager):
         )
         speed = Speed() if engine is None else engine.speed
         self._loads = Loads(LoadChoice(speed, prefer, prefill_tokens_per_second))
+        self._stats = _vllm_stats.Stats(self._loads)
         self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
@@ -176,7 +177,7 @@ class Tier(SecondaryTierManager):
         return results
 
     def has_pending_work(self) -> bool:
-        return bool(self._stores or self._lane.pending)
+        return bool(self._stores or self._lane.pending) or self._marks.pending
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._marks.touch(keys)  # the next poll sends them
@@ -191,6 +192,13 @@ class Tier(SecondaryTierManager):
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
         self._loads.step()
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return _vllm_stats.definitions()
+
+    def get_stats(self) -> Any:
+        return self._stats.take()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         if self._events is None:

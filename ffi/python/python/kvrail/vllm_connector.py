@@ -33,6 +33,7 @@ class KvrailOffloadingConnector(OffloadingConnector):
 
     def on_new_request(self, request: Any) -> None:
         super().on_new_request(request)
+        self._steps.add(request.request_id)
         # vLLM names a request's blocks when it may be scheduled: behind others that is late.
         scheduler = self.connector_scheduler
         manager = getattr(scheduler, "manager", None)

@@ -5,6 +5,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +16,16 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 protocol = pytest.importorskip("vllm.v1.kv_hints", reason="this vLLM has no hints")
 msgspec = pytest.importorskip("msgspec")
 
-from kvrail import paged  # noqa: E402
+from kvrail import _vllm_marks, paged  # noqa: E402
 from kvrail._vllm_hints import ENDING, Hinted, Hints, Ranges  # noqa: E402
-from kvrail._vllm_marks import Marks  # noqa: E402
+from kvrail._vllm_marks import AWAKE_S, TOUCHED, Marks  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from host import until  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from test_vllm_spec import DEVICE, Engine  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (  # noqa: E402
+    OffloadingConnectorScheduler,
+)
 from vllm.v1.kv_offload.base import ReqContext, ScheduleEndContext  # noqa: E402
 
 CHUNK, TOKENS = 1 << 20, 16
@@ -264,6 +268,64 @@ def test_a_session_s_end_is_demoted_beside_touches_of_each_step(host, tiers, of,
         its.close()
 
 
+class Idle:
+    """An engine without requests, which goes on as long as vLLM's own classes ask it to."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._scheduler = object.__new__(OffloadingConnectorScheduler)
+        self._scheduler.manager = manager
+        self._scheduler._jobs = self._scheduler._reset_fence = {}
+        self._scheduler._manager_locked = lambda: getattr(manager, "lock", nullcontext())
+
+    def run(self) -> float:
+        """Until it sleeps; the seconds for which it has not."""
+        begun = time.monotonic()
+        while self._scheduler.has_pending_push_work():
+            assert time.monotonic() < begun + 20, "it never sleeps"
+            with self._scheduler._manager_locked():
+                self._manager.on_schedule_end(ScheduleEndContext([], []))
+            time.sleep(0.001)
+        return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("of", ["spec", "tier"])
+@pytest.mark.parametrize("fault", [None, "stopped", "killed"])
+def test_demotions_are_sent_while_the_engine_has_no_requests(host, of, fault, monkeypatch):
+    """Of a long session several batches; without a sidecar the engine sleeps all the same."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(paged, "Mover", StandIn)
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    its: Any = Engine(host)
+    if of == "tier":
+        its.close()
+        # vLLM's thread would send them.
+        its = Tiers(tier | {"poll_between_steps": False}, chunks=4, chunk_bytes=CHUNK)
+    link = its.tier._link if of == "tier" else its.manager._links[0]
+    store, keys = link.session.space, keys_of(range(3 * TOUCHED))
+    assert store.put_many([bytes(it) for it in keys], [bytes(64)] * len(keys)).all_ok
+    idle = Idle(its.manager)
+    idle.run()
+    ending = request_of(keys, envelope(action("kv.deref")))
+    its.manager.on_new_request(ending)
+    if fault == "killed":
+        host.kill()
+        until("the session has ended", lambda: not any(link.lookup(keys[:1])))
+    elif fault == "stopped":
+        host.freeze()
+    its.manager.on_request_finished(ending)
+    its.manager.on_schedule_end(ScheduleEndContext([], []))
+    took_s = idle.run()
+    if fault is not None:
+        assert took_s < 1.0
+        if fault == "stopped":
+            host.thaw()
+    else:
+        some = [keys[at] for at in (0, TOUCHED, 2 * TOUCHED, -1)]
+        until("all are demoted", lambda: demoted(store, some) == [True] * 4)
+    its.close()
+
+
 class Scheduler:
     """vLLM's half of its scheduler that makes the state of a new request."""
 
@@ -323,6 +385,8 @@ class Rank:
     def __init__(self, busy: int = 0) -> None:
         self.busy, self.sent = busy, list[tuple[str, list[bytes]]]()
 
+    works, looks = True, False
+
     def touch(self, keys: list[bytes], *, demote: bool = False) -> bool:
         return self._take("demote" if demote else "touch", keys)
 
@@ -349,6 +413,36 @@ def test_a_rank_that_is_busy_gets_demotions_fetches_and_touches_later():
     rest = [("touch", keys[3:6]), ("fetch", keys[6:8])]
     assert ranks[0].sent == [("demote", keys[:3]), *rest], "once"
     assert ranks[1].sent == [("demote", keys[1:3]), *rest], "not what was used meanwhile"
+
+
+def test_an_engine_stays_awake_for_demotions_that_are_taken(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(_vllm_marks.time, "monotonic", lambda: now)
+    hinted, ranks, keys = Hinted(), [Rank(busy=1), Rank(busy=5)], keys_of(range(3 * TOUCHED))
+    marks = Marks(hinted, ranks)
+    marks.touch(keys[:3])
+    marks.expect(keys[3:6])
+    assert not marks.pending, "touches and fetches are of requests"
+    marks.end(request_of(keys, envelope(action("kv.deref"))))
+    turns = 0
+    while marks.pending:
+        now, turns = now + 0.01, turns + 1
+        marks.send()
+        assert turns < 100
+    for rank in ranks:
+        sent = [keys for kind, keys in rank.sent if kind == "demote"]
+        assert sum(sent, []) == keys
+    marks.end(request_of(keys[:1], envelope(action("kv.deref")), "next"))
+    marks.send()
+    ranks[1].busy = 1 << 60
+    marks.end(request_of(keys[:1], envelope(action("kv.deref")), "last"))
+    marks.send()
+    assert marks.pending
+    ranks[0].works = False
+    assert not marks.pending
+    ranks[0].works = True
+    now += AWAKE_S + 0.01
+    assert not marks.pending
 
 
 def test_what_is_no_envelope_costs_a_request_nothing():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,56 @@ def test_loads_of_one_step_are_behind_each_other(host, measured, chunks):
         manager.shutdown()
 
 
+@pytest.mark.parametrize("of", ["spec", "tier"])
+def test_declines_are_among_vllm_s_own_metrics(host, measured, of):
+    """Its frontend has them from its scheduler, by the names that spec and tier define."""
+    metrics = pytest.importorskip("prometheus_client")
+    its = pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics")
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    tier["prefill_tokens_per_second"] = FAST
+    if of == "spec":
+        made: Any = SimpleNamespace(manager=spec_manager(host, prefill_tokens_per_second=FAST))
+        made.close = made.manager.shutdown
+        space = made.manager._links[0].session.space
+        extra: dict[str, Any] = {"spec_name": "KvrailOffloadingSpec"}
+        extra["spec_module_path"] = "kvrail.vllm"
+    else:
+        made = Tiers(tier, chunks=16, chunk_bytes=CHUNK_BYTES)
+        space = made.tier._link.session.space
+        extra = config(tier, 16, CHUNK_BYTES).extra_config
+    registry = metrics.CollectorRegistry()
+
+    def kind(of: Any) -> Any:
+        return lambda name, documentation, labelnames=(), **more: of(
+            name, documentation, labelnames, registry=registry, **more
+        )
+
+    named = {
+        it: kind(it) for it in (metrics.Counter, metrics.Gauge, metrics.Histogram)
+    }
+    transfer = SimpleNamespace(kv_connector_extra_config=extra)
+    shown = its.OffloadPromMetrics(
+        SimpleNamespace(kv_transfer_config=transfer), named, ["model"], {0: ["m"]}
+    )
+    try:
+        assert space.put_many([bytes(it) for it in KEYS], [bytes(CHUNK_BYTES)] * 6).all_ok
+        for number in range(2):
+            request = prompt_of(f"request {number}", KEYS)
+            made.manager.on_new_request(request)
+            with getattr(made.manager, "lock", nullcontext()):
+                assert made.manager.lookup(KEYS[0], request) is LookupResult.MISS
+                made.manager.on_schedule_end(ScheduleEndContext([], []))
+                stats = made.manager.get_stats()
+            shown.observe(stats.data, 0)
+        stats = made.manager.get_stats()
+        assert stats is None or "kvrail" not in str(stats.data), "each is counted once"
+    finally:
+        made.close()
+    for name, value in (("prompts", 2), ("chunks", 12)):
+        name = f"vllm:kv_offload_kvrail_declined_{name}_total"
+        assert registry.get_sample_value(name, {"model": "m"}) == value
+
+
 USERS = [keys_of(range(10 * at, 10 * at + 6)) for at in range(16)]
 
 
@@ -232,6 +283,49 @@ def test_loads_that_began_before_the_speed_was_known_count_on_both_sides(returni
         manager.on_schedule_end(ScheduleEndContext([], []))
     computes(3.0)
     assert found(manager, 8)[1] == 6
+
+
+def test_what_an_earlier_step_expected_of_a_request_is_over(returning):
+    """A request that got no pages is asked for again: by then other loads are ahead of it."""
+    manager, _ = returning
+    request, count = found(manager, 0)
+    assert count == 6 and manager._loads.expected(request, 6) > 0
+    manager.on_schedule_end(ScheduleEndContext([], []))
+    # All of its blocks are answered for another request of the step.
+    other = prompt_of("other", USERS[0])
+    for its in (other, request):
+        assert [manager.lookup(key, its) for key in USERS[0]] == [LookupResult.HIT] * 6
+    assert manager._loads.expected(other, 6) > 0
+    assert manager._loads.expected(request, 6) is None
+    manager.prepare_load(USERS[0], request)
+    assert manager._loads._begun[request.req_id].front is None
+    manager.on_schedule_end(ScheduleEndContext([], []))
+    # Nothing is there now: no front is weighed.
+    manager._links[0].session.space.drop([bytes(key) for key in USERS[0]])
+    assert {manager.lookup(key, other) for key in USERS[0]} == {LookupResult.MISS}
+    assert manager._loads.expected(other, 6) is None
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6])
+@pytest.mark.parametrize("users", [2, 8])
+@pytest.mark.parametrize("window", [2, 100])
+def test_loads_at_the_drive_count_once(monkeypatch, blocks, users, window):
+    """What a drive has of them, as far as the worker has begun it, is in its queue too."""
+    each_s, queue = 0.01, 0
+    monkeypatch.setattr(_vllm_loads.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(
+        _vllm_loads, "_seconds", lambda found, count: each_s * (min(queue, window) + count)
+    )
+    loads = _vllm_loads.Loads(LoadChoice(Speed()))
+    for number in range(users + 1):
+        keys = keys_of(range(10 * number, 10 * number + blocks))
+        request, there = prompt_of(f"user {number}", keys), [True] * blocks
+        assert loads.answers(request, keys, [there]) == there
+        right_s = each_s * blocks * (number + 1)
+        assert right_s / 1.3 < loads.expected(request, blocks) < 1.3 * right_s
+        loads.begin(request, blocks)
+        loads.step()
+        queue += blocks
 
 
 def test_a_reset_forgets_loads_that_were_failing(returning):
@@ -337,8 +431,8 @@ def test_a_load_that_ends_within_a_step_is_no_slow_drive(
     loads = _vllm_loads.Loads(LoadChoice(Speed()))
     request = ReqContext("request")
     front = Front(0, [16, 32, 48, 64], 64, lambda count: expected_s)
-    request.set_state(_vllm_loads._Chosen(front, 0.0))
     loads.step()
+    request.set_state(_vllm_loads._Chosen(front, 0.0, loads._step, None))
     loads.begin(request, 4)
     for step_s in steps_s:
         loads.step()
@@ -422,6 +516,16 @@ def test_steps_are_timed_from_their_schedule_or_the_end_before(monkeypatch):
     assert speed.backlog == 0
 
 
+def test_requests_wait_from_their_arrival_to_their_first_step_or_end():
+    steps = Steps(speed := Speed())
+    for name in "abc":
+        steps.add(name)
+    steps.begin(output([("a", 500, 0)], {}, {"a": 500}))
+    assert speed.waiting == {"b", "c"}
+    steps.begin(output([], {}, {}, {"a", "c"}))
+    assert speed.waiting == {"b"}
+
+
 def test_the_connector_times_its_steps(monkeypatch):
     its = pytest.importorskip("kvrail.vllm_connector")
     connector = object.__new__(its.KvrailOffloadingConnector)
@@ -432,5 +536,9 @@ def test_the_connector_times_its_steps(monkeypatch):
     step = output([("a", 8_192, 0)], {}, {"a": 8_192})
     assert connector.build_connector_meta(step) == "meta"
     assert speed.seconds(0, 8_192) is None
+    monkeypatch.setattr(base, "on_new_request", lambda self, request: None, raising=False)
+    connector.connector_scheduler = None
+    connector.on_new_request(SimpleNamespace(request_id="waits"))
+    assert speed.waiting == {"waits"}
     assert connector.get_kv_connector_stats() == "stats"
     assert speed.seconds(0, 8_192) > 0
