@@ -56,4 +56,12 @@ impl Trial {
             TrialResult::NotTried { .. } | TrialResult::Refused { .. } => None,
         }
     }
+
+    /// The same, to be changed.
+    pub(super) fn rates_mut(&mut self) -> Option<&mut Vec<TrialRate>> {
+        match &mut self.result {
+            TrialResult::Measured { rates, .. } => Some(rates),
+            TrialResult::NotTried { .. } | TrialResult::Refused { .. } => None,
+        }
+    }
 }
