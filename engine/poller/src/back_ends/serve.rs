@@ -62,6 +62,7 @@ impl BackEnds {
             if let Some(block) = self.shards[number].take_corrupt() {
                 mailbox.report_corrupt(block);
             }
+            self.shards[number].report_losses(mailbox);
             work += self.go_on_with_gets(number, executor, front_end);
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, executor.inflight(), front_end, now_ns);

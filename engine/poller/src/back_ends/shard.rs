@@ -3,6 +3,7 @@
 mod calls;
 mod late;
 mod late_blocks;
+mod late_stop;
 mod life;
 mod listings;
 mod load;
@@ -561,7 +562,7 @@ impl Shard {
     /// Has all that was acknowledged written at once; whether it is, or never can be.
     pub(crate) fn settle(&mut self) -> bool {
         let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
-        if never || self.settle_late() && self.store.is_written() {
+        if never || self.settle_late() && self.store.is_written() && !self.has_losses() {
             return true;
         }
         self.store.hurry();

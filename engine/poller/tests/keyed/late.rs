@@ -6,7 +6,7 @@ use kvrail_device::{Fault, Rule, SimOptions};
 use kvrail_poller::{PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PENDING, FLAG_PRESENT};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
-use kvrail_store::{Cursor, Key, check};
+use kvrail_store::{Cursor, Key, Status as Ending, check};
 
 use super::rig::{Asked, Client, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
@@ -199,6 +199,39 @@ fn a_crash_forgets_late_blocks_and_a_stop_writes_them() {
     let mut rig = rig.restart();
     let mut client = rig.client(0);
     (1..=30).for_each(|number| rig.finds(&mut client, number, &block(number, 70_001)));
+}
+
+/// The device fails a write of a stop: what was acknowledged and is lost is named.
+#[test]
+fn a_stop_names_the_blocks_that_it_could_not_write() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    (1..=20).for_each(|number| {
+        let put = rig.put(&mut client, key(number), &block(number, 70_001));
+        assert_eq!(put.status(), Status::Ok);
+    });
+    // While it serves, what is not written is no loss of a stop.
+    let failing = || Rule::once(Fault::Error(Status::IoError)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(failing());
+    let get = keyed(&client, key(1), (70_001, 0), (1 << 20, 9)).slot(Opcode::Get);
+    assert_eq!(rig.ask_one(&mut client, get).status(), Status::Miss);
+    rig.pass(2_000_000_000); // writes are tried again
+    assert_eq!(rig.counted().2, 1);
+    assert!(rig.mailbox.next_loss().is_none());
+    rig.own.sim.borrow_mut().plan().add(failing());
+    rig.stop();
+    let losses: Vec<_> = std::iter::from_fn(|| rig.mailbox.next_loss()).collect();
+    let blocks: u64 = losses.iter().map(|loss| loss.blocks).sum();
+    assert!(blocks > 0 && losses.iter().all(|loss| loss.namespace() == b"first"), "{losses:?}");
+    assert!(losses.iter().any(|loss| loss.why == Ending::Failed(Status::IoError.number())));
+    assert_eq!(losses.iter().map(|loss| loss.bytes).sum::<u64>(), blocks * 70_001);
+    let mut rig = rig.restart();
+    let mut client = rig.client(0);
+    let there = (2..=20).filter(|number| {
+        let (done, _) = rig.get(&mut client, key(*number), 70_001);
+        done.status() == Status::Ok
+    });
+    assert_eq!(there.count() as u64, 19 - blocks, "all others are found again");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod handles;
 mod history;
 mod identity;
 mod job;
+mod late_losses;
 mod listings;
 mod reading;
 mod refusals;
@@ -38,6 +39,7 @@ use calls::Calls;
 use handles::Handles;
 use history::History;
 use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
+use late_losses::LateLosses;
 use listings::{Listings, PendingListing};
 use refusals::RefusalLog;
 use requests::wish;
@@ -115,6 +117,7 @@ pub(crate) struct Stores {
     /// Memory in which sessions name what they read in place.
     holds: BTreeMap<u64, Arc<Region>>,
     log: RateLimit,
+    losses: LateLosses,
 }
 
 impl Stores {
@@ -146,6 +149,7 @@ impl Stores {
             makers: BTreeMap::new(),
             holds: BTreeMap::new(),
             log: RateLimit::with_burst(LINES),
+            losses: LateLosses::default(),
         })
     }
 

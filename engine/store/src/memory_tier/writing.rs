@@ -34,7 +34,7 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         self.offered(key);
-        if self.late.as_ref()?.saving().is_some() {
+        if self.late.is_none() || self.is_saving() {
             return None;
         }
         if let Some(entry) = self.find(key.0, key.1, view) {
@@ -46,7 +46,7 @@ impl MemoryTier {
         let room = self.make_room_in_share(key, pages, view)?;
         let one = &mut self.entries[room.entry];
         (one.stage, one.group) = (WriteStage::Unwritten, folded(group));
-        self.late.as_mut()?.add();
+        self.late.as_mut()?.add(pages.into());
         Some(room)
     }
 
@@ -70,6 +70,12 @@ impl MemoryTier {
     #[must_use]
     pub fn late_blocks(&self) -> u64 {
         self.late.as_ref().map_or(0, LateBlocks::blocks)
+    }
+
+    /// Pages of them.
+    #[must_use]
+    pub fn late_pages(&self) -> u64 {
+        self.late.as_ref().map_or(0, LateBlocks::pages)
     }
 
     /// The entry of a block that is to be written to the store now, if there is one. Its memory
@@ -154,6 +160,12 @@ impl MemoryTier {
         if let Some(late) = &mut self.late {
             late.save();
         }
+    }
+
+    /// Whether all late blocks are to be written, and none comes in.
+    #[must_use]
+    pub fn is_saving(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| late.saving().is_some())
     }
 
     /// Late blocks may come in again.
@@ -253,7 +265,7 @@ impl MemoryTier {
         let Some(late) = self.late.as_mut().filter(|_| one.stage != WriteStage::Stored) else {
             return false;
         };
-        late.remove();
+        late.remove(self.places.pages_of(one.span).into());
         match one.stage {
             // Until the write ends.
             WriteStage::Writing => return true,
@@ -293,8 +305,9 @@ impl MemoryTier {
             .entries
             .iter()
             .filter(|one| one.stage != WriteStage::Stored && one.state != EntryState::Held);
+        let pages: u64 = late.clone().map(|one| u64::from(self.places.pages_of(one.span))).sum();
         match &self.late {
-            Some(all) => all.audit(stages, late.count() as u64),
+            Some(all) => all.audit(stages, (late.count() as u64, pages)),
             None => assert_eq!(late.count(), 0, "a tier without late blocks has none"),
         }
     }

@@ -360,9 +360,12 @@ impl Shard {
     }
 
     fn late_write_ended(&mut self, entry: usize, status: Status) {
+        let is_written = matches!(status, Status::Ok | Status::Present);
+        if !is_written {
+            self.note_loss(entry, status);
+        }
         let Self { tier, store, .. } = self;
         let tier = tier.as_mut().expect("it has late puts");
-        let is_written = matches!(status, Status::Ok | Status::Present);
         let how = if is_written { LateWrite::Written } else { LateWrite::Declined };
         tier.tier.write_ended(entry, how, &mut tier.shown);
         tier.see_gone(store, (!is_written).then_some(Gone::Evicted));
@@ -487,17 +490,6 @@ impl Shard {
     /// The next get that has waited.
     pub(crate) fn next_woken(&mut self) -> Option<SlotId> {
         self.tier.as_mut()?.next_woken()
-    }
-
-    /// Whether all late blocks are written; has them written.
-    pub(super) fn settle_late(&mut self) -> bool {
-        let Some(tier) = &mut self.tier else { return true };
-        if tier.tier.late_blocks() == 0 && tier.copies() == 0 {
-            return true;
-        }
-        tier.tier.write_all();
-        self.pulse.mark();
-        false
     }
 
     /// Whether a copy has ended.

@@ -16,6 +16,7 @@ use kvrail_store::{
 };
 
 use super::late_blocks::{LateBlocks, LatePuts};
+use crate::late_loss::LateLosses;
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
 
@@ -62,7 +63,8 @@ pub(super) struct TierUsage {
     pub(super) blocks: u64,
     pub(super) bytes: u64,
     pub(super) bytes_max: u64,
-    pub(super) late_blocks: u64,
+    /// Late blocks that are not written, and their bytes.
+    pub(super) unwritten: (u64, u64),
     pub(super) late_dropped_bytes: u64,
     pub(super) counts: TierCounts,
 }
@@ -80,6 +82,8 @@ pub(crate) struct ShardTier {
     /// Another store begins: blocks of the one before are being hidden.
     pub(super) is_stopped: bool,
     pub(super) late: Option<LatePuts>,
+    /// Blocks that a stop could not write.
+    pub(super) losses: LateLosses,
 }
 
 /// The directory that clients read, and late blocks by its entries.
@@ -147,6 +151,7 @@ impl ShardTier {
             data_at: setup.directory_bytes as u64,
             fills: ArrayVec::new(),
             is_stopped: false,
+            losses: LateLosses::default(),
         }
     }
 
@@ -291,7 +296,7 @@ impl ShardTier {
             blocks,
             bytes: bytes(pages),
             bytes_max,
-            late_blocks: self.tier.late_blocks(),
+            unwritten: (self.tier.late_blocks(), bytes(self.tier.late_pages())),
             late_dropped_bytes: bytes(counts.late_dropped_pages),
             counts,
         }
