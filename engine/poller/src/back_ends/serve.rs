@@ -53,8 +53,9 @@ impl BackEnds {
             work += self.give_parked(number, executor.inflight(), front_end, now_ns);
             let now = self.calendar.now(now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
-            if !self.shards[number].is_gone() {
-                self.shards[number].step(now);
+            match self.shards[number].is_gone() {
+                false => self.shards[number].step(now),
+                true => self.shards[number].step_gone(now_ns),
             }
             if let Some(session) = self.shards[number].take_false_reporter() {
                 self.stats.sessions[usize::from(session.0)].false_reports.add(1);

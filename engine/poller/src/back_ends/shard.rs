@@ -3,7 +3,7 @@
 mod calls;
 mod late;
 mod late_blocks;
-mod late_stop;
+mod late_ends;
 mod life;
 mod listings;
 mod load;
@@ -542,7 +542,7 @@ impl Shard {
     /// How long the poller may sleep.
     pub(crate) fn sleep_ns(&self, now_ns: u64) -> u64 {
         match self.phase() {
-            _ if self.is_gone() => u64::MAX,
+            _ if self.is_gone() => self.sleep_gone_ns(),
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
             Phase::Serving if self.load.requests() > 0 => STEP_NS,
@@ -686,9 +686,7 @@ impl Shard {
             return Due::No;
         }
         self.life.sweep();
-        if let Some(tier) = &mut self.tier {
-            tier.sweep();
-        }
+        self.lose_late();
         self.suspects.clear();
         Due::Now
     }

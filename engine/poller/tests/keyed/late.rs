@@ -1,12 +1,12 @@
 //! Puts that are acknowledged from the memory tier and written later.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kvrail_device::{Fault, Rule, SimOptions};
 use kvrail_poller::{PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PENDING, FLAG_PRESENT};
 use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
-use kvrail_store::{Cursor, Key, Status as Ending, check};
+use kvrail_store::{Cursor, Gone, Key, Status as Ending, check};
 
 use super::rig::{Asked, Client, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
@@ -317,6 +317,44 @@ fn a_device_that_goes_ends_what_is_copied_and_what_waits_for_a_write() {
     assert_eq!(lookup, 0, "what was not written is lost");
     assert_eq!(rig.put(&mut client, key(1), &block(11, 9000)).status(), Status::Ok);
     rig.finds(&mut client, 1, &block(11, 9000));
+}
+
+/// What a device takes with it is in the feed, row for row, and waits to be written no more.
+#[test]
+fn late_blocks_of_a_device_that_goes_are_in_the_feed_and_in_no_gauge() {
+    // Its directory is cleared in several steps.
+    let mut rig = Rig::late(config(4096, 120 * MIB, 8 * MIB), SimOptions::default(), 4 * TIER);
+    rig.mailbox.lend_batches();
+    let mut client = rig.client(0);
+    let mut left: HashSet<_> = (1..=300).map(key).collect();
+    for number in 1..=300 {
+        assert_eq!(rig.put(&mut client, key(number), &block(number, 9000)).status(), Status::Ok);
+    }
+    assert_eq!(rig.late_blocks(), 300);
+    let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(gone);
+    let get = keyed(&client, key(7), (9000, 0), (32 << 20, 3)).slot(Opcode::Get);
+    rig.ask_one(&mut client, get);
+    for _ in 0..10_000 {
+        rig.tick();
+        while let Some(batch) = rig.mailbox.next_gone() {
+            for (row, _) in batch.iter() {
+                assert_eq!((row.uid, row.length, row.why), (1_000, 9000, Gone::Evicted));
+                assert!(left.remove(&row.key), "each block goes once");
+            }
+            assert_eq!(batch.lost, 0);
+            rig.mailbox.return_batch(batch);
+        }
+    }
+    assert_eq!(left.len(), 0, "all of them are gone");
+    assert_eq!((rig.late_blocks(), rig.counted()), (0, (300, 0, 300)));
+    let serving = &rig.stats.devices[0].store.counters.serving;
+    assert_eq!(serving.late_bytes.get(), 0);
+    assert_eq!(serving.late_dropped_bytes.get(), 300 * 12_288);
+    rig.begin_anew();
+    assert_eq!(rig.put(&mut client, key(1), &block(11, 9000)).status(), Status::Ok);
+    rig.finds(&mut client, 1, &block(11, 9000));
+    assert_eq!(rig.counted().2, 300, "and once");
 }
 
 /// Requests beside each other: what one of them does to a block must not cost another its end.

@@ -298,6 +298,14 @@ impl MemoryTier {
         }
     }
 
+    /// An entry's block goes with all others: if the store has not got it, it is lost.
+    pub(super) fn count_cleared(&mut self, entry: usize) {
+        if self.entries[entry].stage != WriteStage::Stored {
+            self.counts.late_dropped += 1;
+            self.counts.late_dropped_pages += self.pages_of(entry);
+        }
+    }
+
     pub(super) fn audit_late(&self) {
         let stages = self.entries.iter().map(|one| one.stage);
         // What is hidden while it is written is none any more.

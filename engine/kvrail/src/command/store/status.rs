@@ -363,8 +363,8 @@ fn late(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     let words = |bytes: Option<u64>| bytes.map_or_else(dash, human_bytes);
     let [unwritten, lost] = [counters.late_bytes, counters.late_dropped_bytes].map(words);
     Some(format!(
-        "\n    {puts} puts were acknowledged from memory: {waiting} blocks ({unwritten}) are not\n    \
-         written yet, {written} were, {dropped} never will be ({lost})"
+        "\n    {puts} puts were acknowledged from memory: {waiting} blocks ({unwritten}) are\n    \
+         not written yet, {written} were, {dropped} never will be ({lost})"
     ))
 }
 

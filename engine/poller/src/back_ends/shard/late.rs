@@ -166,11 +166,8 @@ impl ShardTier {
             blocks.begin_void();
         }
         self.sweep();
-        let Some(late) = &mut self.late else { return };
-        assert!(late.copies.is_empty(), "nothing of the life before is in flight");
-        for (entry, _) in std::mem::take(&mut late.writing) {
-            self.tier.write_ended(entry, LateWrite::Declined, &mut self.shown);
-        }
+        assert_eq!(self.copies(), 0, "nothing of the life before is in flight");
+        self.end_writes();
     }
 
     /// Bytes of a late block, padded to whole pages, as the device sees them.
