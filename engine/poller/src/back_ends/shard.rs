@@ -164,26 +164,38 @@ impl Shard {
         self.site.tail_of(bytes) == 0
     }
 
-    /// Finds a block that a client is about to read.
+    /// Finds a block that a client is about to read. PENDING: it is in memory and not on the
+    /// device; nothing has counted.
     #[inline(always)]
     pub(crate) fn get(&mut self, get: &Get) -> Got {
+        match self.tier {
+            None => self.get_stored(get),
+            Some(_) => self.get_beside_tier(get),
+        }
+    }
+
+    /// The same, of what the store has.
+    #[inline(always)]
+    pub(crate) fn get_stored(&mut self, get: &Get) -> Got {
         let got = self.store.get(get);
         self.load.begin_reads(matches!(got, Got::Read(_)).into());
-        if self.tier.is_some() {
-            self.meet(get, &got);
-        }
         got
     }
 
     /// Has the memory tier see a get of a block.
     #[inline(never)]
-    fn meet(&mut self, get: &Get, got: &Got) {
-        let (Some(tier), Got::Read(reading)) = (&mut self.tier, got) else { return };
-        let Some(uid) = self.store.uid_of(get.space) else { return };
+    fn get_beside_tier(&mut self, get: &Get) -> Got {
+        if self.late_length(get.space, get.key).is_some() {
+            return Got::Done(Ending::Pending.into());
+        }
+        let got = self.get_stored(get);
+        let (Some(tier), Got::Read(reading)) = (&mut self.tier, &got) else { return got };
+        let Some(uid) = self.store.uid_of(get.space) else { return got };
         if tier.meet(get, uid, reading) {
             self.pulse.mark();
         }
         tier.see_gone(&mut self.store, Some(Gone::Evicted));
+        got
     }
 
     /// Whether clients find a block in the memory tier.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use kvrail_device::{Fault, Rule, SimOptions};
 use kvrail_poller::{PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PENDING, FLAG_PRESENT};
-use kvrail_ring::{Opcode, Request, Side, Status, keys_slot};
+use kvrail_ring::{Class, Opcode, Request, Side, Status, keys_slot};
 use kvrail_store::{Cursor, Gone, Key, Status as Ending, check};
 
 use super::rig::{Asked, Client, HANDLE, Rig, block, config, crc, drop_slot, keyed};
@@ -105,6 +105,41 @@ fn a_get_that_comes_to_the_sidecar_has_its_block_written_first() {
         }
         assert_eq!((rig.late_blocks(), rig.counted()), (0, (6, 6, 0)));
     }
+}
+
+/// A get that waits for its block's write counts as what it became, once.
+#[test]
+fn a_get_that_waits_counts_once() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let gets = |rig: &mut Rig| {
+        rig.pass(20_000_000); // counters are shown
+        let store = &rig.stats.devices[0].store.counters.store;
+        (store.hits.get(), store.misses.get())
+    };
+    (1..=2).for_each(|number| {
+        assert_eq!(rig.put(&mut client, key(number), &block(number, 9000)).status(), Status::Ok);
+    });
+    rig.finds(&mut client, 1, &block(1, 9000));
+    assert_eq!(gets(&mut rig), (1, 0));
+    rig.finds(&mut client, 1, &block(1, 9000));
+    assert_eq!(gets(&mut rig), (2, 0));
+    assert_eq!(rig.get(&mut client, key(3), 9000).0.status(), Status::Miss);
+    assert_eq!(gets(&mut rig), (2, 1));
+    // One for which the block has no room, and one of which the write fails.
+    assert_eq!(rig.get(&mut client, key(2), 0).0.status(), Status::TooSmall);
+    assert_eq!(gets(&mut rig), (2, 2));
+    assert_eq!(rig.put(&mut client, key(4), &block(4, 9000)).status(), Status::Ok);
+    let failing = Rule::once(Fault::Error(Status::IoError)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(failing);
+    assert_eq!(rig.get(&mut client, key(4), 9000).0.status(), Status::Miss);
+    assert_eq!(gets(&mut rig), (2, 3));
+    // One that looks at everything counts nothing.
+    assert_eq!(rig.put(&mut client, key(5), &block(5, 9000)).status(), Status::Ok);
+    let get = keyed(&client, key(5), (9000, 0), (1 << 20, 9)).slot(Opcode::Get);
+    let get = Request { class: Class::Background as u8, ..get };
+    assert_eq!(rig.ask_one(&mut client, get).status(), Status::Ok);
+    assert_eq!(gets(&mut rig), (2, 3));
 }
 
 #[test]
