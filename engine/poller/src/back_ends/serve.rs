@@ -175,7 +175,7 @@ impl BackEnds {
         if shard.has_room(pending.asked()) {
             let metadata = self.waiting.metadata(parked);
             match shard.give(pending, metadata, front_end.regions(), self.calendar.now(now_ns)) {
-                Begun::Taken => return true,
+                Begun::Taken | Begun::Confirms => return true,
                 Begun::Done(answer) if answer.status != Ending::Declined(DeclineReason::Busy) => {
                     shard.count_answer();
                     self.end_by_answer(parked.id, &answer, inflight, front_end);

@@ -15,9 +15,9 @@ mod tier;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Answer, Begun, DropKey, FoundKeys, Get, Gone, Got, Key, Now, Outcome, Phase, PlaceKind, Put,
-    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store, StoreConfig,
-    StoreConfigError, TaskId,
+    Answer, Begun, DeclineReason, DropKey, FoundKeys, Get, Gone, Got, Key, Now, Outcome, Phase,
+    PlaceKind, Put, RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store,
+    StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -409,6 +409,10 @@ impl Shard {
             return begun;
         }
         let begun = self.begin(pending, (user, owner), metadata, now);
+        if self.is_being_written(pending, begun) {
+            // It waits as for room, and finds the block once it is written.
+            return Begun::Done(Ending::Declined(DeclineReason::Busy).into());
+        }
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
         let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
         // A put that writes nothing changes nothing, nor does a drop that ends without effect.
@@ -463,7 +467,7 @@ impl Shard {
     fn put_over(&mut self, put: &Put<'_>, check: u64, now: Now) -> Begun {
         let begun = self.store.put_over(put, &drop_of((put.space, put.key), check), now);
         let stays = match begun {
-            Begun::Taken => false,
+            Begun::Taken | Begun::Confirms => false,
             Begun::Done(answer) => {
                 matches!(answer.status, Ending::Declined(_) | Ending::Invalid(_))
             }

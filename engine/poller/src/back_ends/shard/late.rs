@@ -12,11 +12,11 @@ use kvrail_device::SlotId;
 use kvrail_memory::{load, store};
 use kvrail_ring::{METADATA_BYTES_MAX, Status as LaneStatus, TIER_PAGE_BYTES as PAGE, TierBlock};
 use kvrail_store::{
-    Answer, Begun, DeclineReason, Evicted, Fault, Gone, Hold, Key, LateWrite, Now, Phase,
-    PlaceKind, Put, Reply, SpaceId, Status, Store,
+    Answer, Begun, DeclineReason, Durability, Evicted, Fault, Gone, Hold, Key, LateWrite, Now,
+    Phase, PlaceKind, Put, Reply, SpaceId, Status, Store,
 };
 
-use super::super::pending::Pending;
+use super::super::pending::{Pending, StoreRequest};
 use super::Shard;
 use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
 use super::tier::ShardTier;
@@ -242,6 +242,16 @@ impl Shard {
         is_taken.then_some(Begun::Taken)
     }
 
+    /// Whether a put that is to be durable found its key being written, out of memory: PENDING
+    /// would leave its client without what it asked for.
+    pub(super) fn is_being_written(&self, pending: &Pending, begun: Begun) -> bool {
+        let StoreRequest { space, key, durability, .. } = *pending.asked();
+        let is_pending = matches!(begun, Begun::Done(Answer { status: Status::Pending, .. }));
+        let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
+        let is_it = is_pending && durability == Durability::Durable;
+        is_it && tier.late_of(uid, key).is_some()
+    }
+
     /// Goes on with late blocks: shows those that are copied, and has others written.
     pub(super) fn step_late(&mut self, now: Now) {
         if self.tier.as_ref().is_none_or(|tier| tier.late.is_none()) {
@@ -332,7 +342,7 @@ impl Shard {
             let mut out = [0; METADATA_BYTES_MAX];
             let metadata = tier.metadata(&block, &mut out);
             match self.store.put(&block.put(entry, metadata), now) {
-                Begun::Taken => {
+                Begun::Taken | Begun::Confirms => {
                     let late = tier.late.as_mut().expect("as above");
                     late.writing.push((entry, block.offset));
                 }
