@@ -97,6 +97,8 @@ impl MemoryTier {
             return;
         }
         let (key, pages) = (self.key(entry), self.pages_of(entry));
+        // Declined ones too: a key that comes again then shows that the store has no room for such
+        // blocks, and the share falls. Counted as dropped it would rise, for more declined puts.
         if let Some(late) = &mut self.late {
             late.share.left(key, BlockFate::Written);
         }
