@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use kvrail_client::{BlockRequest, KeyState, Lookup, Status};
 
+use rustix::process::Signal;
+
 use crate::rig::{Place, Sidecar, eventually, rounds, run};
+use crate::stalled::Held;
 use crate::tier::{self, BYTES, User, content, from_memory, key, sum};
 
 /// Two members, a tier of this size, and puts of the namespace `main` acknowledged from it.
@@ -104,6 +107,64 @@ fn a_flood_of_puts_loses_only_what_is_counted() {
         reader.has(number, 0);
     }
     sidecar.stop();
+}
+
+/// A write budget that declines what a stop would write: the log has how much, of what, and why.
+#[test]
+fn a_stop_names_the_acknowledged_blocks_that_it_loses() {
+    let mut place = place("32MiB");
+    place.configure_volume("write_budget = \"0.001dwpd\"");
+    let sidecar = Sidecar::start(&place);
+    let mut user = User::open(&sidecar);
+    // The store is full once, and nothing is left of the budget.
+    let mut next = 0;
+    eventually("the budget declines", || {
+        for _ in 0..100 {
+            let _maybe_declined = user.offer(next, 0);
+            next += 1;
+        }
+        let report = sidecar.status();
+        sum(&report, "declined_budget") + sum(&report, "declined_first_sight") > 0
+    });
+    let mut late = 0;
+    eventually("a late put is taken", || {
+        let _maybe_declined = user.offer(next, 0);
+        next += 1;
+        late = sum(&sidecar.status(), "late_blocks");
+        late >= 3
+    });
+    drop(user);
+    let log = sidecar.stop();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("are lost with this stop")).collect();
+    let [line] = &lines[..] else { panic!("{log}") };
+    for word in ["memory_tier.write_late", "kv", "main", "write budget", "raise write_budget"] {
+        assert!(line.contains(word), "no {word:?} in {line}");
+    }
+    assert!(line.contains("blocks=") && line.contains("bytes="), "{line}");
+}
+
+/// A poller that a device keeps: what its memory has is lost at the end of the drain timeout.
+#[test]
+fn a_stop_that_runs_out_of_time_names_what_is_not_written() {
+    let mut place = place("32MiB");
+    place.configure("pollers.count = 1\nsidecar.drain_timeout = \"100ms\"");
+    let mut sidecar = Sidecar::start(&place);
+    let mut user = User::open(&sidecar);
+    (0..5).for_each(|number| user.put(number, 0));
+    eventually("they wait", || sum(&sidecar.status(), "late_blocks") == 5);
+    assert_eq!(sum(&sidecar.status(), "late_bytes"), 5 * BYTES.next_multiple_of(4096) as u64);
+    let Some(held) = Held::thread(&sidecar, "kvrail-poll-0") else { return };
+    sidecar.signal(Signal::TERM);
+    eventually("it gives up", || sidecar.stderr().contains("stopped with work left"));
+    drop(held);
+    assert_eq!(sidecar.wait().code(), Some(1));
+    let log = sidecar.stderr();
+    for word in
+        ["5 acknowledged blocks (500", "memory_tier.write_late", "raise sidecar.drain_timeout"]
+    {
+        assert!(log.contains(word), "no {word:?} in {log}");
+    }
 }
 
 /// Kills at any moment: a block is what was put last, or a miss.

@@ -13,11 +13,11 @@ use crate::metrics::{get, serve};
 use crate::rig::{LONG, Place, Sidecar, eventually, kvrail, run};
 
 /// A stopped thread of another process; it continues when this is dropped.
-struct Held(Pid);
+pub(crate) struct Held(Pid);
 
 impl Held {
     /// Stops the thread of that name; `None`, with a line printed, where that is forbidden.
-    fn thread(of: &Sidecar, name: &str) -> Option<Self> {
+    pub(crate) fn thread(of: &Sidecar, name: &str) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{}/task", of.pid())).unwrap();
         let mut tasks = tasks.map(|task| task.unwrap());
         let named = tasks.find(|task| {
@@ -37,7 +37,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _goes_on = ptrace::detach(self.0, None);
+        if ptrace::detach(self.0, None).is_err() {
+            // Its process has ended: nothing of it goes before its tracer has seen that.
+            let _gone = waitpid(self.0, Some(WaitPidFlag::__WALL));
+        }
     }
 }
 

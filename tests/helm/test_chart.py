@@ -133,6 +133,7 @@ BAD = [
     (FILE | {"resources": {"limits": {"cpu": "2"}}}, ["resources.limits.cpu", "quota"]),
     (FILE | {"config": {"gpu": {"devices": ["all"]}}}, ["gpu.runtimeClassName"]),
     (FILE | {"config": {"limits": {"session": 8}}}, ["config.limits", "session"]),
+    (FILE | {"config": {"memory_tier": {"write_late": ["a*b"]}}}, ["memory_tier.write_late.0"]),
     (FILE | {"config": {"metrics": {"listen": "off"}}}, ["config", "metrics"]),
     (FILE | {"memlok": "raise"}, ["memlok"]),
     (FILE | {"memlock": "root"}, ["memlock", "raise", "node"]),

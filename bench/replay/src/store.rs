@@ -190,7 +190,7 @@ impl Replayed {
         };
         let status = match self.store.put(&put, self.now) {
             Begun::Done(answer) => answer.status,
-            Begun::Taken => self.answered()?,
+            Begun::Taken | Begun::Confirms => self.answered()?,
         };
         match status {
             Status::Ok | Status::Present => Ok(()),

@@ -131,6 +131,8 @@ counters! {
             "Blocks that left the memory tier because a reader found them wrong there.";
         late_blocks: Gauge, "kvrail_store_late_blocks",
             "Blocks in the memory tier that are not on the drive.";
+        late_bytes: Gauge, "kvrail_store_late_bytes",
+            "Their bytes, in whole pages: a kill loses them, and a stop writes them first.";
         late_puts: Counter, "kvrail_store_late_puts",
             "Puts that were acknowledged from the memory tier.";
         late_written: Counter, "kvrail_store_late_written",

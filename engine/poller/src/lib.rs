@@ -24,6 +24,7 @@ mod idle;
 mod inflight;
 mod intake;
 mod lanes;
+mod late_loss;
 mod limits;
 mod mailbox;
 mod poller;
@@ -47,6 +48,7 @@ pub use bells::{QueueDoorbell, Ringer, Rung, Waking, WokenBy};
 pub use copier::CopyQueues;
 pub use counter::Counter;
 pub use handle::PollerHandle;
+pub use late_loss::LateLoss;
 pub use limits::{
     DEVICES_MAX, HANDLES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot,
     TenantSlot,

@@ -14,6 +14,7 @@ use kvrail_ring::{Doorbell, LaneFault, RegionId, ServerLane, ThreadWaker};
 use kvrail_store::{Key, NAME_BYTES_MAX};
 
 use crate::bells::QueueDoorbell;
+use crate::late_loss::LateLoss;
 use crate::limits::{
     DEVICES_MAX, LANES_MAX, REGIONS_MAX, SESSIONS_MAX, STORE_CALLS_MAX, SessionSlot, TenantSlot,
 };
@@ -196,6 +197,7 @@ pub struct Mailbox {
     notices: ArrayQueue<Notice>,
     failures: ArrayQueue<DeviceFailure>,
     corrupt: ArrayQueue<CorruptBlock>,
+    losses: ArrayQueue<LateLoss>,
     gone: ArrayQueue<Box<GoneRows>>,
     batches: ArrayQueue<Box<GoneRows>>,
     overdue_ns: AtomicU64,
@@ -211,6 +213,7 @@ impl Mailbox {
     pub fn new(to_control: Arc<Doorbell>) -> Result<Self, rustix::io::Errno> {
         let (commands, notices) = (ArrayQueue::new(COMMANDS_MAX), ArrayQueue::new(NOTICES_MAX));
         let (failures, corrupt) = (ArrayQueue::new(FAILURES_MAX), ArrayQueue::new(FAILURES_MAX));
+        let losses = ArrayQueue::new(FAILURES_MAX);
         let (gone, batches) =
             (ArrayQueue::new(GONE_BATCHES_MAX), ArrayQueue::new(GONE_BATCHES_MAX));
         let to_poller = Arc::new(ThreadWaker::new()?);
@@ -220,6 +223,7 @@ impl Mailbox {
             notices,
             failures,
             corrupt,
+            losses,
             gone,
             batches,
             overdue_ns,
@@ -290,6 +294,12 @@ impl Mailbox {
         self.corrupt.pop()
     }
 
+    /// Takes the next late blocks that a stop has lost.
+    #[must_use]
+    pub fn next_loss(&self) -> Option<LateLoss> {
+        self.losses.pop()
+    }
+
     /// What the poller watches while it sleeps.
     #[must_use]
     pub fn poller_bell(&self) -> BorrowedFd<'_> {
@@ -341,6 +351,16 @@ impl Mailbox {
         if self.corrupt.push(block).is_ok() {
             self.to_control.ring();
         }
+    }
+
+    /// Tells the control thread of late blocks that a stop has lost. False while it has 64 such
+    /// rows unread. Only the poller calls this.
+    pub(crate) fn report_loss(&self, loss: LateLoss) -> bool {
+        let is_sent = self.losses.push(loss).is_ok();
+        if is_sent {
+            self.to_control.ring();
+        }
+        is_sent
     }
 
     /// Tells the control thread of a failure; dropped while it has 64 unread. Only the poller

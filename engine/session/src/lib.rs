@@ -65,7 +65,7 @@ pub use reload::ReloadAsk;
 pub use report::unregistered;
 pub use server::Server;
 pub use server_handle::{HandleReceiver, ServerHandle, server_handle};
-pub use shutdown::{Stopped, StoppedHow};
+pub use shutdown::{LateLeft, Stopped, StoppedHow};
 pub use socket::make_folder;
 pub use stores::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
 pub use tenants::{Right, Tenancy};

@@ -305,7 +305,10 @@ impl Server {
                     self.dismiss_all(reason, Hardware::MayBeActive);
                     self.pollers.send_each(all, || PollerCommand::Stop);
                 }
-                StopStep::Done(stopped) => return Some(stopped),
+                StopStep::Done(stopped) => {
+                    let late = self.stores.end_late(self.pollers.handles());
+                    return Some(Stopped { late, ..stopped });
+                }
             }
         }
     }

@@ -41,6 +41,15 @@ pub enum StoppedHow {
     Forced,
 }
 
+/// Blocks that memory alone has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LateLeft {
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// The end of `Server::run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
@@ -51,6 +60,8 @@ pub struct Stopped {
     pub pollers_left: usize,
     /// Sessions whose memory hardware may still touch.
     pub sessions_left: usize,
+    /// Acknowledged blocks in memory that those pollers have not written: they are lost.
+    pub late: LateLeft,
 }
 
 /// The server's next step of a stop.
@@ -171,7 +182,8 @@ impl Shutdown {
                 self.next.take()
             }
             ShutdownStage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
-                Some(StopStep::Done(Stopped { how, pollers_left, sessions_left }))
+                let late = LateLeft::default(); // the stores have that
+                Some(StopStep::Done(Stopped { how, pollers_left, sessions_left, late }))
             }
             _ => None,
         }

@@ -14,6 +14,8 @@ pub(crate) enum BlockStage {
     Unrecorded,
     /// The record's page is not durable.
     Waiting,
+    /// The key was there already, with this length and check; its record may not be durable.
+    Confirming,
     /// Given up; the space goes when the last part has ended.
     Cancelled(Status),
 }

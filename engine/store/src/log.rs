@@ -422,6 +422,11 @@ impl Log {
         Some((u8::try_from(row).expect("64 rows"), open.pages, &open.page))
     }
 
+    /// The highest serial of a page that has records.
+    pub(crate) fn last_serial(&self) -> u64 {
+        self.next_serial - 1
+    }
+
     /// A page is on the medium.
     pub(crate) fn page_written(&mut self, row: u8) {
         self.open_mut(row).writing -= 1;

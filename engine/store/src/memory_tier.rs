@@ -319,6 +319,7 @@ impl MemoryTier {
             left -= 1;
             if self.entries[end].state == EntryState::Shown {
                 left = left.saturating_sub(16 * costs(view) as usize);
+                self.count_cleared(end);
                 self.leave(end, view);
             }
             end += 1;
@@ -534,8 +535,13 @@ impl MemoryTier {
     /// All blocks go, step by step (`renew`), and none comes in meanwhile.
     pub fn clear(&mut self) {
         self.clearing = Some(0);
-        self.counts.late_dropped += self.late_blocks();
         self.end_saving();
+    }
+
+    /// Whether a clear goes on.
+    #[must_use]
+    pub fn is_clearing(&self) -> bool {
+        self.clearing.is_some()
     }
 
     /// Checks that spans and entries are what they say, for tests.

@@ -264,6 +264,8 @@ pub enum Begun {
     Done(Answer),
     /// A reply follows.
     Taken,
+    /// The key of a durable put is there: a reply follows once that is durable.
+    Confirms,
 }
 
 /// The result of a get.

@@ -135,6 +135,15 @@ impl Writes {
                 Begun::Taken
             }
             Err(answer) => {
+                let is_durable = put.durability == Durability::Durable;
+                let begun = match answer.status {
+                    Status::Present if is_durable => self.confirm(core, log, put, answer),
+                    _ => Begun::Done(answer),
+                };
+                let Begun::Done(answer) = begun else {
+                    core.stats.present += 1;
+                    return begun;
+                };
                 match answer.status {
                     Status::Present => core.stats.present += 1,
                     Status::Pending => core.stats.pending += 1,
@@ -144,6 +153,27 @@ impl Writes {
                 Begun::Done(answer)
             }
         }
+    }
+
+    /// A durable put of a key that is there: its answer waits until what is there is durable.
+    fn confirm(&mut self, core: &mut Core, log: &mut Log, put: &Put<'_>, there: Answer) -> Begun {
+        if log.is_written(core) && core.flush.is_clean() {
+            return Begun::Done(there);
+        }
+        if let Some(why) = core.declines() {
+            return Begun::Done(Status::Declined(why).into());
+        }
+        let room = self.has_place(put.owner, PlaceKind::Block);
+        let Some(number) = core.spaces.resolve(put.space).ok().filter(|_| room) else {
+            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
+        };
+        let Answer { length, check, .. } = there;
+        let stage = BlockStage::Confirming;
+        let block = Block { length, check, stage, ..Block::new(core, number, put) };
+        let slot = self.blocks.insert(self.user(put.owner), block);
+        log.hurry();
+        self.durables.push(log.last_serial(), Durable::Block(slot));
+        Begun::Confirms
     }
 
     fn declined(core: &mut Core, put: &Put<'_>, why: DeclineReason) {
@@ -568,7 +598,11 @@ impl Writes {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
                     let declined = core.declines().map(Status::Declined);
-                    Self::answer_block(core, &block, declined.unwrap_or(Status::Ok));
+                    let done = match block.stage {
+                        BlockStage::Confirming => Status::Present,
+                        _ => Status::Ok,
+                    };
+                    Self::answer_block(core, &block, declined.unwrap_or(done));
                 }
                 Durable::Drop(slot) => self.drops.remove(slot).answer(core),
             }

@@ -11,7 +11,7 @@ use kvrail_metrics::Listen;
 use kvrail_nvme::Selector;
 use kvrail_poller::{LANES_MAX, REGIONS_MAX, SESSIONS_MAX};
 use kvrail_ring::limits::{ENTRY_BYTES, LANE_DEPTH_MAX, LANE_DEPTH_MIN, POLLERS_MAX};
-use kvrail_store::{POOL_NAME_BYTES_MAX, POOLS_MAX};
+use kvrail_store::{NAME_BYTES_MAX, POOL_NAME_BYTES_MAX, POOLS_MAX};
 use kvrail_units::{Period, Size};
 use kvrail_volume::MEMBERS_MAX;
 use toml::Value;
@@ -107,6 +107,9 @@ impl ConfigProblems<'_> {
         let key = "memory_tier.write_late";
         let Some(first) = names.first() else { return };
         names.iter().for_each(|name| self.namespaces(key, name));
+        if let Some(twice) = first_twice(names) {
+            self.add(key, shortened(twice), "it is named twice", "name each namespace once");
+        }
         if config.memory_tier.bytes.bytes() == 0 {
             let rule = "blocks that are written late need a memory tier";
             self.add(key, first, rule, "set memory_tier.bytes, or remove the key");
@@ -336,7 +339,14 @@ impl ConfigProblems<'_> {
         let begin = names.strip_suffix('*').unwrap_or(names);
         if names.is_empty() || begin.contains('*') {
             let rule = "it must be a name, or how names begin with `*` at its end";
-            self.add(key, names, rule, "write one table for each name or begin");
+            self.add(key, format!("{names:?}"), rule, "write each name or begin by itself");
+        } else if begin.len() > NAME_BYTES_MAX || begin.chars().any(char::is_control) {
+            let rule = format!(
+                "{} bytes: no namespace has this name, names have {NAME_BYTES_MAX} bytes at most \
+                 and no control characters",
+                begin.len()
+            );
+            self.add(key, shortened(names), rule, "shorten it, or write how the names begin");
         }
     }
 
@@ -492,6 +502,14 @@ fn unknown_level(log: &str) -> Option<&str> {
 
 fn first_twice<T: PartialEq>(list: &[T]) -> Option<&T> {
     list.iter().enumerate().find(|(at, item)| list[..*at].contains(item)).map(|(_, item)| item)
+}
+
+/// A name as a message has it, however long it is.
+fn shortened(name: &str) -> String {
+    if name.len() <= NAME_BYTES_MAX + 1 {
+        return format!("{name:?}");
+    }
+    format!("{:?}...", name.chars().take(24).collect::<String>())
 }
 
 fn list_words<T: Display>(list: &[T]) -> String {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvrail_session::StoppedHow;
+use kvrail_session::{Stopped, StoppedHow};
 use kvrail_units::Period;
 use sd_notify::NotifyState;
 
@@ -14,7 +14,7 @@ use crate::serve::{
 use kvrail_cli::config::{Loaded, LogFormat};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::{Exit, Failure};
-use kvrail_cli::output::{Format, print_json};
+use kvrail_cli::output::{Format, human_bytes, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,10 +117,55 @@ fn serve_as(
         note("drained and stopped");
         return Ok(());
     }
+    Err(left_over(&stopped))
+}
+
+/// What a stop has left, and why.
+fn left_over(stopped: &Stopped) -> Failure {
+    let Stopped { how, pollers_left, sessions_left, late } = *stopped;
     let what = format!(
-        "stopped with work left ({:?}): {} pollers, {} sessions",
-        stopped.how, stopped.pollers_left, stopped.sessions_left
+        "stopped with work left ({how:?}): {pollers_left} pollers, {sessions_left} sessions"
     );
-    Err(Failure::new(Exit::Failed, what)
-        .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout"))
+    if late.blocks == 0 {
+        return Failure::new(Exit::Failed, what)
+            .with_remedy("a device does not answer: see the log; raise sidecar.drain_timeout");
+    }
+    let lost = format!(
+        "{what}; {} acknowledged blocks ({}) of memory_tier.write_late were not written, and are \
+         lost",
+        late.blocks,
+        human_bytes(late.bytes)
+    );
+    let remedy = match how {
+        StoppedHow::Forced => "ask once to stop, and wait: a second request does not wait for them",
+        StoppedHow::Drained | StoppedHow::TimedOut => {
+            "raise sidecar.drain_timeout to memory_tier.bytes over the drives' rate, or lower \
+             memory_tier.bytes; see the log for a device that does not answer"
+        }
+    };
+    Failure::new(Exit::Failed, lost).with_remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_session::{LateLeft, Stopped, StoppedHow};
+
+    use super::left_over;
+
+    #[test]
+    fn late_blocks_that_a_stop_leaves_are_named_with_the_setting() {
+        let of = |how, blocks| {
+            let late = LateLeft { blocks, bytes: blocks << 20 };
+            left_over(&Stopped { how, pollers_left: 1, sessions_left: 0, late }).to_string()
+        };
+        let without = of(StoppedHow::TimedOut, 0);
+        assert!(without.contains("a device does not answer"), "{without}");
+        assert!(!without.contains("write_late"), "{without}");
+        let late = of(StoppedHow::Drained, 7);
+        for word in ["7 acknowledged blocks (7", "memory_tier.write_late", "sidecar.drain_timeout"]
+        {
+            assert!(late.contains(word), "no {word:?} in {late}");
+        }
+        assert!(of(StoppedHow::Forced, 7).contains("ask once to stop"));
+    }
 }

@@ -31,7 +31,7 @@ impl BackEnds {
         let waits = shard.lines().has_before(room, session) || !shard.has_room(asked);
         if !waits {
             match shard.give(inflight.request(id), metadata, regions, now) {
-                Begun::Taken => {
+                Begun::Taken | Begun::Confirms => {
                     shard.count_request();
                     return None;
                 }

@@ -69,14 +69,22 @@ impl BackEnds {
         regions: &mut Regions,
         executor: &mut Executor<D>,
     ) -> Result<Option<Completion>, Status> {
+        let got = match got {
+            Got::Done(answer) if matches!(answer.status, Ending::Pending | Ending::Miss) => {
+                if self.wait_for_write(request, (&ask, body), seat, regions, executor) {
+                    return Ok(None);
+                }
+                match answer.status {
+                    // It cannot wait, and counts as what the store has.
+                    Ending::Pending => self.shards[ask.shard].get_stored(&ask.of_store(request)),
+                    _ => got,
+                }
+            }
+            _ => got,
+        };
         let reading = match got {
             Got::Read(reading) => reading,
             Got::Done(answer) => {
-                if answer.status == Ending::Miss
-                    && self.wait_for_write(request, (&ask, body), seat, regions, executor)
-                {
-                    return Ok(None);
-                }
                 leave([body, None], regions);
                 return Ok(Some(get_refused(request.user_data(), &answer)));
             }
@@ -157,11 +165,16 @@ impl BackEnds {
         while let Some(id) = self.shards[number].next_woken() {
             count += 1;
             let request = executor.inflight().request(id);
-            let StoreRequest { space, key, ask, .. } = *request.asked();
+            let StoreRequest { space, key, ask, class, .. } = *request.asked();
             let BlockCommand::Get(extent) = ask else { unreachable!("only gets wait for writes") };
             let shard = &mut self.shards[number];
             shard.count_answer();
-            let operations = match shard.get(&Get { space, key, extent }) {
+            let get = Get { space, key, extent };
+            let got = match class {
+                Class::Background => shard.inspect(&get),
+                Class::Demand | Class::Prefetch => shard.get_stored(&get),
+            };
+            let operations = match got {
                 Got::Done(answer) => {
                     self.end_by_answer(id, &answer, executor.inflight(), front_end);
                     continue;

@@ -53,8 +53,9 @@ impl BackEnds {
             work += self.give_parked(number, executor.inflight(), front_end, now_ns);
             let now = self.calendar.now(now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
-            if !self.shards[number].is_gone() {
-                self.shards[number].step(now);
+            match self.shards[number].is_gone() {
+                false => self.shards[number].step(now),
+                true => self.shards[number].step_gone(now_ns),
             }
             if let Some(session) = self.shards[number].take_false_reporter() {
                 self.stats.sessions[usize::from(session.0)].false_reports.add(1);
@@ -62,6 +63,7 @@ impl BackEnds {
             if let Some(block) = self.shards[number].take_corrupt() {
                 mailbox.report_corrupt(block);
             }
+            self.shards[number].report_losses(mailbox);
             work += self.go_on_with_gets(number, executor, front_end);
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, executor.inflight(), front_end, now_ns);
@@ -173,7 +175,7 @@ impl BackEnds {
         if shard.has_room(pending.asked()) {
             let metadata = self.waiting.metadata(parked);
             match shard.give(pending, metadata, front_end.regions(), self.calendar.now(now_ns)) {
-                Begun::Taken => return true,
+                Begun::Taken | Begun::Confirms => return true,
                 Begun::Done(answer) if answer.status != Ending::Declined(DeclineReason::Busy) => {
                     shard.count_answer();
                     self.end_by_answer(parked.id, &answer, inflight, front_end);

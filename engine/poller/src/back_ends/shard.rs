@@ -3,6 +3,7 @@
 mod calls;
 mod late;
 mod late_blocks;
+mod late_ends;
 mod life;
 mod listings;
 mod load;
@@ -14,9 +15,9 @@ mod tier;
 
 use kvrail_ring::{Geometry, Status};
 use kvrail_store::{
-    Answer, Begun, DropKey, FoundKeys, Get, Gone, Got, Key, Now, Outcome, Phase, PlaceKind, Put,
-    RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store, StoreConfig,
-    StoreConfigError, TaskId,
+    Answer, Begun, DeclineReason, DropKey, FoundKeys, Get, Gone, Got, Key, Now, Outcome, Phase,
+    PlaceKind, Put, RETRY_NS_MAX, ReadId, Reply, SpaceId, Start, Status as Ending, Store,
+    StoreConfig, StoreConfigError, TaskId,
 };
 
 use super::call_queue::CallQueue;
@@ -163,26 +164,38 @@ impl Shard {
         self.site.tail_of(bytes) == 0
     }
 
-    /// Finds a block that a client is about to read.
+    /// Finds a block that a client is about to read. PENDING: it is in memory and not on the
+    /// device; nothing has counted.
     #[inline(always)]
     pub(crate) fn get(&mut self, get: &Get) -> Got {
+        match self.tier {
+            None => self.get_stored(get),
+            Some(_) => self.get_beside_tier(get),
+        }
+    }
+
+    /// The same, of what the store has.
+    #[inline(always)]
+    pub(crate) fn get_stored(&mut self, get: &Get) -> Got {
         let got = self.store.get(get);
         self.load.begin_reads(matches!(got, Got::Read(_)).into());
-        if self.tier.is_some() {
-            self.meet(get, &got);
-        }
         got
     }
 
     /// Has the memory tier see a get of a block.
     #[inline(never)]
-    fn meet(&mut self, get: &Get, got: &Got) {
-        let (Some(tier), Got::Read(reading)) = (&mut self.tier, got) else { return };
-        let Some(uid) = self.store.uid_of(get.space) else { return };
+    fn get_beside_tier(&mut self, get: &Get) -> Got {
+        if self.late_length(get.space, get.key).is_some() {
+            return Got::Done(Ending::Pending.into());
+        }
+        let got = self.get_stored(get);
+        let (Some(tier), Got::Read(reading)) = (&mut self.tier, &got) else { return got };
+        let Some(uid) = self.store.uid_of(get.space) else { return got };
         if tier.meet(get, uid, reading) {
             self.pulse.mark();
         }
         tier.see_gone(&mut self.store, Some(Gone::Evicted));
+        got
     }
 
     /// For how long clients have found a block in the memory tier, in seconds.
@@ -395,6 +408,10 @@ impl Shard {
             return begun;
         }
         let begun = self.begin(pending, (user, owner), metadata, now);
+        if self.is_being_written(pending, begun) {
+            // It waits as for room, and finds the block once it is written.
+            return Begun::Done(Ending::Declined(DeclineReason::Busy).into());
+        }
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
         let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
         // A put that writes nothing changes nothing, nor does a drop that ends without effect.
@@ -449,7 +466,7 @@ impl Shard {
     fn put_over(&mut self, put: &Put<'_>, check: u64, now: Now) -> Begun {
         let begun = self.store.put_over(put, &drop_of((put.space, put.key), check), now);
         let stays = match begun {
-            Begun::Taken => false,
+            Begun::Taken | Begun::Confirms => false,
             Begun::Done(answer) => {
                 matches!(answer.status, Ending::Declined(_) | Ending::Invalid(_))
             }
@@ -540,7 +557,7 @@ impl Shard {
     /// How long the poller may sleep.
     pub(crate) fn sleep_ns(&self, now_ns: u64) -> u64 {
         match self.phase() {
-            _ if self.is_gone() => u64::MAX,
+            _ if self.is_gone() => self.sleep_gone_ns(),
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
             Phase::Serving if self.load.requests() > 0 => STEP_NS,
@@ -560,7 +577,7 @@ impl Shard {
     /// Has all that was acknowledged written at once; whether it is, or never can be.
     pub(crate) fn settle(&mut self) -> bool {
         let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
-        if never || self.settle_late() && self.store.is_written() {
+        if never || self.settle_late() && self.store.is_written() && !self.has_losses() {
             return true;
         }
         self.store.hurry();
@@ -684,9 +701,7 @@ impl Shard {
             return Due::No;
         }
         self.life.sweep();
-        if let Some(tier) = &mut self.tier {
-            tier.sweep();
-        }
+        self.lose_late();
         self.suspects.clear();
         Due::Now
     }

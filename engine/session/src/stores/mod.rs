@@ -11,6 +11,7 @@ mod handles;
 mod history;
 mod identity;
 mod job;
+mod late_losses;
 mod listings;
 mod memory_hits;
 mod reading;
@@ -39,6 +40,7 @@ use calls::Calls;
 use handles::{Handles, PoolPlace};
 use history::History;
 use job::{Asker, Create, JobStage, MemberCopy, NextStep, StoreJob, Wish};
+use late_losses::LateLosses;
 use listings::{Listings, PendingListing};
 use memory_hits::MemoryHits;
 use refusals::RefusalLog;
@@ -118,6 +120,7 @@ pub(crate) struct Stores {
     holds: BTreeMap<u64, Arc<Region>>,
     memory_hits: MemoryHits,
     log: RateLimit,
+    losses: LateLosses,
 }
 
 impl Stores {
@@ -150,6 +153,7 @@ impl Stores {
             holds: BTreeMap::new(),
             memory_hits: MemoryHits::default(),
             log: RateLimit::with_burst(LINES),
+            losses: LateLosses::default(),
         })
     }
 

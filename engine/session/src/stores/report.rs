@@ -7,6 +7,7 @@ use kvrail_protocol::{PoolMemoryHits, PoolReport, ShardReport};
 use kvrail_store::{Sizing, UNIT_BYTES};
 
 use super::{Shard, Stores};
+use crate::shutdown::LateLeft;
 
 impl Stores {
     /// A session has counted this many gets from memory under a handle: nonsense, where the session
@@ -68,6 +69,33 @@ impl Stores {
                 );
             }
         }
+    }
+
+    /// Takes in what pollers could not write at a stop.
+    pub(crate) fn hear_losses(&mut self, handles: &[PollerHandle]) {
+        for (poller, handle) in handles.iter().enumerate() {
+            while let Some(loss) = handle.mailbox.next_loss() {
+                let here = |shard: &Shard| (shard.poller, shard.device) == (poller, loss.device);
+                let store = self.stores.iter().find(|store| store.shards.iter().any(here));
+                let name = store.map_or("unknown", |store| store.name.as_str());
+                self.losses.add(name, &loss);
+            }
+        }
+    }
+
+    /// Logs all that a stop has lost, and returns what pollers that still run have not written.
+    pub(crate) fn end_late(&mut self, handles: &[PollerHandle]) -> LateLeft {
+        self.hear_losses(handles);
+        self.losses.log();
+        let running = handles.iter().filter(|handle| !handle.thread.is_finished());
+        let devices = running.flat_map(|handle| &handle.stats.devices);
+        devices.fold(LateLeft::default(), |sum, device| {
+            let counted = &device.store.counters.serving;
+            LateLeft {
+                blocks: sum.blocks + counted.late_blocks.get(),
+                bytes: sum.bytes + counted.late_bytes.get(),
+            }
+        })
     }
 
     /// Logs once for each member when its index is full and its medium is not.

@@ -111,7 +111,7 @@ impl Shard {
     fn until_answered(&mut self, begun: Begun) -> Status {
         match begun {
             Begun::Done(answer) => answer.status,
-            Begun::Taken => loop {
+            Begun::Taken | Begun::Confirms => loop {
                 self.turn();
                 if let Some(reply) = self.store.next_reply() {
                     return reply.answer.status;

@@ -38,6 +38,8 @@ pub(super) struct LateBlocks {
     writing: usize,
     /// Blocks that the store has not got, those on their way into the tier too.
     blocks: u64,
+    /// Pages of them.
+    pages: u64,
     /// All are to be written: the entry that is looked at next.
     saving: Option<usize>,
 }
@@ -46,21 +48,25 @@ impl LateBlocks {
     pub(super) fn new(store_blocks: u64) -> Self {
         let share = WriteShare::new(store_blocks);
         let queue = VecDeque::with_capacity(WRITES_MAX);
-        Self { share, queue, writing: 0, blocks: 0, saving: None }
+        Self { share, queue, writing: 0, blocks: 0, pages: 0, saving: None }
     }
 
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// A block comes in.
-    pub(super) fn add(&mut self) {
-        self.blocks += 1;
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
     }
 
-    /// A block is in the store, or nowhere.
-    pub(super) fn remove(&mut self) {
-        self.blocks -= 1;
+    /// A block of so many pages comes in.
+    pub(super) fn add(&mut self, pages: u64) {
+        (self.blocks, self.pages) = (self.blocks + 1, self.pages + pages);
+    }
+
+    /// A block of so many pages is in the store, or nowhere.
+    pub(super) fn remove(&mut self, pages: u64) {
+        (self.blocks, self.pages) = (self.blocks - 1, self.pages - pages);
     }
 
     /// Whether one more block can be queued.
@@ -118,11 +124,11 @@ impl LateBlocks {
     }
 
     /// Checks that what is counted is so, for tests.
-    pub(super) fn audit(&self, stages: impl Iterator<Item = WriteStage> + Clone, blocks: u64) {
+    pub(super) fn audit(&self, stages: impl Iterator<Item = WriteStage> + Clone, late: (u64, u64)) {
         let count = |stage| stages.clone().filter(|other| *other == stage).count();
         assert_eq!(count(WriteStage::Queued), self.queue.len(), "what is queued is in the queue");
         assert_eq!(count(WriteStage::Writing), self.writing, "writes are counted");
-        assert_eq!(blocks, self.blocks, "late blocks are counted");
+        assert_eq!(late, (self.blocks, self.pages), "late blocks are counted");
         assert!(self.queue.len() + self.writing <= WRITES_MAX, "few are written at once");
     }
 }

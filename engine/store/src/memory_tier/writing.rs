@@ -34,7 +34,7 @@ impl MemoryTier {
         view: &mut impl TierView,
     ) -> Option<TierRoom> {
         self.offered(key);
-        if self.late.as_ref()?.saving().is_some() {
+        if self.late.is_none() || self.is_saving() {
             return None;
         }
         if let Some(entry) = self.find(key.0, key.1, view) {
@@ -46,7 +46,7 @@ impl MemoryTier {
         let room = self.make_room_in_share(key, pages, view)?;
         let one = &mut self.entries[room.entry];
         (one.stage, one.group) = (WriteStage::Unwritten, folded(group));
-        self.late.as_mut()?.add();
+        self.late.as_mut()?.add(pages.into());
         self.shares.of(key.0).gain_late();
         Some(room)
     }
@@ -73,6 +73,12 @@ impl MemoryTier {
         self.late.as_ref().map_or(0, LateBlocks::blocks)
     }
 
+    /// Pages of them.
+    #[must_use]
+    pub fn late_pages(&self) -> u64 {
+        self.late.as_ref().map_or(0, LateBlocks::pages)
+    }
+
     /// The entry of a block that is to be written to the store now, if there is one. Its memory
     /// stays as it is until `write_ended` or `write_again`, also if the block is forgotten.
     pub fn next_write(&mut self) -> Option<usize> {
@@ -92,6 +98,8 @@ impl MemoryTier {
             return;
         }
         let (key, pages) = (self.key(entry), self.pages_of(entry));
+        // Declined ones too: a key that comes again then shows that the store has no room for such
+        // blocks, and the share falls. Counted as dropped it would rise, for more declined puts.
         if let Some(late) = &mut self.late {
             late.share.left(key, BlockFate::Written);
         }
@@ -154,6 +162,12 @@ impl MemoryTier {
         if let Some(late) = &mut self.late {
             late.save();
         }
+    }
+
+    /// Whether all late blocks are to be written, and none comes in.
+    #[must_use]
+    pub fn is_saving(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| late.saving().is_some())
     }
 
     /// Late blocks may come in again.
@@ -253,7 +267,7 @@ impl MemoryTier {
         let Some(late) = self.late.as_mut().filter(|_| one.stage != WriteStage::Stored) else {
             return false;
         };
-        late.remove();
+        late.remove(self.places.pages_of(one.span).into());
         self.shares.of(one.uid).lose_late();
         match one.stage {
             // Until the write ends.
@@ -286,6 +300,13 @@ impl MemoryTier {
         }
     }
 
+    /// An entry's block goes with all others: if the store has not got it, it is lost.
+    pub(super) fn count_cleared(&mut self, entry: usize) {
+        if self.entries[entry].stage != WriteStage::Stored {
+            self.count_late_dropped(entry);
+        }
+    }
+
     fn count_late_dropped(&mut self, entry: usize) {
         let pages = self.pages_of(entry);
         self.counts.late_dropped += 1;
@@ -300,8 +321,9 @@ impl MemoryTier {
             .entries
             .iter()
             .filter(|one| one.stage != WriteStage::Stored && one.state != EntryState::Held);
+        let pages: u64 = late.clone().map(|one| u64::from(self.places.pages_of(one.span))).sum();
         match &self.late {
-            Some(all) => all.audit(stages, late.count() as u64),
+            Some(all) => all.audit(stages, (late.count() as u64, pages)),
             None => assert_eq!(late.count(), 0, "a tier without late blocks has none"),
         }
     }

@@ -98,6 +98,12 @@ impl World {
                 let whole = self.store.phase() == Phase::Serving;
                 self.model.putting(space, key, value, whole);
             }
+            if begun == Begun::Confirms {
+                let there = self.model.expect(space, key).now;
+                self.asked.insert(user, Asked::Confirm { space, key, there });
+                self.model.present(space, key);
+                return None;
+            }
             if let Begun::Done(answer) = begun {
                 self.asked.remove(&user);
                 self.note(answer.length.into());
@@ -156,7 +162,7 @@ impl World {
         let durability = if durable { Durability::Durable } else { Durability::Soon };
         let drop = DropKey { user, owner: 2, space: id, key: Self::key(key), only, durability };
         match self.store.drop_key(&drop, self.time()) {
-            Begun::Taken => {
+            Begun::Taken | Begun::Confirms => {
                 let before = self.model.drop_begins(space, key);
                 self.asked.insert(user, Asked::Drop { space, key, before, durable });
             }
@@ -174,7 +180,7 @@ impl World {
         let user = self.user(Asked::Clear { space });
         let time = self.time();
         match self.store.clear_space((user, 3), id, uid, time) {
-            Begun::Taken => self.model.clearing(space),
+            Begun::Taken | Begun::Confirms => self.model.clearing(space),
             Begun::Done(_) => {
                 self.asked.remove(&user);
             }
@@ -214,16 +220,18 @@ impl World {
             Asked::Put { space, key, value, durable, uid, .. } => match status {
                 Status::Ok => {
                     self.ledger.put(uid, key);
-                    // A put during the clear of its namespace may go with the rest.
-                    let clears =
-                        |asked: &Asked| matches!(asked, Asked::Clear { space: it } if *it == space);
-                    let kept = durable && !self.asked.values().any(clears);
+                    let kept = durable && !self.clears(space);
                     self.model.put(space, key, value, kept);
                 }
                 Status::Part => {}
                 Status::Dropped | Status::Failed(_) => self.model.abandoned(space, key, value),
                 Status::Declined(_) => self.model.declined(space, key, value),
                 other => panic!("{other:?}"),
+            },
+            Asked::Confirm { space, key, there } => match status {
+                Status::Present if self.clears(space) => {}
+                Status::Present => self.model.confirmed(space, key, there),
+                other => assert!(matches!(other, Status::Declined(_)), "{other:?}"),
             },
             Asked::Get { space, key, memory, expected, uid } => {
                 self.evictions();
@@ -253,6 +261,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a namespace is being cleared: what is put meanwhile may go with the rest.
+    fn clears(&self, space: u16) -> bool {
+        let mut all = self.asked.values();
+        all.any(|asked| matches!(asked, Asked::Clear { space: it } if *it == space))
     }
 
     /// A get is answered OK: the client verifies before it believes. The bytes to believe.
@@ -296,7 +310,7 @@ impl World {
             durability: Durability::Soon,
         };
         match self.store.drop_key(&drop, self.time()) {
-            Begun::Taken => {
+            Begun::Taken | Begun::Confirms => {
                 self.model.drop_begins(space, key);
             }
             Begun::Done(_) => {

@@ -228,6 +228,17 @@ impl Model {
         state.doubtful = false;
     }
 
+    /// A durable put was answered: what was there at its begin is durable.
+    pub(crate) fn confirmed(&mut self, space: u16, key: u64, there: Now) {
+        let state = self.at(space, key);
+        if let Now::This(value) = there
+            && state.now == there
+            && !state.doubtful
+        {
+            state.must = Some(value);
+        }
+    }
+
     /// All keys ever used.
     pub(crate) fn keys(&self) -> Vec<(u16, u64)> {
         self.keys.keys().copied().collect()

@@ -11,7 +11,7 @@ use kvrail_store::{
 
 use crate::drive::{Drive, Kind};
 use crate::ledger::Ledger;
-use crate::model::{Expected, Model, Value};
+use crate::model::{Expected, Model, Now, Value};
 
 /// Namespaces that scenarios use.
 pub(crate) const SPACES: u16 = 2;
@@ -39,11 +39,39 @@ impl Pool for Buffers {
 /// A request that is not answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
-    Put { space: u16, key: u64, value: Value, bytes: Vec<u8>, durable: bool, uid: u64 },
-    Get { space: u16, key: u64, memory: Vec<u8>, expected: Expected, uid: u64 },
-    Drop { space: u16, key: u64, before: Vec<Value>, durable: bool },
-    Create { space: u16 },
-    Clear { space: u16 },
+    Put {
+        space: u16,
+        key: u64,
+        value: Value,
+        bytes: Vec<u8>,
+        durable: bool,
+        uid: u64,
+    },
+    /// A durable put of a key that is there.
+    Confirm {
+        space: u16,
+        key: u64,
+        there: Now,
+    },
+    Get {
+        space: u16,
+        key: u64,
+        memory: Vec<u8>,
+        expected: Expected,
+        uid: u64,
+    },
+    Drop {
+        space: u16,
+        key: u64,
+        before: Vec<Value>,
+        durable: bool,
+    },
+    Create {
+        space: u16,
+    },
+    Clear {
+        space: u16,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -107,13 +107,22 @@ const FILES: &[(&str, &[&str])] = &[
     ("[gpu]\ndevices = [\"0\", \"1\"]\ncpus = [1, 2, 3]", &["gpu.cpus", "3 CPUs", "2 GPUs"]),
     ("[gpu]\ndevices = [\"all\"]\ncpus = [1, 1]", &["gpu.cpus", "CPU 1 twice"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a*b\"\n\
-      rights = \"read\"", &["volume.0.tenant.0.namespaces = a*b", "`*` at its end"]),
+      rights = \"read\"", &["volume.0.tenant.0.namespaces = \"a*b\"", "`*` at its end"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a\"\n\
       rights = \"own\"\nuids = [1, 1]", &["volume.0.tenant.0.uids = [1, 1]", "1 twice"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.tenant]]\nnamespaces = \"a\"\n\
       rights = \"drop\"", &["unknown variant `drop`", "`own`"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"b\"\n\
-      namespaces = \"*a\"", &["volume.0.pool.0.namespaces = *a", "`*` at its end"]),
+      namespaces = \"*a\"", &["volume.0.pool.0.namespaces = \"*a\"", "`*` at its end"]),
+    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"a*b\", \"\"]",
+     &["memory_tier.write_late = \"a*b\"", "memory_tier.write_late = \"\"", "`*` at its end"]),
+    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"a *\", \"b\", \"a *\"]",
+     &["memory_tier.write_late = \"a *\"", "named twice"]),
+    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"0123456789012345678901234567890123456789012345\
+      6789012345678901234*\"]", &["memory_tier.write_late = \"012345678901234567890123\"...",
+     "65 bytes", "64 bytes at most"]),
+    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"a\\nb\"]",
+     &["memory_tier.write_late = \"a\\nb\"", "control characters"]),
     ("[[volume]]\nname = \"a\"\nmembers = [\"/a\"]\n[[volume.pool]]\nname = \"a b\"\n\
       namespaces = \"a\"\nminimum = \"20%\"\nmaximum = \"10%\"",
      &["volume.0.pool.0.name = a b", "1 to 32 of", "pool.0.minimum = 20%", "maximum, 10%"]),

@@ -360,10 +360,11 @@ fn late(counters: &ServingCounters<Option<u64>>) -> Option<String> {
     let puts = counters.late_puts.filter(|puts| *puts > 0)?;
     let [waiting, written, dropped] =
         [counters.late_blocks, counters.late_written, counters.late_dropped].map(count);
-    let bytes = counters.late_dropped_bytes.map_or_else(dash, human_bytes);
+    let words = |bytes: Option<u64>| bytes.map_or_else(dash, human_bytes);
+    let [unwritten, lost] = [counters.late_bytes, counters.late_dropped_bytes].map(words);
     Some(format!(
-        "\n    {puts} puts were acknowledged from memory: {waiting} blocks are not written\n    \
-         yet, {written} were, {dropped} never will be ({bytes})"
+        "\n    {puts} puts were acknowledged from memory: {waiting} blocks ({unwritten}) are\n    \
+         not written yet, {written} were, {dropped} never will be ({lost})"
     ))
 }
 

@@ -160,7 +160,7 @@ impl Shard {
         };
         self.pulse.mark();
         match begun {
-            Begun::Taken => CallStep::Asked,
+            Begun::Taken | Begun::Confirms => CallStep::Asked,
             Begun::Done(answer) if answer.status == Status::Declined(DeclineReason::Busy) => {
                 CallStep::Waits
             }

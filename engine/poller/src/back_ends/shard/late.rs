@@ -12,11 +12,11 @@ use kvrail_device::SlotId;
 use kvrail_memory::{load, store};
 use kvrail_ring::{METADATA_BYTES_MAX, Status as LaneStatus, TIER_PAGE_BYTES as PAGE, TierBlock};
 use kvrail_store::{
-    Answer, Begun, DeclineReason, Evicted, Fault, Gone, Hold, Key, LateWrite, Now, Phase,
-    PlaceKind, Put, Reply, SpaceId, Status, Store,
+    Answer, Begun, DeclineReason, Durability, Evicted, Fault, Gone, Hold, Key, LateWrite, Now,
+    Phase, PlaceKind, Put, Reply, SpaceId, Status, Store,
 };
 
-use super::super::pending::Pending;
+use super::super::pending::{Pending, StoreRequest};
 use super::Shard;
 use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
 use super::tier::ShardTier;
@@ -166,11 +166,8 @@ impl ShardTier {
             blocks.begin_void();
         }
         self.sweep();
-        let Some(late) = &mut self.late else { return };
-        assert!(late.copies.is_empty(), "nothing of the life before is in flight");
-        for (entry, _) in std::mem::take(&mut late.writing) {
-            self.tier.write_ended(entry, LateWrite::Declined, &mut self.shown);
-        }
+        assert_eq!(self.copies(), 0, "nothing of the life before is in flight");
+        self.end_writes();
     }
 
     /// Bytes of a late block, padded to whole pages, as the device sees them.
@@ -243,6 +240,16 @@ impl Shard {
         // One that finds no room is put into the store now: that is its first sight there.
         is_taken.then(|| self.store.note_offered(space, key));
         is_taken.then_some(Begun::Taken)
+    }
+
+    /// Whether a put that is to be durable found its key being written, out of memory: PENDING
+    /// would leave its client without what it asked for.
+    pub(super) fn is_being_written(&self, pending: &Pending, begun: Begun) -> bool {
+        let StoreRequest { space, key, durability, .. } = *pending.asked();
+        let is_pending = matches!(begun, Begun::Done(Answer { status: Status::Pending, .. }));
+        let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
+        let is_it = is_pending && durability == Durability::Durable;
+        is_it && tier.late_of(uid, key).is_some()
     }
 
     /// Goes on with late blocks: shows those that are copied, and has others written.
@@ -335,7 +342,7 @@ impl Shard {
             let mut out = [0; METADATA_BYTES_MAX];
             let metadata = tier.metadata(&block, &mut out);
             match self.store.put(&block.put(entry, metadata), now) {
-                Begun::Taken => {
+                Begun::Taken | Begun::Confirms => {
                     let late = tier.late.as_mut().expect("as above");
                     late.writing.push((entry, block.offset));
                 }
@@ -360,9 +367,12 @@ impl Shard {
     }
 
     fn late_write_ended(&mut self, entry: usize, status: Status) {
+        let is_written = matches!(status, Status::Ok | Status::Present);
+        if !is_written {
+            self.note_loss(entry, status);
+        }
         let Self { tier, store, .. } = self;
         let tier = tier.as_mut().expect("it has late puts");
-        let is_written = matches!(status, Status::Ok | Status::Present);
         let how = if is_written { LateWrite::Written } else { LateWrite::Declined };
         tier.tier.write_ended(entry, how, &mut tier.shown);
         tier.see_gone(store, (!is_written).then_some(Gone::Evicted));
@@ -487,17 +497,6 @@ impl Shard {
     /// The next get that has waited.
     pub(crate) fn next_woken(&mut self) -> Option<SlotId> {
         self.tier.as_mut()?.next_woken()
-    }
-
-    /// Whether all late blocks are written; has them written.
-    pub(super) fn settle_late(&mut self) -> bool {
-        let Some(tier) = &mut self.tier else { return true };
-        if tier.tier.late_blocks() == 0 && tier.copies() == 0 {
-            return true;
-        }
-        tier.tier.write_all();
-        self.pulse.mark();
-        false
     }
 
     /// Whether a copy has ended.

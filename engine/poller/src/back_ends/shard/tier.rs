@@ -16,6 +16,7 @@ use kvrail_store::{
 };
 
 use super::late_blocks::{LateBlocks, LatePuts};
+use crate::late_loss::LateLosses;
 use crate::stats::PoolTier;
 use crate::store_call::TierSetup;
 use crate::task::BufferRef;
@@ -65,7 +66,8 @@ pub(super) struct TierUsage {
     pub(super) blocks: u64,
     pub(super) bytes: u64,
     pub(super) bytes_max: u64,
-    pub(super) late_blocks: u64,
+    /// Late blocks that are not written, and their bytes.
+    pub(super) unwritten: (u64, u64),
     pub(super) late_dropped_bytes: u64,
     pub(super) counts: TierCounts,
 }
@@ -86,6 +88,8 @@ pub(crate) struct ShardTier {
     pools: [PoolTier; POOLS_MAX],
     /// When `pools` was added up.
     pools_ns: u64,
+    /// Blocks that a stop could not write.
+    pub(super) losses: LateLosses,
 }
 
 /// The directory that clients read, and late blocks by its entries.
@@ -155,6 +159,7 @@ impl ShardTier {
             is_stopped: false,
             pools: [PoolTier::default(); POOLS_MAX],
             pools_ns: 0,
+            losses: LateLosses::default(),
         }
     }
 
@@ -327,7 +332,7 @@ impl ShardTier {
             blocks,
             bytes: bytes(pages),
             bytes_max,
-            late_blocks: self.tier.late_blocks(),
+            unwritten: (self.tier.late_blocks(), bytes(self.tier.late_pages())),
             late_dropped_bytes: bytes(counts.late_dropped_pages),
             counts,
         }

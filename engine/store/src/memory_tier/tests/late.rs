@@ -358,6 +358,7 @@ fn a_clear_waits_for_writes_and_drops_what_is_queued() {
     assert_eq!((rig.tier.usage(), rig.tier.late_blocks()), ((1, 2), 0));
     rig.end(entry, LateWrite::Declined);
     assert_eq!((rig.tier.usage(), rig.tier.counts().late_dropped), ((0, 0), 4));
+    assert_eq!(rig.tier.counts().late_dropped_pages, 8);
     rig.tier.audit();
 }
 
