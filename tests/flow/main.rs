@@ -43,6 +43,7 @@ mod store_user;
 mod stripes;
 mod support_bundle;
 mod tier;
+mod tier_shares;
 mod top;
 mod trace;
 mod truncated;

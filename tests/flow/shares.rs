@@ -1,84 +1,85 @@
-//! What each namespace and each pool has in memory, and where its gets found their blocks.
+//! Users' shares of a saturated device.
 
-use kvrail_client::Identity;
-use kvrail_protocol::{NamespaceInfo, NamespaceMemory, PoolReport};
+use kvrail_client::{Client, Completed, Lease, Pages, Queue, Request, Status, Volume};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
-use crate::rig::{Sidecar, eventually, kvrail, run};
-use crate::tier::{BYTES, User, place};
+use crate::rig::{LONG, Place, Sidecar, is_root};
 
-/// A user of a namespace of this name.
-fn open(sidecar: &Sidecar, name: &str) -> User {
-    let mut user = User::open(sidecar);
-    let identity = Identity::new([("model", name)]).unwrap();
-    user.0.space = user.0.client.store("kv").unwrap().namespace(name, &identity).unwrap();
-    user
+const UNPRIVILEGED: u32 = 65_534;
+const READ_BYTES: usize = 512 << 10;
+const DEPTH: usize = 16;
+const SESSIONS: usize = 8;
+/// Reads of all sessions together.
+const READS: u64 = 2_000;
+
+/// A session with some reads in flight at any time.
+struct Reader {
+    _client: Client,
+    volume: Volume,
+    queue: Queue,
+    done: Vec<Completed>,
+    ended: u64,
 }
 
-fn space(user: &User) -> NamespaceInfo {
-    user.0.space.usage().unwrap()
+impl Reader {
+    fn attach(sidecar: &Sidecar) -> Self {
+        let client = sidecar.attach();
+        let volume = client.volume("kv").unwrap();
+        let arena = client.create_arena(DEPTH * READ_BYTES, Pages::Auto).unwrap();
+        let queue = client.open_queue(DEPTH).unwrap();
+        let mut reader = Self { _client: client, volume, queue, done: Vec::new(), ended: 0 };
+        // Unwritten blocks may be read without the device.
+        let block = arena.lease(READ_BYTES).unwrap();
+        reader.queue.submit(Request::write(&reader.volume, 0, block)).unwrap();
+        let written = reader.queue.wait(LONG).unwrap().expect("it ends");
+        assert_eq!(written.status, Status::Ok);
+        drop(written);
+        (0..DEPTH).for_each(|_| reader.read(arena.lease(READ_BYTES).unwrap()));
+        reader
+    }
+
+    fn read(&mut self, lease: Lease) {
+        self.queue.submit(Request::read(&self.volume, 0, lease)).unwrap();
+    }
+
+    /// Counts the completed reads, and submits the same number again.
+    fn turn(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.poll(&mut done);
+        for done in done.drain(..) {
+            assert_eq!(done.status, Status::Ok);
+            self.ended += 1;
+            self.read(done.lease.expect("a read that ended well"));
+        }
+        self.queue.publish();
+        self.done = done;
+    }
 }
 
-/// The pools of all members together, with the gets that memory served.
-fn of_pool(sidecar: &Sidecar, name: &str) -> (u64, u64, u64, u64) {
-    let report = sidecar.status();
-    let pools = report.shards.iter().flat_map(|shard| &shard.pools);
-    let own: Vec<&PoolReport> = pools.filter(|pool| pool.name == name).collect();
-    let sum = |of: fn(&PoolReport) -> Option<u64>| own.iter().map(|pool| of(pool).unwrap()).sum();
-    let memory = report.memory_hits.iter().filter(|hits| hits.pool == name).map(|hits| hits.hits);
-    (
-        memory.sum(),
-        sum(|pool| pool.counters.hits),
-        sum(|pool| pool.counters.misses),
-        sum(|pool| pool.counters.tier_blocks),
-    )
-}
-
+/// One user opens eight sessions, the other one. Without shares of users the second has a ninth.
 #[test]
-fn tenants_see_what_they_have_in_memory_and_what_it_served() {
-    let mut place = place("32MiB");
-    let pool = "[[volume.pool]]\nname = \"teams\"\nminimum = \"8MiB\"\nnamespaces = \"team*\"";
-    place.configure_volume(pool);
+fn a_user_gets_no_more_for_more_sessions() {
+    if !is_root() {
+        println!("skipped: a client of another user: only root becomes somebody else");
+        return;
+    }
+    let mut place = Place::with_volume(1, 16 << 20);
+    place.configure("sidecar.allow_uids = [65534]\nsidecar.socket_mode = \"0666\"");
+    place.configure("device.queue_depth = 2");
     let sidecar = Sidecar::start(&place);
-    let (mut team, mut other) = (open(&sidecar, "team a"), open(&sidecar, "other"));
-    (0..6).for_each(|number| team.put(number, 0));
-    other.put(0, 0);
-    assert_eq!(other.get(50), None);
-    eventually("blocks come into memory", || {
-        (0..6).for_each(|number| team.has(number, 0));
-        space(&team).memory.blocks == 6
-    });
-    let before = space(&team);
-    assert!(before.hits >= 12 && before.misses == 0, "two gets each: {before:?}");
-    for _ in 0..10 {
-        (0..6).for_each(|number| team.has(number, 0));
+    let become_user = |user: Uid| set_thread_res_uid(Uid::ROOT, user, Uid::ROOT).unwrap();
+    become_user(Uid::from_raw(UNPRIVILEGED));
+    let mut readers: Vec<_> = (0..SESSIONS).map(|_| Reader::attach(&sidecar)).collect();
+    become_user(Uid::ROOT);
+    readers.push(Reader::attach(&sidecar));
+    let uids: Vec<_> = sidecar.status().sessions.iter().map(|session| session.uid).collect();
+    assert_eq!(uids.iter().filter(|uid| **uid == UNPRIVILEGED).count(), SESSIONS, "{uids:?}");
+    while readers.iter().map(|reader| reader.ended).sum::<u64>() < READS {
+        readers.iter_mut().for_each(Reader::turn);
     }
-    eventually("gets from memory are counted", || {
-        space(&team).memory_hits >= before.memory_hits.max(60)
-    });
-    let (now, pages) = (space(&team), BYTES.div_ceil(4096) as u64 * 4096);
-    assert_eq!(now.hits, before.hits, "no get reached the store");
-    assert_eq!((now.memory.blocks, now.memory.bytes), (6, 6 * pages));
-    assert!(now.memory.mean_age_s.is_some(), "{now:?}");
-    let there = space(&other);
-    assert_eq!((there.memory_hits, there.misses), (0, 1));
-    assert_eq!(there.memory, NamespaceMemory::default());
-    eventually("pools have what their namespaces have", || {
-        of_pool(&sidecar, "teams") == (now.memory_hits, now.hits, 0, 6)
-    });
-    assert_eq!(of_pool(&sidecar, "default"), (0, there.hits, 1, 0));
-    let socket = place.socket();
-    let shown = |what: &str| run(kvrail().args(["store", what, "--socket"]).arg(&socket)).stdout;
-    for text in [shown("namespaces"), shown("pools")] {
-        assert!(text.contains("FROM MEMORY") && text.contains("UNWRITTEN"), "{text}");
-        assert!(text.contains(&format!(" {} ", now.memory_hits)), "{text}");
-        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 100), "{text}");
-    }
-    // What went with a removed namespace stays counted in its pool.
-    drop(team);
-    let remover = open(&sidecar, "other");
-    remover.0.client.store("kv").unwrap().remove("team a").unwrap();
-    assert_eq!(of_pool(&sidecar, "teams").0, now.memory_hits);
-    let again = open(&sidecar, "team a");
-    assert_eq!((space(&again).memory_hits, space(&again).hits), (0, 0));
+    let second = readers[SESSIONS].ended;
+    assert!((READS / 4..=READS * 3 / 4).contains(&second), "{second} of {READS} are the second's");
+    drop(readers);
     sidecar.stop();
 }

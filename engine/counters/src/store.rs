@@ -160,7 +160,8 @@ counters! {
         declined: Counter, "kvrail_store_pool_declines", "Puts into the pool that were declined.";
         hits: Counter, "kvrail_store_pool_hits",
             "Gets from the pool that found their block on the drive.";
-        misses: Counter, "kvrail_store_pool_misses", "Gets from the pool that did not.";
+        misses: Counter, "kvrail_store_pool_misses",
+            "Gets from the pool that reached the store and found no block.";
         evicted: Counter, "kvrail_store_pool_evictions", "Blocks of the pool evicted.";
         moved: Counter, "kvrail_store_pool_moves",
             "Blocks of the pool moved out of segments that were reclaimed.";

@@ -43,9 +43,10 @@ pub struct StatusReport {
     /// Latencies of all clients' calls since the start.
     #[serde(default)]
     pub calls: Vec<CallLatencyReport>,
-    /// Gets that memory tiers have served, by pool, as clients have counted them.
+    /// Gets that memory tiers have served, by pool, as clients have counted them; nothing from a
+    /// sidecar of an earlier release.
     #[serde(default)]
-    pub memory_hits: Vec<PoolMemoryHits>,
+    pub memory_hits: Option<Vec<PoolMemoryHits>>,
     /// Its sessions, those being reclaimed included.
     pub sessions: Vec<SessionReport>,
     /// Its table of arenas.

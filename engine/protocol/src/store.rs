@@ -48,21 +48,23 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Gets since the sidecar's start, or since it was cleared, that found their block on a drive.
+    /// Gets that found their block on a drive, since the start of the sidecar or the last clear.
+    /// These and the next ones are missing where the sidecar is of an earlier release.
     #[serde(default)]
-    pub hits: u64,
-    /// Gets that memory tiers have served since the start, as clients have counted them.
+    pub hits: Option<u64>,
+    /// Gets that memory tiers have served since then, as clients have counted them.
     #[serde(default)]
-    pub memory_hits: u64,
-    /// Gets that found no block.
+    pub memory_hits: Option<u64>,
+    /// Gets since then that reached the store and found no block.
     #[serde(default)]
-    pub misses: u64,
+    pub misses: Option<u64>,
     /// What it has in memory tiers.
     #[serde(default)]
-    pub memory: NamespaceMemory,
+    pub memory: Option<NamespaceMemory>,
 }
 
-/// What a namespace has in the memory tiers of its store.
+/// What a namespace has in the memory tiers of its store. What it had before it was cleared leaves
+/// memory as others need the room, and is not in these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceMemory {
     /// Its blocks there.
@@ -73,7 +75,7 @@ pub struct NamespaceMemory {
     pub mean_age_s: Option<u64>,
     /// Those of them that are not on a drive.
     pub late_blocks: u64,
-    /// Bytes of late blocks that left memory since the start and were never written.
+    /// Bytes of late blocks that left memory and were never written, in whole pages.
     pub never_written_bytes: u64,
 }
 

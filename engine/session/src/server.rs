@@ -269,8 +269,8 @@ impl Server {
         self.trace.housekeep(&mut self.pollers, &self.sessions, now);
         self.busy.sample(self.pollers.handles(), now);
         self.recent.sample(self.pollers.handles(), now);
-        let stores = &mut self.stores;
-        let hits = |of: (u64, u16), new| stores.count_memory_hits(of, new);
+        let (stores, handles) = (&mut self.stores, self.pollers.handles());
+        let hits = |of: (u64, u16), new| stores.count_memory_hits(handles, of, new);
         self.latencies.look(now, |id| sessions.get(id).is_some(), hits);
         self.watch.look(self.pollers.handles(), &self.config.policy.patience, now);
         self.stores.look_at_sizes(self.pollers.handles());
@@ -445,8 +445,8 @@ impl Server {
         if let Some(slot) = slot {
             self.pollers.send_each(all, || PollerCommand::CloseSession(slot));
         }
-        let stores = &mut self.stores;
-        self.latencies.end(id, |of, new| stores.count_memory_hits(of, new));
+        let (stores, handles) = (&mut self.stores, self.pollers.handles());
+        self.latencies.end(id, |of, new| stores.count_memory_hits(handles, of, new));
         self.stores.session_ended(id, slot);
     }
 

@@ -15,14 +15,12 @@ mod shares;
 mod write_share;
 mod writing;
 
-use std::collections::HashMap;
-
 use fetches::FetchBudget;
 pub use late::LateWrite;
 use late::{LateBlocks, WriteStage};
 use places::{NONE, Places, small};
 pub use shares::TierShare;
-use shares::{Known, TierShares};
+use shares::TierShares;
 pub use write_share::{BlockFate, WriteShare};
 
 /// Entries of a set: the keys that share it compete.
@@ -207,9 +205,15 @@ impl MemoryTier {
         self.shares.at(uid, self.now_s)
     }
 
-    /// Pages of the namespace's late blocks that went without being written since the last call.
-    pub fn take_late_dropped(&mut self, uid: u64) -> u64 {
-        self.shares.take_dropped(uid)
+    /// From now on the namespace with this uid counts in this pool, if it has something here.
+    pub fn set_pool(&mut self, uid: u64, pool: u8) {
+        self.shares.set_pool(uid, pool);
+    }
+
+    /// What each namespace has, those that were cleared too, with its pool. Of pages that went
+    /// without being written only those since the last call.
+    pub fn by_pool(&mut self) -> impl Iterator<Item = (u8, TierShare)> {
+        self.shares.by_pool(self.now_s)
     }
 
     /// Its pages.
@@ -235,11 +239,12 @@ impl MemoryTier {
         entry.is_some_and(|entry| self.entries[entry].state == EntryState::Shown)
     }
 
-    /// The age in seconds of a block that readers find.
+    /// How long ago the room was made of a block that readers find, in seconds; 0 where that is not
+    /// known.
     #[must_use]
     pub fn age_s(&self, uid: u64, lo: u64, view: &impl TierView) -> Option<u32> {
         let entry = &self.entries[self.find(uid, lo, view)?];
-        (entry.state == EntryState::Shown).then(|| self.now_s - entry.came_s)
+        (entry.state == EntryState::Shown).then(|| self.now_s.saturating_sub(entry.came_s))
     }
 
     /// A get of a block that the device serves: a room if the block is to come in now.
@@ -357,11 +362,10 @@ impl MemoryTier {
         let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
         let page = self.places.take(span, pages, small(entry));
-        let came_s = self.now_s;
+        let came_s = self.shares.gain(uid, pages.into(), self.now_s);
         self.entries[entry] = Entry { uid, lo, span, came_s, state: EntryState::Filling, ..EMPTY };
         self.blocks += 1;
         self.used_pages += u64::from(pages);
-        self.shares.of(uid).gain(pages.into(), came_s);
         Some(TierRoom { entry, page })
     }
 
@@ -454,7 +458,7 @@ impl MemoryTier {
         self.entries[entry] = EMPTY;
         self.blocks -= 1;
         self.used_pages -= pages;
-        self.shares.of(uid).lose(pages, came_s);
+        self.shares.lose(uid, pages, came_s);
         self.places.free(span)
     }
 
@@ -560,16 +564,12 @@ impl MemoryTier {
     }
 
     fn audit_shares(&self) {
-        let mut there: HashMap<u64, Known> = HashMap::new();
         let taken = self.entries.iter().enumerate();
-        for (at, one) in taken.filter(|(_, one)| one.state != EntryState::Empty) {
-            let known = there.entry(one.uid).or_default();
-            known.gain(self.pages_of(at), one.came_s);
-            if one.stage != WriteStage::Stored && one.state != EntryState::Held {
-                known.gain_late();
-            }
-        }
-        self.shares.audit(there);
+        let taken = taken.filter(|(_, one)| one.state != EntryState::Empty);
+        self.shares.audit(taken.map(|(at, one)| {
+            let is_late = one.stage != WriteStage::Stored && one.state != EntryState::Held;
+            (one.uid, self.pages_of(at), one.came_s, is_late)
+        }));
     }
 }
 

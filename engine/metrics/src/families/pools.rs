@@ -49,7 +49,7 @@ pub(super) const FAMILIES: [Family; 5] = [
         labels: &["store", "pool"],
         help: "Gets of the pool's blocks that memory tiers served, as clients counted them.",
         samples: |report, to| {
-            for it in &report.memory_hits {
+            for it in report.memory_hits.iter().flatten() {
                 to.add(&[&it.store, &it.pool], it.hits);
             }
         },

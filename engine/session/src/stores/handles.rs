@@ -73,6 +73,7 @@ impl Handles {
                 if known.uids[0] != uid {
                     known.uids = [uid, known.uids[0]];
                 }
+                known.pool = pool;
                 Ok(known.number)
             }
             (None, Some(number)) => {

@@ -432,6 +432,7 @@ impl Stores {
                 (true, _) => "made",
                 (false, Wish::Clear { .. }) => {
                     store.history.cleared(uid);
+                    self.memory_hits.forget(store.volume, &name);
                     "cleared"
                 }
                 // A drive was replaced.
@@ -442,6 +443,7 @@ impl Stores {
                 self.makers.insert((store.volume, name.clone()), asker.uid);
             }
         }
+        self.memory_hits.begin(store.volume, &name);
         let asker = job.asker;
         let Wish::Open { permit, .. } = job.wish else {
             let session = asker.map_or(0, |asker| asker.session);
@@ -674,17 +676,17 @@ fn pool_of(shards: &[Shard], name: &str) -> PoolPlace {
 fn list(shards: &[Shard], memory_hits: impl Fn(&str) -> u64) -> Vec<NamespaceInfo> {
     let mut all: BTreeMap<&str, (NamespaceInfo, u64)> = BTreeMap::new();
     for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
-        let (it, ages_s) = all.entry(&space.name).or_insert_with(|| {
+        let (info, ages_s) = all.entry(&space.name).or_insert_with(|| {
             let identity = String::from_utf8_lossy(&space.document).into_owned();
-            let (name, memory_hits) = (space.name.clone(), memory_hits(&space.name));
+            let (name, memory_hits) = (space.name.clone(), Some(memory_hits(&space.name)));
             (NamespaceInfo { name, identity, memory_hits, ..NamespaceInfo::default() }, 0)
         });
-        it.uid = it.uid.max(space.uid);
-        it.blocks += space.blocks;
-        it.bytes += space.bytes;
-        it.hits += space.gets.hits;
-        it.misses += space.gets.misses;
-        let (memory, tier) = (&mut it.memory, space.tier);
+        info.uid = info.uid.max(space.uid);
+        info.blocks += space.blocks;
+        info.bytes += space.bytes;
+        *info.hits.get_or_insert(0) += space.gets.hits;
+        *info.misses.get_or_insert(0) += space.gets.misses;
+        let (memory, tier) = (info.memory.get_or_insert_default(), space.tier);
         memory.blocks += tier.blocks;
         memory.bytes += tier.pages * u64::from(TIER_PAGE_BYTES);
         memory.late_blocks += tier.late_blocks;

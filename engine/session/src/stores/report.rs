@@ -1,40 +1,43 @@
 //! Stores in the report of `kvrail store status`, and in the log.
 
-use std::collections::BTreeMap;
-
 use kvrail_poller::{DeviceStats, PollerHandle, PoolStats};
 use kvrail_protocol::{PoolMemoryHits, PoolReport, ShardReport};
-use kvrail_store::{Sizing, UNIT_BYTES};
+use kvrail_store::{DEFAULT_POOL, Sizing, UNIT_BYTES};
 
-use super::{Shard, Stores};
+use super::{Shard, StoreJobs, Stores};
 use crate::shutdown::LateLeft;
 
 impl Stores {
     /// A session has counted this many gets from memory under a handle: nonsense, where the session
     /// has no such handle.
-    pub(crate) fn count_memory_hits(&mut self, (session, handle): (u64, u16), hits: u64) {
-        if let Some((of, pool)) = self.handles.space(session, handle) {
-            self.memory_hits.add(of, pool, hits);
-        }
+    pub(crate) fn count_memory_hits(
+        &mut self,
+        handles: &[PollerHandle],
+        (session, handle): (u64, u16),
+        hits: u64,
+    ) {
+        let Some((of, place)) = self.handles.space(session, handle) else { return };
+        let store = self.stores.iter().find(|store| store.volume == of.0);
+        let Some(shard) = store.and_then(|store| store.shards.get(place.member)) else { return };
+        let stats = &handles[shard.poller].stats.devices[shard.device].store;
+        let name = stats.pools[usize::from(place.number)].name();
+        // A member shows its pools some times a second.
+        let pool = if name.is_empty() { DEFAULT_POOL.to_owned() } else { name };
+        self.memory_hits.add(of, pool, hits);
     }
 
     /// The gets from memory of all pools that have some.
-    pub(crate) fn report_memory_hits(&self, handles: &[PollerHandle]) -> Vec<PoolMemoryHits> {
-        let mut all: BTreeMap<(&str, String), u64> = BTreeMap::new();
-        for (volume, place, hits) in self.memory_hits.by_pool() {
-            let store = self.stores.iter().find(|store| store.volume == volume);
-            let member = store.and_then(|store| Some((store, store.shards.get(place.member)?)));
-            let Some((store, shard)) = member else { continue };
-            let stats = &handles[shard.poller].stats.devices[shard.device].store;
-            let pool = stats.pools[usize::from(place.number)].name();
-            *all.entry((store.name.as_str(), pool)).or_default() += hits;
-        }
-        let report = all.into_iter().map(|((store, pool), hits)| PoolMemoryHits {
-            store: store.to_owned(),
-            pool,
-            hits,
-        });
-        report.collect()
+    pub(crate) fn report_memory_hits(&self) -> Vec<PoolMemoryHits> {
+        let of = |store: &StoreJobs| {
+            let pools = self.memory_hits.by_pool(store.volume);
+            let report = |(pool, hits): (&str, u64)| PoolMemoryHits {
+                store: store.name.clone(),
+                pool: pool.to_owned(),
+                hits,
+            };
+            pools.map(report).collect::<Vec<_>>()
+        };
+        self.stores.iter().flat_map(of).collect()
     }
 
     /// How every member is.

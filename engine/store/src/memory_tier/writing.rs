@@ -9,7 +9,7 @@
 use super::late::{LateBlocks, LateWrite, WriteStage};
 use super::places::{NONE, small};
 use super::write_share::BlockFate;
-use super::{EntryState, MemoryTier, TierRoom, TierView};
+use super::{Entry, EntryState, MemoryTier, TierRoom, TierView};
 
 /// What lies within this part of a tier ahead of the hand is written.
 const AHEAD_PART: u32 = 16;
@@ -47,7 +47,7 @@ impl MemoryTier {
         let one = &mut self.entries[room.entry];
         (one.stage, one.group) = (WriteStage::Unwritten, folded(group));
         self.late.as_mut()?.add(pages.into());
-        self.shares.of(key.0).gain_late();
+        self.shares.gain_late(key.0, one.came_s);
         Some(room)
     }
 
@@ -268,7 +268,7 @@ impl MemoryTier {
             return false;
         };
         late.remove(self.places.pages_of(one.span).into());
-        self.shares.of(one.uid).lose_late();
+        self.shares.lose_late(one.uid, one.came_s);
         match one.stage {
             // Until the write ends.
             WriteStage::Writing => return true,
@@ -311,7 +311,8 @@ impl MemoryTier {
         let pages = self.pages_of(entry);
         self.counts.late_dropped += 1;
         self.counts.late_dropped_pages += pages;
-        self.shares.of(self.entries[entry].uid).drop_late(pages);
+        let Entry { uid, came_s, .. } = self.entries[entry];
+        self.shares.drop_late(uid, pages, came_s);
     }
 
     pub(super) fn audit_late(&self) {

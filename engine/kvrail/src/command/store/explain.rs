@@ -99,10 +99,18 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Result<(), Failure> 
 
 fn text(report: &KeyReport) -> String {
     match &report.state {
-        KeyState::There(block) => there(block) + &memory(report.memory_age_s),
+        KeyState::There(block) if block.in_memory => {
+            format!(
+                "{}\n  memory   clients copy it from the memory tier{}",
+                there(block),
+                came(report)
+            )
+        }
+        KeyState::There(block) => there(block),
         KeyState::Putting { length, .. } if report.in_memory => {
             format!(
-                "is in the memory tier with {length} bytes, and is to be written later, or never"
+                "is in the memory tier with {length} bytes{}, and is to be written later, or never",
+                came(report)
             )
         }
         KeyState::Putting { length, written } => {
@@ -141,11 +149,10 @@ fn absent(report: &KeyReport) -> String {
     }
 }
 
-/// Whether clients copy it from memory.
-fn memory(age_s: Option<u32>) -> String {
-    age_s.map_or_else(String::new, |seconds| {
-        let age = HumanDuration(Duration::from_secs(seconds.into()));
-        format!("\n  memory   clients copy it from the memory tier, in which it came {age} ago")
+/// When it came into memory, if the sidecar sends that.
+fn came(report: &KeyReport) -> String {
+    report.memory_age_s.map_or_else(String::new, |seconds| {
+        format!(", in which it came {} ago", HumanDuration(Duration::from_secs(seconds.into())))
     })
 }
 
@@ -213,7 +220,7 @@ mod tests {
 
     use super::{
         KeyBlock, KeyFate, KeyReport, KeyState, KeyWorth, Remembered, ShownBlock, absent, bits,
-        folded, memory, there,
+        folded, text, there,
     };
     use kvrail_client::BlockKey;
 
@@ -240,11 +247,8 @@ mod tests {
         assert_eq!((&value["device"], &value["path"]), (&3.into(), &"/dev/nvme3n1".into()));
     }
 
-    #[test]
-    fn hints_are_in_the_text() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let end = u32::try_from((now + Duration::from_secs(7230)).as_secs()).unwrap();
-        let mut block = KeyBlock {
+    fn block() -> KeyBlock {
+        KeyBlock {
             segment: 1,
             epoch: 2,
             opened_unix_s: 3,
@@ -253,14 +257,21 @@ mod tests {
             length: 6,
             check: 7,
             worth: KeyWorth::High,
-            worth_until_unix_s: Some(end),
+            worth_until_unix_s: None,
             age_percent: Some(20),
             coldest_age_percent: Some(80),
             held_ms: None,
             suspect: false,
             in_memory: false,
             next: KeyFate::Moved,
-        };
+        }
+    }
+
+    #[test]
+    fn hints_are_in_the_text() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let end = u32::try_from((now + Duration::from_secs(7230)).as_secs()).unwrap();
+        let mut block = KeyBlock { worth_until_unix_s: Some(end), ..block() };
         let text = there(&block);
         assert!(text.contains("it is retained, for 2 hours more\n  use      20 % of"), "{text}");
         assert!(text.contains("it was, 80 % since the coldest were\n"), "{text}");
@@ -271,9 +282,29 @@ mod tests {
         assert!(text.contains("it was demoted"), "{text}");
         (block.age_percent, block.coldest_age_percent) = (None, None);
         assert!(!there(&block).contains("  use "), "an earlier sidecar");
-        assert_eq!(memory(None), "");
-        block.in_memory = true;
-        assert!(there(&block).contains("\n  memory   clients copy it"), "{}", there(&block));
+    }
+
+    #[test]
+    fn memory_is_in_the_text_with_an_age_where_the_sidecar_sends_one() {
+        let mut report = KeyReport {
+            member: 1,
+            device: 3,
+            state: KeyState::There(KeyBlock { in_memory: true, ..block() }),
+            in_memory: true,
+            memory_age_s: None,
+            event: None,
+            remembered: Remembered { all_s: 3, this_s: 3600, one_in: 64 },
+        };
+        let words = "\n  memory   clients copy it from the memory tier";
+        assert!(text(&report).ends_with(words), "{}", text(&report));
+        report.memory_age_s = Some(120);
+        let ends = format!("{words}, in which it came 2 minutes ago");
+        assert!(text(&report).ends_with(&ends), "{}", text(&report));
+        report.state = KeyState::Putting { length: 7, written: 0 };
+        let words = "with 7 bytes, in which it came 2 minutes ago, and is to be written later";
+        assert!(text(&report).contains(words), "{}", text(&report));
+        report.state = KeyState::There(block());
+        assert!(!text(&report).contains("  memory "), "{}", text(&report));
     }
 
     #[test]

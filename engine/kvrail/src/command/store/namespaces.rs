@@ -6,7 +6,7 @@ use kvrail_protocol::{NamespaceInfo, printable};
 use serde::Serialize;
 
 use super::target::TargetArgs;
-use crate::command::status::{age, short};
+use crate::command::status::{age, bytes, count, short};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -16,8 +16,9 @@ Examples:
   kvrail store namespaces
   kvrail store namespaces --store cache --format json
 
-The second table is about gets since the sidecar's start, and about the memory tier: LATE blocks
-there are not on a drive, and UNWRITTEN ones left it and never were.";
+The second table is about gets that reached the store or were served from memory, since the start
+of the sidecar or the namespace's last clear, and about the memory tier: LATE blocks there are not
+on a drive, UNWRITTEN are the bytes of those that left it so.";
 
 /// Characters of an identity that a table shows.
 const IDENTITY_CHARS: usize = 60;
@@ -63,29 +64,30 @@ pub(super) fn run(args: &NamespacesArgs, context: &Context) -> Result<(), Failur
         ]);
     }
     print_table(&table)?;
-    print_text("")?;
-    print_table(&levels(&all))
+    for store in &all {
+        print_text(&format!("\n{}:", store.store))?;
+        print_table(&levels(&store.namespaces))?;
+    }
+    Ok(())
 }
 
-/// Where each namespace's gets found their blocks, and what it has in memory.
-fn levels(all: &[NamespaceListing]) -> Table {
-    let heads = ["STORE", "NAMESPACE", "FROM MEMORY", "FROM DRIVE", "MISSED", "IN MEMORY"];
-    let mut table = table(&[&heads[..], &["MEAN AGE", "LATE", "UNWRITTEN"]].concat());
-    for store in all {
-        table.add_rows(store.namespaces.iter().map(|space| {
-            [
-                short(store.store.clone()),
-                short(printable(&space.name)),
-                space.memory_hits.to_string(),
-                space.hits.to_string(),
-                space.misses.to_string(),
-                human_bytes(space.memory.bytes),
-                age(space.memory.mean_age_s),
-                space.memory.late_blocks.to_string(),
-                human_bytes(space.memory.never_written_bytes),
-            ]
-        }));
-    }
+/// Where each namespace's gets found their blocks, and what it has in memory: 100 columns at most.
+fn levels(all: &[NamespaceInfo]) -> Table {
+    let heads = ["NAMESPACE", "FROM MEMORY", "FROM DRIVE", "MISSED", "IN MEMORY", "MEAN AGE"];
+    let mut table = table(&[&heads[..], &["LATE", "UNWRITTEN"]].concat());
+    table.add_rows(all.iter().map(|space| {
+        let memory = space.memory;
+        [
+            short(printable(&space.name)),
+            count(space.memory_hits),
+            count(space.hits),
+            count(space.misses),
+            bytes(memory.map(|memory| memory.bytes)),
+            age(memory.and_then(|memory| memory.mean_age_s)),
+            count(memory.map(|memory| memory.late_blocks)),
+            bytes(memory.map(|memory| memory.never_written_bytes)),
+        ]
+    }));
     table
 }
 
@@ -100,7 +102,34 @@ fn shortened(identity: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shortened;
+    use kvrail_protocol::{NamespaceInfo, NamespaceMemory};
+
+    use super::{levels, shortened};
+
+    #[test]
+    fn gets_and_memory_fit_100_columns_and_an_earlier_sidecar_sends_none() {
+        let memory = NamespaceMemory {
+            blocks: 7,
+            bytes: 999 << 30,
+            mean_age_s: Some(59 * 60),
+            late_blocks: 1_400_000,
+            never_written_bytes: 999 << 40,
+        };
+        let space = NamespaceInfo {
+            name: "a-namespace-with-a-long-name".into(),
+            hits: Some(1_400_000_000),
+            memory_hits: Some(1_400_000_000),
+            misses: Some(1_400_000_000),
+            memory: Some(memory),
+            ..NamespaceInfo::default()
+        };
+        let earlier = NamespaceInfo { name: "earlier".into(), ..NamespaceInfo::default() };
+        let text = levels(&[space, earlier]).to_string();
+        assert!(text.contains("59 minutes") && text.contains("999.00 TiB"), "{text}");
+        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 100), "{text}");
+        let last: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["earlier", "-", "-", "-", "-", "-", "-", "-"]);
+    }
 
     #[test]
     fn identities_are_cut_for_people() {

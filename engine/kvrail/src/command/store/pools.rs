@@ -22,8 +22,9 @@ All members together. A pool takes free space up to MAXIMUM while the minimums o
 then it evicts its own oldest blocks. A pool below its MINIMUM takes space from the pool that is
 furthest above its own minimum: GIVEN counts the space that a pool gave. HAS is the space of its
 segments, with what is open or ready for the next blocks. CONFIGURED no: its [[volume.pool]] is
-gone; it keeps its blocks until others need the space. The last table is about gets, and about the
-memory tier: LATE blocks there are not on a drive, and UNWRITTEN ones left it and never were.";
+gone; it keeps its blocks until others need the space. The last table is about gets that reached the
+store or were served from memory, and about the memory tier: LATE blocks there are not on a drive,
+UNWRITTEN are the bytes of those that left it so.";
 
 /// Arguments of `kvrail store pools`.
 #[derive(Debug, Args)]
@@ -43,14 +44,16 @@ struct ShownStore {
 struct ShownPool {
     #[serde(flatten)]
     report: PoolReport,
-    /// Gets that the memory tier has served: clients count them, for all members together.
-    memory_hits: u64,
+    /// Gets that the memory tier has served: clients count them, for all members together. Nothing
+    /// from a sidecar of an earlier release.
+    memory_hits: Option<u64>,
 }
 
 impl ShownPool {
     fn new(report: PoolReport, (store, status): (&str, &StatusReport)) -> Self {
         let is_it = |hits: &&PoolMemoryHits| hits.store == store && hits.pool == report.name;
-        let memory_hits = status.memory_hits.iter().find(is_it).map_or(0, |memory| memory.hits);
+        let all = status.memory_hits.as_ref();
+        let memory_hits = all.map(|all| all.iter().find(is_it).map_or(0, |memory| memory.hits));
         Self { report, memory_hits }
     }
 }
@@ -148,7 +151,7 @@ fn levels(pools: &[ShownPool]) -> Table {
         let age_s = counters.tier_ages_s.zip(counters.tier_blocks);
         [
             short(name.clone()),
-            pool.memory_hits.to_string(),
+            count(pool.memory_hits),
             count(counters.hits),
             count(counters.misses),
             bytes(counters.tier_bytes),
@@ -201,7 +204,7 @@ mod tests {
             table.lines().map(words).collect()
         };
         let all: Vec<_> =
-            all.into_iter().map(|report| ShownPool { report, memory_hits: 9 }).collect();
+            all.into_iter().map(|report| ShownPool { report, memory_hits: Some(9) }).collect();
         let [space, traffic, levels] = [space(&all), traffic(&all), levels(&all)].map(words);
         let has = ["a", "yes", "2.00", "GiB", "4.00", "GiB", "3.00", "GiB", "14", "14.00", "MiB"];
         assert_eq!(space[2], has);

@@ -160,7 +160,7 @@ const POLLERS: [Column<PollerReport>; 7] = [
 ];
 
 const POOLS: [Column<PoolRate>; 9] = [
-    ("STORE", Screen, |row| short(row.store.clone())),
+    ("STORE", Verbose, |row| short(row.store.clone())),
     ("POOL", Screen, |row| short(row.pool.clone())),
     ("MEMORY/S", Screen, |row| row.memory_hits.to_string()),
     ("DRIVE/S", Screen, |row| count(row.counters.hits)),

@@ -146,8 +146,8 @@ impl PoolRate {
                 sum.counters.add(&pool.counters);
             }
         }
-        for of in &report.memory_hits {
-            all.entry((&of.store, &of.pool)).or_default().memory_hits += of.hits;
+        for of in report.memory_hits.iter().flatten() {
+            all.entry((&of.store, &of.pool)).or_default().memory_hits = of.hits;
         }
         all
     }

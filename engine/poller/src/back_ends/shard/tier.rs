@@ -285,6 +285,7 @@ impl ShardTier {
         }
         self.forget_late();
         self.tier.clear();
+        self.pools = [PoolTier::default(); POOLS_MAX];
         self.is_stopped = true;
     }
 
@@ -301,25 +302,25 @@ impl ShardTier {
         goes_on
     }
 
-    /// What each pool has, added up over the namespaces once a second.
+    /// What the namespaces of each pool have, those that were cleared too: added up once a second.
     pub(super) fn by_pool(&mut self, store: &Store, now_ns: u64) -> &[PoolTier; POOLS_MAX] {
         if now_ns < self.pools_ns + POOLS_NS {
             return &self.pools;
         }
         self.pools_ns = now_ns;
+        store.spaces().for_each(|space| self.tier.set_pool(space.uid, space.pool));
         let bytes = |pages: u64| pages * u64::from(PAGE);
         for pool in &mut self.pools {
             let late_dropped_bytes = pool.late_dropped_bytes;
             *pool = PoolTier { late_dropped_bytes, ..PoolTier::default() };
         }
-        for space in store.spaces() {
-            let (share, pool) =
-                (self.tier.share(space.uid), &mut self.pools[usize::from(space.pool)]);
+        for (pool, share) in self.tier.by_pool() {
+            let pool = &mut self.pools[usize::from(pool)];
             pool.blocks += share.blocks;
             pool.bytes += bytes(share.pages);
             pool.ages_s += share.ages_s;
             pool.late_blocks += share.late_blocks;
-            pool.late_dropped_bytes += bytes(self.tier.take_late_dropped(space.uid));
+            pool.late_dropped_bytes += bytes(share.late_dropped_pages);
         }
         &self.pools
     }

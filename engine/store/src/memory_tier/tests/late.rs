@@ -1,7 +1,6 @@
 //! Late blocks: what is used, and a share of the rest, gets to the store; nothing else goes unseen.
 
 use super::{Rig, Shown, UID};
-use crate::memory_tier::shares::TierShares;
 use crate::memory_tier::{
     BlockFate, LateWrite, MemoryTier, TierRoom, TierShare, WAYS, writing::folded,
 };
@@ -541,22 +540,11 @@ fn each_namespace_has_its_share() {
     let share = rig.tier.share(UID);
     assert_eq!((share.blocks, share.pages, share.late_blocks), (1, 3, 0));
     assert_eq!((share.ages_s, share.late_dropped_pages), (3, 5));
-    assert_eq!((rig.tier.take_late_dropped(UID), rig.tier.take_late_dropped(UID)), (5, 0));
+    rig.tier.set_pool(UID, 2);
+    let dropped = |rig: &mut Rig| {
+        let pools = rig.tier.by_pool().map(|(pool, share)| (pool, share.late_dropped_pages));
+        pools.collect::<Vec<_>>()
+    };
+    assert_eq!([dropped(&mut rig), dropped(&mut rig)], [[(2, 5)], [(2, 0)]]);
     rig.tier.audit();
-}
-
-/// What namespaces without a block had is forgotten once there are many: a tier's memory has a
-/// limit whatever clients open and clear.
-#[test]
-fn namespaces_that_come_and_go_do_not_pile_up() {
-    let mut shares = TierShares::new();
-    for uid in 0..10_000 {
-        shares.of(uid).gain(1, 0);
-        shares.of(uid).drop_late(1);
-        if uid > 0 {
-            shares.of(uid).lose(1, 0);
-        }
-    }
-    assert!(shares.known() <= 4096, "{}", shares.known());
-    assert_eq!(shares.at(0, 7).ages_s, 7, "it has a block");
 }
