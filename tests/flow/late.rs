@@ -36,6 +36,13 @@ fn a_put_is_acknowledged_from_memory_and_read_there_by_others() {
     eventually("gets are counted", || from_memory(&sidecar.status()) >= before + 20);
     let report = sidecar.status();
     assert_eq!((sum(&report, "hits"), sum(&report, "late_written")), (0, 0), "no drive is asked");
+    let listed = writer.0.space.list().map(|block| block.unwrap());
+    let mut listed: Vec<_> =
+        listed.map(|block| (block.key, block.length as usize, block.offset)).collect();
+    listed.sort_unstable_by_key(|(key, ..)| key.to_string());
+    let mut all: Vec<_> = (0..20).map(|number| (key(number), BYTES, None)).collect();
+    all.sort_unstable_by_key(|(key, ..)| key.to_string());
+    assert_eq!(listed, all);
     let known = writer.0.space.explain(key(3)).unwrap();
     let bytes = u32::try_from(BYTES).unwrap();
     assert_eq!(known.state, KeyState::Putting { length: bytes, written: 0 });

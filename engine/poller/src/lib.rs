@@ -67,7 +67,7 @@ pub use stats::{
 pub use store_call::{
     LateSetup, Permit, STORE_OWNERS, SpaceRecord, StoreAsk, StoreCall, StoreSetup, TierSetup,
 };
-pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, StoreFound};
+pub use store_page::{BlockRow, BlockRows, GoneRow, GoneRows, IN_MEMORY, StoreFound};
 pub use store_witness::presence_witness;
 pub use thread::{CpuBinding, PollerStartError, start};
 pub use trace::{Spent, TraceEvent, TraceRing, Traced, TracedWork, Tracer};

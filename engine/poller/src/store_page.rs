@@ -11,6 +11,9 @@ const BATCH_BLOCKS: usize = 512;
 /// Bytes of metadata of a batch.
 const BATCH_BYTES: usize = 64 << 10;
 
+/// The place of a block that no device has.
+pub const IN_MEMORY: u64 = u64::MAX;
+
 /// What a call found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreFound {
@@ -42,7 +45,7 @@ pub struct BlockRow {
     pub time: u32,
     /// Its check.
     pub check: u64,
-    /// Its first byte on the area.
+    /// Its first byte on the area; `IN_MEMORY`: it is not there.
     pub offset: u64,
     metadata: usize,
 }
@@ -75,6 +78,20 @@ impl BlockRows {
             let metadata = metadata.len();
             self.rows.push(BlockRow { key, length, depth, time, check, offset, metadata });
         }
+    }
+
+    /// Whether a further block has room, whatever its metadata is.
+    pub(crate) fn has_room(&self) -> bool {
+        let bytes = self.metadata.len() + METADATA_BYTES_MAX;
+        self.rows.len() < RECORDS_MAX && bytes <= PAGE_BYTES
+    }
+
+    /// Adds a block that memory alone has.
+    pub(crate) fn push_in_memory(&mut self, listed: &Listed<'_>) {
+        let Listed { key, length, depth, time, check, metadata, .. } = *listed;
+        self.metadata.extend_from_slice(metadata);
+        let (metadata, offset) = (metadata.len(), IN_MEMORY);
+        self.rows.push(BlockRow { key, length, depth, time, check, offset, metadata });
     }
 
     /// Its blocks, each with its metadata.

@@ -32,7 +32,7 @@ pub struct BlockInfo {
     pub check: u64,
     /// Place of its member in the store.
     pub member: u16,
-    /// Its first byte on the member's area.
+    /// Its first byte on the member's area; 2^64 - 1: only the memory tier has it.
     pub offset: u64,
     /// Its metadata, as hexadecimal digits.
     #[serde(with = "hex")]

@@ -79,8 +79,8 @@ impl Hold {
 ///
 /// The caller gives requests, then calls `step`, then drains `next_task` and `next_reply`, and
 /// gives each task's result to `finish`, in any order and at any time. The store acts only within
-/// these calls, and none of them blocks. `Begun::Taken` and `Confirms` are followed by exactly one reply. A get is
-/// no task: it returns the place of the block, and the caller reads it and answers.
+/// these calls, and none of them blocks. `Begun::Taken` and `Confirms` are followed by exactly one
+/// reply. A get is no task: it returns the place of the block, and the caller reads it and answers.
 #[derive(Debug)]
 pub struct Store {
     core: Core,

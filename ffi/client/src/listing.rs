@@ -33,14 +33,18 @@ pub struct ListedBlock {
     pub metadata: Vec<u8>,
     /// Place of its member in the store.
     pub member: u16,
-    /// Its first byte on the member's area.
-    pub offset: u64,
+    /// Its first byte on the member's area; none: it is in the memory tier, and not written yet.
+    pub offset: Option<u64>,
 }
+
+/// The offset of a block that no drive has.
+const IN_MEMORY: u64 = u64::MAX;
 
 impl From<BlockInfo> for ListedBlock {
     fn from(info: BlockInfo) -> Self {
         let BlockInfo { key, length, depth, put_unix_s, metadata, member, offset, .. } = info;
         let key = BlockKey::from_bits(key);
+        let offset = (offset != IN_MEMORY).then_some(offset);
         Self { key, length, depth, put_unix_s, metadata, member, offset }
     }
 }

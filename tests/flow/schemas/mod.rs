@@ -15,7 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use kvrail_client::{BlockKey, BlockRequest, Status};
+use kvrail_client::{BlockKey, BlockRequest, Identity, Status};
 use serde_json::{Value, json};
 
 use crate::page::fetched;
@@ -66,6 +66,15 @@ fn use_store(user: &mut StoreUser, is_over: impl Fn() -> bool) {
     assert_eq!(dropped, Status::Ok);
 }
 
+/// Puts a block that only memory has.
+fn put_late(user: &mut StoreUser) {
+    let identity = Identity::new([("model", "test")]).unwrap();
+    let late = user.client.store("kv").unwrap().namespace("late one", &identity).unwrap();
+    let main = std::mem::replace(&mut user.space, late);
+    user.put(key(1), 5000, b"one");
+    user.space = main;
+}
+
 fn of_a_host(outputs: &mut Outputs, place: &Place) {
     for (name, words) in [
         ("config-check", &["config", "check"][..]),
@@ -102,6 +111,7 @@ fn of_a_sidecar(outputs: &mut Outputs, place: &Place) {
         ("store-pools", &["store", "pools"]),
         ("store-namespaces", &["store", "namespaces"]),
         ("store-list", &["store", "list", "main", "--limit", "0", "--metadata"]),
+        ("store-list", &["store", "list", "late one", "--metadata"]),
         ("store-explain", &["store", "explain", "main", &some]),
         ("store-explain", &["store", "explain", "main", &gone]),
         ("store-explain", &["store", "explain", "main", &other]),
@@ -140,6 +150,7 @@ fn outputs() -> Outputs {
     drives::of_drives(&mut outputs, &place);
     let (sidecar, address) = Sidecar::start_with_metrics(&place);
     let mut user = StoreUser::open(&sidecar);
+    put_late(&mut user);
     let mut trace = command(&["trace", "--slow", "1us", "--seconds", "1"], &place);
     let trace = std::thread::spawn(move || run(trace.args(["--format", "json"])));
     use_store(&mut user, || trace.is_finished());

@@ -156,7 +156,8 @@ mod tests {
     fn late_blocks_that_a_stop_leaves_are_named_with_the_setting() {
         let of = |how, blocks| {
             let late = LateLeft { blocks, bytes: blocks << 20 };
-            left_over(&Stopped { how, pollers_left: 1, sessions_left: 0, late }).to_string()
+            let stopped = Stopped { how, pollers_left: 1, sessions_left: 0, late };
+            format!("{:?}", left_over(&stopped))
         };
         let without = of(StoppedHow::TimedOut, 0);
         assert!(without.contains("a device does not answer"), "{without}");

@@ -6,7 +6,7 @@ use kvrail_store::ListingPage;
 
 use crate::limits::STORE_CALLS_MAX;
 use crate::store_call::{StoreAsk, StoreCall};
-use crate::store_page::StoreFound;
+use crate::store_page::{BlockRows, StoreFound};
 
 /// Blocks that are gone are reported this often, or when they are many: a report wakes the control
 /// thread.
@@ -57,6 +57,14 @@ impl ShardListings {
     pub(super) fn fill(&mut self, page: &ListingPage<'_>) {
         if let Some(StoreFound::Blocks(rows)) = self.calls.front_mut().map(|call| &mut call.found) {
             rows.fill(page);
+        }
+    }
+
+    /// Blocks of memory are to be added to the page of the first one.
+    pub(super) fn rows(&mut self) -> Option<&mut BlockRows> {
+        match &mut self.calls.front_mut()?.found {
+            StoreFound::Blocks(rows) => Some(rows),
+            _ => None,
         }
     }
 

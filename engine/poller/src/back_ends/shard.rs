@@ -4,6 +4,7 @@ mod calls;
 mod late;
 mod late_blocks;
 mod late_ends;
+mod late_list;
 mod life;
 mod listings;
 mod load;

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use kvrail_device::{Device, Events, Fault, Rule, SimOptions};
-use kvrail_poller::{PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
+use kvrail_poller::{IN_MEMORY, PollerCommand, StoreAsk, StoreCall, StoreFound, TickOutcome};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PENDING, FLAG_PRESENT};
 use kvrail_ring::{Class, Opcode, Request, Side, Status, keys_slot};
-use kvrail_store::{Cursor, Gone, Key, Status as Ending, check};
+use kvrail_store::{Cursor, Gone, Key, SpaceId, Status as Ending, check};
 
 use super::rig::{Asked, Client, HANDLE, Rig, block, config, crc, drop_slot, keyed};
 
@@ -321,6 +321,52 @@ fn metadata_and_the_place_in_a_chain_go_to_the_device_with_a_late_block() {
     assert_eq!(rows, [(key(1), b"an engine's key".to_vec())]);
 }
 
+/// All keys of a namespace, each with its place, in pages.
+fn listed(rig: &mut Rig, space: SpaceId) -> Vec<(Key, u64, Vec<u8>)> {
+    let (mut all, mut next) = (Vec::new(), Some(Cursor::default()));
+    while let Some(from) = next {
+        let call = rig.call_with(StoreCall::new(0, StoreAsk::List { space, from }));
+        let StoreFound::Blocks(rows) = &call.found else { panic!("{call:?}") };
+        all.extend(rows.iter().map(|(row, metadata)| {
+            assert!(row.length == 8192 && row.check != 0);
+            (row.key, row.offset, metadata.to_vec())
+        }));
+        next = rows.next;
+    }
+    all
+}
+
+/// A listing has each block once while nothing changes, wherever it is, and none of others.
+#[test]
+fn a_listing_has_what_is_in_memory_and_what_is_written() {
+    // Its directory has several pages.
+    let options = SimOptions::default();
+    let mut rig = Rig::late(config(4096, 120 * MIB, 8 * MIB), options, 8 * TIER);
+    let mut client = rig.client(0);
+    assert_eq!(rig.make_space("second", 2_000), Ending::Ok);
+    let (space, _) = rig.space("first");
+    let (second, _) = rig.space("second");
+    assert!(listed(&mut rig, space).is_empty());
+    let metadata = |number: u64| vec![7_u8; usize::try_from(number * 5 % 1025).unwrap()];
+    for number in 1..=300 {
+        let words = metadata(number);
+        let side = Some(Side { block_bytes: 8192, metadata: &words, ..Side::default() });
+        let request = rig.put_request(&client, key(number), &block(number, 8192), (0, 0));
+        assert_eq!(rig.ask(&mut client, &[Asked { request, side }])[0].status(), Status::Ok);
+    }
+    (1..=100).for_each(|number| rig.finds(&mut client, number, &block(number, 8192)));
+    assert_eq!(rig.late_blocks(), 200);
+    rig.pass(100_000_000); // records are written
+    let mut all = listed(&mut rig, space);
+    all.sort_unstable_by_key(|(key, ..)| key.hi());
+    assert_eq!(all.len(), 300);
+    for (number, (found, offset, words)) in (1..).zip(all) {
+        assert_eq!((found, words), (key(number), metadata(number)));
+        assert_eq!(offset == IN_MEMORY, number > 100, "block {number}");
+    }
+    assert!(listed(&mut rig, second).is_empty());
+}
+
 #[test]
 fn a_device_that_goes_ends_what_is_copied_and_what_waits_for_a_write() {
     let mut rig = rig();
@@ -608,6 +654,13 @@ fn many_requests_beside_each_other_all_end() {
     }
 }
 
+/// Checks of versions of a block.
+fn checks(versions: &[u64], number: u64, length: usize) -> Vec<u64> {
+    let bytes = u32::try_from(length).unwrap();
+    let of = |version: &u64| check(crc(&block(*version, length)), 1_000, key(number), bytes);
+    versions.iter().map(of).collect()
+}
+
 /// Whatever happens in whatever order, on a device that fails now and then: a block is what was
 /// put last, or a miss; and every request ends once.
 #[test]
@@ -634,11 +687,7 @@ fn a_late_block_is_what_was_put_or_a_miss() {
                         }
                         (Status::Ok, FLAG_PRESENT) => {
                             let there = model.get(&number).expect("something is there");
-                            let bytes = u32::try_from(length).unwrap();
-                            let sum = |version: &u64| crc(&block(*version, length));
-                            let mut all =
-                                there.iter().map(|it| check(sum(it), 1_000, key(number), bytes));
-                            assert!(all.any(|check| check == put.checksum));
+                            assert!(checks(there, number, length).contains(&put.checksum));
                         }
                         (Status::Declined | Status::IoError, _) => {
                             model.entry(number).or_default().push(version);

@@ -118,8 +118,8 @@ const FILES: &[(&str, &[&str])] = &[
      &["memory_tier.write_late = \"a*b\"", "memory_tier.write_late = \"\"", "`*` at its end"]),
     ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"a *\", \"b\", \"a *\"]",
      &["memory_tier.write_late = \"a *\"", "named twice"]),
-    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"0123456789012345678901234567890123456789012345\
-      6789012345678901234*\"]", &["memory_tier.write_late = \"012345678901234567890123\"...",
+    ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"01234567890123456789012345678901234567890\
+      123456789012345678901234*\"]", &["memory_tier.write_late = \"012345678901234567890123\"...",
      "65 bytes", "64 bytes at most"]),
     ("[memory_tier]\nbytes = \"16MiB\"\nwrite_late = [\"a\\nb\"]",
      &["memory_tier.write_late = \"a\\nb\"", "control characters"]),

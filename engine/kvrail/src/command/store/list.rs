@@ -16,8 +16,9 @@ Examples:
   kvrail store list llama-70b --limit 20 --metadata
   kvrail store list llama-70b --limit 0 --format json      all of them
 
-Blocks come from the oldest segments of the first member on, while the store serves. One that is
-moved meanwhile may come twice. Key and metadata are hexadecimal.";
+Blocks come member by member, while the store serves: first those that only memory has yet
+(memory_tier.write_late), with `memory` for their place, then from the oldest segments on. One that
+is written or moved meanwhile may come twice. Key and metadata are hexadecimal.";
 
 /// Arguments of `kvrail store list`.
 #[derive(Debug, Args)]
@@ -51,7 +52,8 @@ struct ListRow {
     depth: u16,
     put_unix_s: u32,
     member: u16,
-    offset: u64,
+    /// None: only memory has it yet.
+    offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
 }
@@ -101,7 +103,7 @@ fn rows(blocks: &[ListRow], metadata: bool) -> Table {
             it.depth.to_string(),
             format!("{} ago", ago(it.put_unix_s)),
             it.member.to_string(),
-            it.offset.to_string(),
+            it.offset.map_or_else(|| "memory".to_owned(), |offset| offset.to_string()),
         ];
         row.extend(it.metadata.clone());
         table.add_row(row);

@@ -24,9 +24,9 @@ Examples:
   kvrail store verify llama-70b --share 50%
   kvrail store verify --format json
 
-Reads and checks every block while the store serves, at the lowest class. No block counts as hit by
-that. A wrong one is read again; if it is wrong twice, the sidecar reads it, drops it and logs its
-place. Status 5 when blocks were wrong, 1 when some could not be read.";
+Reads and checks every block on the drives while the store serves, at the lowest class. No block
+counts as hit by that. A wrong one is read again; if it is wrong twice, the sidecar reads it, drops
+it and logs its place. Status 5 when blocks were wrong, 1 when some could not be read.";
 
 /// Blocks and bytes that are read at once.
 const BATCH_BLOCKS: usize = 16;
@@ -74,6 +74,8 @@ struct VerifiedNamespace {
     reread: u64,
     /// Blocks that were dropped, evicted or cleared meanwhile.
     gone: u64,
+    /// Blocks that no drive has yet, and that were not looked at.
+    in_memory: u64,
     /// Blocks that could not be read, and the first reason.
     failed: u64,
     failure: Option<String>,
@@ -154,7 +156,12 @@ impl NamespaceReader {
         let mut listing = space.list();
         while let Some(page) = session.ask(|_| listing.next_page())? {
             verified.unreadable_pages += page.unreadable;
-            let mut rest = &page.blocks[..];
+            let listed = page.blocks.len() as u64;
+            // What only memory has would be written for that.
+            let mut stored = page.blocks;
+            stored.retain(|block| block.offset.is_some());
+            verified.in_memory += listed - stored.len() as u64;
+            let mut rest = &stored[..];
             while !rest.is_empty() {
                 let begun = Instant::now();
                 let (batch, later) = rest.split_at(Self::batch(rest));

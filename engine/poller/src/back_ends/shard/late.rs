@@ -87,7 +87,7 @@ impl ShardTier {
     fn put(
         &mut self,
         put: &Put<'_>,
-        (uid, group): (u64, u64),
+        (uid, group, time): (u64, u64, u32),
         from: ArrayVec<CopyPiece, 2>,
         of: &mut Store,
     ) -> bool {
@@ -111,6 +111,7 @@ impl ShardTier {
             chain: put.chain,
             depth: put.depth,
             hint: put.hint,
+            time,
             offset,
             metadata: u16::try_from(put.metadata.len()).expect("it fits the store"),
             is_shown: false,
@@ -178,7 +179,11 @@ impl ShardTier {
         BufferRef { buffer: self.buffer, offset: *offset }
     }
 
-    fn metadata<'a>(&self, block: &LateBlock, out: &'a mut [u8; METADATA_BYTES_MAX]) -> &'a [u8] {
+    pub(super) fn metadata<'a>(
+        &self,
+        block: &LateBlock,
+        out: &'a mut [u8; METADATA_BYTES_MAX],
+    ) -> &'a [u8] {
         let out = &mut out[..block.metadata.into()];
         load(&*self.memory, block.metadata_at().min(self.memory.bytes()), out);
         out
@@ -236,7 +241,7 @@ impl Shard {
         let from = pieces(pending, self.site.tail_of(bytes), regions)?;
         let group = u64::from(asked.client.session.0) << GROUP_BITS | now.ns >> GROUP_BITS;
         let tier = self.tier.as_mut()?;
-        let is_taken = tier.put(&put, (uid, group), from, &mut self.store);
+        let is_taken = tier.put(&put, (uid, group, now.unix), from, &mut self.store);
         // One that finds no room is put into the store now: that is its first sight there.
         is_taken.then(|| self.store.note_offered(space, key));
         is_taken.then_some(Begun::Taken)

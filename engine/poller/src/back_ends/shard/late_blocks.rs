@@ -36,6 +36,8 @@ pub(super) struct LateBlock {
     pub(super) chain: Chain,
     pub(super) depth: u16,
     pub(super) hint: Hint,
+    /// Seconds since 1970 when it was put.
+    pub(super) time: u32,
     /// Where it begins in the tier's memory; its metadata begins at the next page behind it.
     pub(super) offset: u64,
     pub(super) metadata: u16,
@@ -99,6 +101,11 @@ impl LateBlocks {
 
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.blocks.len() < self.blocks.capacity()
+    }
+
+    /// Entries of the directory.
+    pub(super) fn entries(&self) -> usize {
+        self.at.len()
     }
 
     pub(super) fn get(&self, entry: usize) -> Option<&LateBlock> {

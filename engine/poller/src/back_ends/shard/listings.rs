@@ -63,6 +63,14 @@ impl Shard {
             Phase::Warming | Phase::Serving => {}
         }
         self.pulse.mark();
+        if self.lists_memory(from) {
+            // As before each page of the store's.
+            if self.store.evictions() > 0 {
+                return None;
+            }
+            self.list_memory(space, from);
+            return self.end_listing(Status::Ok);
+        }
         match self.store.list(Some(space), from, now) {
             Ok(()) => self.listings.ask(),
             Err(Status::Declined(DeclineReason::Busy)) => {}
