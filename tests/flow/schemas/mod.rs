@@ -102,6 +102,7 @@ fn of_a_sidecar(outputs: &mut Outputs, place: &Place) {
     let some = key(3).to_string();
     let gone = key(19).to_string();
     let other = key(77).to_string();
+    let late = key(1).to_string();
     for (name, words) in [
         ("status", &["status"][..]),
         ("trace", &["trace", "--past"]),
@@ -115,6 +116,7 @@ fn of_a_sidecar(outputs: &mut Outputs, place: &Place) {
         ("store-explain", &["store", "explain", "main", &some]),
         ("store-explain", &["store", "explain", "main", &gone]),
         ("store-explain", &["store", "explain", "main", &other]),
+        ("store-explain", &["store", "explain", "late one", &late]),
         ("store-verify", &["store", "verify", "--share", "100%"]),
         ("store-clear", &["store", "clear", "main", "--yes", "main"]),
         ("store-remove", &["store", "remove", "main", "--yes", "main"]),

@@ -192,7 +192,7 @@ impl ShardTier {
     /// Takes late blocks that have left out of what the store shows. With the reason where they are
     /// nowhere now.
     pub(super) fn see_gone(&mut self, shard_store: &mut Store, why: Option<Gone>) {
-        while let Some((entry, block)) = self.shown.late.as_mut().and_then(|it| it.gone.pop()) {
+        while let Some((entry, block)) = self.shown.late.as_mut().and_then(|late| late.gone.pop()) {
             if let Some(late) = &mut self.late {
                 late.wake(entry);
             }
