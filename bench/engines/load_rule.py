@@ -66,7 +66,7 @@ class Drive:
         return self.free_at
 
     def seconds(self, blocks: int) -> float:
-        """What a lookup tells of gets that begin now."""
+        """What a lookup returns for gets that begin now."""
         queue_s = min(max(0.0, self.free_at - self.clock.now), WINDOW * self.each_s)
         return self.error * (queue_s + blocks * self.each_s)
 
@@ -291,8 +291,8 @@ def main() -> None:
         for words, more in (
             ("", {}),
             (", half of the prompts are new", {"new": 0.5}),
-            (", lookups tell 0.75 of the time", {"error": 0.75}),
-            (", lookups tell 1.3 times the time", {"error": 1.3}),
+            (", lookups return 0.75 of the time", {"error": 0.75}),
+            (", lookups return 1.3 times the time", {"error": 1.3}),
         )
     ]
     tables += [
