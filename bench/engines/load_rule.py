@@ -119,7 +119,7 @@ class Engine:
 
         :param warms: nothing is in the store yet.
         """
-        self._coming = deque(sorted(requests, key=lambda it: it.arrives))
+        self._coming = deque(sorted(requests, key=lambda request: request.arrives))
         while self._coming or self._waiting or self._loading or self._running:
             while self._coming and self._coming[0].arrives <= self._clock.now:
                 self._waiting.append(request := self._coming.popleft())
@@ -272,7 +272,10 @@ def figures(times: dict[str, list[float]]) -> tuple[float, float]:
     def of(what: Callable[[list[float]], float]) -> float:
         return what(times["latency"]) / min(what(times["computed"]), what(times["loaded"]))
 
-    return of(statistics.mean), of(lambda its: sorted(its)[99 * len(its) // 100])
+    def late(all_of_them: list[float]) -> float:
+        return sorted(all_of_them)[99 * len(all_of_them) // 100]
+
+    return of(statistics.mean), of(late)
 
 
 def rows(points: Callable[[float, int], Point], users: Sequence[int]) -> Iterator[list[str]]:
