@@ -511,6 +511,17 @@ def test_a_get_is_late_when_the_sidecar_is_stopped_or_gone(host, rows):
     tie.close()
 
 
+def test_asking_whether_the_sidecar_answers_counts_as_no_lookup(host, rows):
+    tie = link(host)
+    before = host.counts()["lookup_misses"]
+    for _ in range(5):
+        tie.silent_s()
+        until("it answers", lambda: tie._pulse_at is None or not tie.silent_s())
+        time.sleep(1.5 * _tier.PULSE_EACH_S)
+    assert host.counts()["lookup_misses"] == before
+    tie.close()
+
+
 def test_a_get_of_a_drive_that_takes_much_longer_than_it_should_is_late(host, rows, monkeypatch):
     tie = link(host)
     lane = Lane(tie)

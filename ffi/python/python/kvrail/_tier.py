@@ -228,7 +228,8 @@ class Link:
 
     def _ask(self, session: Session) -> None:
         if self._pulse_at is None:
-            session.pulse.submit_lookup([b"pulse"], timeout=PULSE_S)
+            # A touch counts as no lookup.
+            session.pulse.submit_lookup([b"pulse"], touch=True, timeout=PULSE_S)
             self._pulse_at = time.monotonic()
 
     def _feel(self, session: Session) -> None:
