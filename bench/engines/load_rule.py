@@ -66,7 +66,7 @@ class Drive:
         return self.free_at
 
     def seconds(self, blocks: int) -> float:
-        """What a lookup tells of gets that begin now."""
+        """What a lookup returns for gets that begin now."""
         queue_s = min(max(0.0, self.free_at - self.clock.now), WINDOW * self.each_s)
         return self.error * (queue_s + blocks * self.each_s)
 
@@ -119,7 +119,7 @@ class Engine:
 
         :param warms: nothing is in the store yet.
         """
-        self._coming = deque(sorted(requests, key=lambda it: it.arrives))
+        self._coming = deque(sorted(requests, key=lambda request: request.arrives))
         while self._coming or self._waiting or self._loading or self._running:
             while self._coming and self._coming[0].arrives <= self._clock.now:
                 self._waiting.append(request := self._coming.popleft())
@@ -272,7 +272,10 @@ def figures(times: dict[str, list[float]]) -> tuple[float, float]:
     def of(what: Callable[[list[float]], float]) -> float:
         return what(times["latency"]) / min(what(times["computed"]), what(times["loaded"]))
 
-    return of(statistics.mean), of(lambda its: sorted(its)[99 * len(its) // 100])
+    def late(all_of_them: list[float]) -> float:
+        return sorted(all_of_them)[99 * len(all_of_them) // 100]
+
+    return of(statistics.mean), of(late)
 
 
 def rows(points: Callable[[float, int], Point], users: Sequence[int]) -> Iterator[list[str]]:
@@ -291,8 +294,8 @@ def main() -> None:
         for words, more in (
             ("", {}),
             (", half of the prompts are new", {"new": 0.5}),
-            (", lookups tell 0.75 of the time", {"error": 0.75}),
-            (", lookups tell 1.3 times the time", {"error": 1.3}),
+            (", lookups return 0.75 of the time", {"error": 0.75}),
+            (", lookups return 1.3 times the time", {"error": 1.3}),
         )
     ]
     tables += [

@@ -190,6 +190,8 @@ bytes finds nothing, and no other does" vllm_identity
 what lookups find" vllm_events
             suite "V8 on vLLM $newest_vllm" "hints in its own envelopes change the worth of \
 blocks; absurd ones change nothing" vllm_hints
+            suite "V9 on vLLM $newest_vllm" "prompts that are computed sooner are not loaded, and \
+loads that are late are given up" vllm_loads
             try vllm
             ahead vllm "$newest_vllm" vllm vllm_spec
             ;;

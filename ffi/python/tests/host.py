@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import kvrail
 import numpy
@@ -138,9 +139,17 @@ class Host:
 
     def holds(self) -> int:
         """Blocks that clients hold."""
+        return int(self._total()["holds"])
+
+    def counts(self) -> dict[str, int]:
+        """Counters of the store, as an operator sees them."""
+        return dict(self._total()["counters"])
+
+    def _total(self) -> dict[str, Any]:
         command = [str(binary()), "store", "status", f"--socket={self.socket}", "--format=json"]
         done = subprocess.run(command, env=_environment(), check=True, capture_output=True)
-        return sum(store["total"]["holds"] for store in json.loads(done.stdout))
+        (store,) = json.loads(done.stdout)
+        return dict(store["total"])
 
     def write_records(self) -> None:
         """Waits until the records of all earlier puts are written: a durable put writes the open

@@ -99,8 +99,8 @@ def delayed(choice: LoadChoice, load_s: float, waiting: int, computed: float) ->
     """Of 32 blocks, computed in a second, with requests that wait behind them."""
     choice.step()
     choice._speed.waiting = {f"{at}" for at in range(waiting)}
-    its = front(32, load_s)
-    delays = choice.delays(its, lambda count: load_s * count / 32, {"0"}, computed)
+    its = dataclasses.replace(front(32, load_s), waiting=choice.waiting({"0"}))
+    delays = choice.delays(its, lambda count: load_s * count / 32, computed)
     return choice.blocks(dataclasses.replace(its, delays=delays))
 
 
@@ -110,22 +110,6 @@ def test_what_is_computed_delays_all_that_wait_and_what_is_loaded_those_that_are
     assert delayed(LoadChoice(speed(8192)), 1.2, waiting=9, computed=0.5) == 32
     assert delayed(LoadChoice(speed(8192)), 1.2, waiting=9, computed=0.0) == 0
     assert delayed(LoadChoice(speed(8192)), 3.0, waiting=9, computed=0.5) == 0
-
-
-def test_a_load_that_ends_within_a_long_step_is_late(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(_load_choice.time, "monotonic", lambda: now)
-    choice = LoadChoice(engine := speed(8192))
-    assert choice.blocks(front(32, 0.9)) == 32
-    choice.step()
-    engine.stepped(0.2)
-    assert choice.blocks(front(32, 0.9)) == 0
-    choice.step()
-    now += 0.5
-    assert choice.blocks(front(32, 0.9)) == 32, "the engine has slept since"
-    choice.step()
-    engine.stepped(0.0)
-    assert choice.blocks(front(32, 0.9)) == 32, "a step without prompts is short"
 
 
 def test_tokens_behind_many_others_take_longer():

@@ -24,9 +24,10 @@ def test_users_that_come_at_once(context, users, new):
     assert max(means.values()) < MOST, means
 
 
+@pytest.mark.parametrize("context", [2_048, 16_384])
 @pytest.mark.parametrize("new", [0.0, 0.5])
-def test_users_that_come_each_for_itself(new):
-    points = [Point(ratio, 1, "alone", new=new, requests=64) for ratio in RATIOS]
+def test_users_that_come_each_for_itself(context, new):
+    points = [Point(ratio, 1, "alone", context, new=new, requests=64) for ratio in RATIOS]
     means = {point.ratio: figures(point.times())[0] for point in points}
     assert max(means.values()) < MOST, means
 

@@ -471,6 +471,73 @@ def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatc
     assert end_of(lane).tag == "up" and time.monotonic() - begun >= 0.5
 
 
+def test_memory_that_drives_do_not_see_is_given_back_at_once(host):
+    """Its blocks are copied from an arena of the client's, which ends with its session."""
+    own = numpy.zeros((8, BLOCK), numpy.uint8)
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(own, range(8)))
+    assert all(end_of(lane).ok) and tie.status()["copies"]
+    host.freeze()
+    lane.begin("get", "up", blocks(own, range(8)))
+    host.kill()
+    begun = time.monotonic()
+    end = end_of(lane)
+    assert end.tag == "up" and not any(end.ok) and lane.busy == 0
+    assert time.monotonic() - begun < _lane.QUARANTINE_S / 2
+    tie.close()
+
+
+def test_a_get_is_late_when_the_sidecar_is_stopped_or_gone(host, rows):
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok) and tie.silent_s() < _lane.STALL_S / 2
+    host.freeze()
+    lane.begin("get", "up", blocks(rows, range(8)))
+    assert lane.late() == []
+    begun = time.monotonic()
+    until("it is given up", lambda: lane.poll() or lane.late() == ["up"])
+    assert time.monotonic() - begun < 1.0 and lane.busy == 1
+    host.thaw()
+    assert all(end_of(lane).ok), "it was slow"
+    until("the sidecar answers", lambda: tie.silent_s() < _lane.STALL_S / 2)
+    host.freeze()
+    lane.begin("get", "cut", blocks(rows, range(8)))
+    host.kill()
+    until("it is given up", lambda: lane.poll() or lane.late() == ["cut"])
+    until("the end is noticed", lambda: not lane.poll() and not lane.flying)
+    assert lane.busy == 1 and lane.late() == ["cut"], "its memory is kept"
+    tie.close()
+
+
+def test_asking_whether_the_sidecar_answers_counts_as_no_lookup(host, rows):
+    tie = link(host)
+    before = host.counts()["lookup_misses"]
+    for _ in range(5):
+        tie.silent_s()
+        until("it answers", lambda: tie._pulse_at is None or not tie.silent_s())
+        time.sleep(1.5 * _tier.PULSE_EACH_S)
+    assert host.counts()["lookup_misses"] == before
+    tie.close()
+
+
+def test_a_get_of_a_drive_that_takes_much_longer_than_it_should_is_late(host, rows, monkeypatch):
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    monkeypatch.setattr(lane, "_take", lambda seconds: None)
+    lane.begin("get", "up", blocks(rows, range(8)))
+    time.sleep(2 * _lane.STALL_S)
+    monkeypatch.setattr(tie, "silent_s", lambda: 0.0)
+    assert lane.late() == [] == lane.late(lambda tag: 10.0)
+    assert lane.late(lambda tag: 0.001) == ["up"]
+    monkeypatch.undo()
+    assert all(end_of(lane).ok)
+    tie.close()
+
+
 def test_nothing_is_begun_while_a_drive_hangs(host, rows, monkeypatch):
     tie = link(host)
     other = Lane(tie)

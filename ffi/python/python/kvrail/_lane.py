@@ -21,6 +21,14 @@ ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 STORED = frozenset({"OK", "PRESENT", "PENDING"})
 """Statuses of puts behind which the block is in the store, or is on its way."""
 
+STALL_S = 0.1
+"""A get for which no drive answers for this long is not waited for where something else can be done
+instead."""
+
+SILENT_S = 0.04
+"""Time behind which a get has the sidecar asked whether it answers, and time without an answer
+behind which it is not waited for. On an idle machine it answers within 0.2 ms."""
+
 TOUCH_S = 1.0
 """A touch that is not answered by then is given up."""
 
@@ -82,6 +90,8 @@ class _Group(Generic[T]):
     tag: T
     work: Work
     blocks: Blocks
+    is_copied: bool = False
+    """Whether drives read and write an arena of the client's instead of its memory."""
     begun: float = field(default_factory=time.monotonic)
 
 
@@ -110,6 +120,9 @@ class Attached(Protocol):
     @property
     def hangs(self) -> bool:
         """Whether a drive holds groups for longer than drives do."""
+
+    def silent_s(self) -> float:
+        """Seconds for which the sidecar has not answered a question."""
 
     def watch(self, age: Callable[[], float]) -> None:
         """Counts the lane's oldest group, whose age in seconds `age` returns."""
@@ -159,6 +172,25 @@ class Lane(Generic[T]):
         ended = list(self._ended)
         self._ended.clear()
         return ended
+
+    def late(self, expected: Callable[[T], float | None] = lambda _: None) -> list[T]:
+        """Gets that are not worth a wait, although their memory is not the engine's yet: their
+        sidecar has ended, or does not answer, or they take much longer than they should.
+
+        :param expected: the seconds that a get should take.
+        """
+        kept, now = [end.tag for _, end in self._kept], time.monotonic()
+        gets = [(it.tag, now - it.begun) for it in self._flying.values() if it.work == "get"]
+        is_asked = max((age for _, age in gets), default=0.0) > SILENT_S
+        is_silent = is_asked and self._link.silent_s() > SILENT_S
+
+        def is_late(tag: T, age: float) -> bool:
+            if is_silent:
+                return age > SILENT_S
+            should = expected(tag)
+            return should is not None and age > STALL_S + 2 * should
+
+        return kept + [tag for tag, age in gets if is_late(tag, age)]
 
     def wait(self, seconds: float) -> None:
         """Waits until a group has ended, nothing is in flight, or the time is over."""
@@ -295,7 +327,7 @@ class Lane(Generic[T]):
         now = time.monotonic()
         seconds = now - group.begun
         ended = Ended(group.tag, group.work, blocks, ok, words, declines, replaced, seconds)
-        if restarted and group.work == "get":
+        if restarted and group.work == "get" and not group.is_copied:
             self._kept.append((now + QUARANTINE_S, ended))
         else:
             self._ended.append(ended)
@@ -308,6 +340,7 @@ class Lane(Generic[T]):
 def _submit(queue: "kvrail.Queue[kvrail.GroupEnd]", session: Session, group: _Group[T]) -> int:
     blocks = group.blocks
     buffers = session.memory.buffers(blocks.addresses, blocks.lengths)
+    group.is_copied = session.memory.are_copied(buffers, blocks.addresses)
     if group.work == "get":
         return queue.submit_get(blocks.keys, buffers, priority="demand")
     places = blocks.places

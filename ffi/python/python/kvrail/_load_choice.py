@@ -36,10 +36,6 @@ DECLINES, LOSS_MOST = 32, 4.0
 computing takes. There are fewer where it loses less, and more, up to four times as many, where it
 loses more: loads that only find out how fast drives are cost 1/32 of computing."""
 
-STEPS_LATE = 1.5
-"""Steps of a busy engine between the end of a load and its prompt's first token: half of one in the
-mean until it is noticed, and the one that computes the rest beside other prompts."""
-
 PARTS = 16
 """Lengths of the front between nothing and all that are weighed."""
 
@@ -58,7 +54,6 @@ class Speed:
         """Tokens of prompts that the engine has taken in and not computed."""
         self.waiting: set[str] = set()
         """Requests that the engine has not taken in."""
-        self._step = (0.0, 0.0)
 
     def give(self, tokens_per_second: float | None) -> None:
         """What counts until steps were measured."""
@@ -82,16 +77,6 @@ class Speed:
         kept = (FORGET * old + it for old, it in zip(sums, new, strict=True))
         self._uu, self._uv, self._vv, self._ut, self._vt = kept
         self._fit()
-
-    def stepped(self, seconds: float) -> None:
-        """A step has ended that computed prompts for this long; 0: it had none."""
-        self._step = (time.monotonic(), seconds)
-
-    @property
-    def step_s(self) -> float:
-        """Seconds that a step takes now: none where the engine has slept since the last one."""
-        ended, seconds = self._step
-        return seconds if time.monotonic() - ended <= 2 * seconds else 0.0
 
     def seconds(self, first: int, end: int) -> float | None:
         """Seconds to compute these tokens of a prompt; None until a step was measured."""
@@ -131,6 +116,8 @@ class Front:
     """Seconds in which the first of them are loaded, behind loads that are on their way."""
     spared_s: float = 0.0
     """Seconds in which the engine would compute what those loads bring."""
+    waiting: int = 0
+    """Requests that the engine has not taken in, besides those that wait for loads."""
     delays: Callable[[int], float] = lambda _: 0.0
     """Seconds by which other requests are later, all together, if the first of them are loaded and
     the others computed."""
@@ -191,23 +178,26 @@ class LoadChoice:
         end = front.ends[count - 1] if count else front.first
         return self._speed.seconds(front.first, end) or 0.0
 
+    def waiting(self, known: set[str]) -> int:
+        """Requests that the engine has not taken in, besides these."""
+        return len(self._speed.waiting - known)
+
     def delays(
-        self, front: Front, loads_s: Callable[[int], float], known: set[str], computed: float
+        self, front: Front, loads_s: Callable[[int], float], computed: float
     ) -> Callable[[int], float]:
-        """By how much requests that the engine has not taken in are later, for `Front.delays`.
+        """By how much requests that wait are later, for `Front.delays`.
 
         :param loads_s: the time of loads of a number of blocks, without what is ahead of them.
-        :param known: requests whose loads are chosen, or on their way: they wait for no other.
         :param computed: the part of prompts that was computed lately.
         """
-        waits = len(self._speed.waiting - known)
         whole = self.spared_seconds(front, len(front.ends))
 
         def delays(count: int) -> float:
             # vLLM looks nothing up while a step has no room: computing delays all that wait, loads
             # those that are loaded behind them.
             computes_s = whole - self.spared_seconds(front, count)
-            return waits * (computes_s + (1 - computed) * loads_s(count) * self._correction)
+            load_s = (1 - computed) * loads_s(count) * self._correction
+            return front.waiting * (computes_s + load_s)
 
         return delays
 
@@ -246,8 +236,7 @@ class LoadChoice:
         if rest is None or ahead is None or load is None:
             return None
         behind = front.spared_s * (1 - count / len(front.ends))
-        late = STEPS_LATE * self._speed.step_s if count else 0.0
-        return max(load * self._correction + late, ahead) + rest + behind
+        return max(load * self._correction, ahead) + rest + behind
 
     def _declined(self, front: Front, best: int, loss: float) -> int:
         """The same, but for one in many.

@@ -86,6 +86,12 @@ class Memory:
         blocks = zip(addresses, lengths, strict=True)
         return [self._bytes(address, length) for address, length in blocks]
 
+    def are_copied(self, buffers: Any, addresses: Sequence[int]) -> bool:
+        """Whether drives get none of these buffers of blocks, which are at these addresses."""
+        if isinstance(buffers, tuple):
+            return False
+        return all(self.arena_of(address) is None for address in addresses)
+
     @property
     def addresses(self) -> Sequence[int]:
         """An address in each mapping that was looked up. Waits for no lock: one may be held while

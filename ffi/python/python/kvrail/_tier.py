@@ -43,6 +43,9 @@ HUNG_S = 10.0
 """A group that takes longer means a drive that hangs: until it ends, lookups find nothing and
 nothing new is begun."""
 
+PULSE_EACH_S = 0.02
+"""Time between two questions whether the sidecar answers, while something takes long."""
+
 FEED_S, NEWS_S = 0.1, 0.1
 """Time between two polls of the feed, and the longest wait for an answer."""
 
@@ -83,6 +86,8 @@ class Link:
         self._lock = _forks.lock()
         self._retry_at = self._look_at = 0.0
         self._asked = self._closed = False
+        self._pulse_at: float | None = None
+        self._pulse_next = 0.0
         self._attaching: threading.Thread | None = None
         self._attaching_in = os.getpid()
         self._addresses: Sequence[int] = ()
@@ -190,7 +195,7 @@ class Link:
                 return
             if isinstance(error, kvrail.TimedOutError) and not self._asked:
                 try:
-                    session.pulse.submit_lookup([b"pulse"], timeout=PULSE_S)
+                    self._ask(session)
                     self._asked = True
                 except kvrail.KvrailError as other:
                     error = other
@@ -203,18 +208,45 @@ class Link:
         with self._lock:
             if not self._asked or self._session is None:
                 return True
+            self._feel(self._session)
+            return not self._asked
+
+    def silent_s(self) -> float:
+        """Seconds for which the sidecar has not answered a question, which is asked here, without a
+        wait for the answer."""
+        with self._lock:
+            if (session := self._session) is None:
+                return 0.0
+            self._feel(session)
+            is_due = self._pulse_at is None and time.monotonic() >= self._pulse_next
             try:
-                self._asked = not self._session.pulse.poll()
+                if is_due and self._session is session:
+                    self._ask(session)
             except kvrail.KvrailError:
                 self._end()
-            return not self._asked
+            return 0.0 if self._pulse_at is None else time.monotonic() - self._pulse_at
+
+    def _ask(self, session: Session) -> None:
+        if self._pulse_at is None:
+            # A touch counts as no lookup.
+            session.pulse.submit_lookup([b"pulse"], touch=True, timeout=PULSE_S)
+            self._pulse_at = time.monotonic()
+
+    def _feel(self, session: Session) -> None:
+        """Takes the answer of the pulse, where it has come."""
+        try:
+            if self._pulse_at is not None and session.pulse.poll():
+                self._asked, self._pulse_at = False, None
+                self._pulse_next = time.monotonic() + PULSE_EACH_S
+        except kvrail.KvrailError:
+            self._end()
 
     def _end(self) -> None:
         """Lets a session go that has ended, but for the places of the engine's memory."""
         if self._session is not None:
             self._addresses = self._session.memory.addresses
         # The first try is at once: a worker learns late that the sidecar was there again long ago.
-        self._session, self._asked = None, False
+        self._session, self._asked, self._pulse_at = None, False, None
 
     def status(self) -> dict[str, Any]:
         """Its state, for the engine's own reports."""
@@ -267,7 +299,7 @@ class Link:
             self._attaching, self._retry_at = None, time.monotonic() + RETRY_S
             is_wanted = session is not None and not self._closed
             if is_wanted:
-                self._session, self._asked = session, False
+                self._session, self._asked, self._pulse_at = session, False, None
         if is_wanted:
             log.warning("kvrail for %s is attached again", self._engine)
         elif session is not None:

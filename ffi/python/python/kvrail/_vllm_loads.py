@@ -65,9 +65,7 @@ class Steps:
             return
         scheduled, parts = self._begun.popleft()
         now = time.monotonic()
-        took_s = now - max(scheduled, self._ended)
-        self._speed.measured(parts, took_s)
-        self._speed.stepped(took_s if parts else 0.0)
+        self._speed.measured(parts, now - max(scheduled, self._ended))
         self._ended = now
 
 
@@ -167,8 +165,8 @@ class Loads:
         ahead_s, spared_s = self._ahead(request.req_id)
         self._each_s = _each_seconds(front, alone=ahead_s == 0.0) or self._each_s
         state = _Chosen(front, ahead_s, self._step, self._each_s)
-        known = self._known(request.req_id)
-        delays = self._choice.delays(front, state.own_s, known, self._computes)
+        front = replace(front, waiting=self._choice.waiting(self._known(request.req_id)))
+        delays = self._choice.delays(front, state.own_s, self._computes)
         behind = replace(front, load_seconds=state.seconds, spared_s=spared_s, delays=delays)
         count, chosen = len(front.ends), self._choice.blocks(behind)
         left = front.total - (front.ends[chosen - 1] if chosen else front.first)
@@ -214,6 +212,11 @@ class Loads:
             least, most = (self._steps or [0.0])[0] - load.begun, self._ended - load.begun
             possible = min(max(load.expected, least), most)
             self._choice.loaded(load.expected, possible if seconds is None else seconds)
+
+    def expects(self, name: str | int) -> float | None:
+        """Seconds that loads of this request or job should take, which have begun."""
+        load = self._begun.get(name)
+        return None if load is None else load.expected
 
     def forget(self) -> None:
         """The engine passes no end of what is on its way."""

@@ -34,7 +34,7 @@ from vllm.v1.kv_offload.base import (
 import kvrail
 from kvrail import _forks, _identity, _vllm_stats, gpu, paged
 from kvrail._chains import Places, Prompt
-from kvrail._lane import Lane, Session
+from kvrail._lane import STALL_S, Lane, Session
 from kvrail._load_choice import LoadChoice, Speed
 from kvrail._log import Warnings
 from kvrail._pump import Pump
@@ -50,9 +50,6 @@ HOLD_S = 30.0
 
 TOUCH_DEPTH = 16
 """Requests of touches that are in flight."""
-
-STALL_S = 0.1
-"""A load for which no drive answers for this long is computed instead."""
 
 DRAIN_S = 10.0
 """Longest wait of a shutdown for requests in flight."""

@@ -55,6 +55,9 @@ OF_SGLANG = frozenset({"backend_name", "module_path", "class_name", "interface_v
 HOLD_S = 30.0
 """Time for which found pages are not evicted: until SGLang has loaded them."""
 
+LOOK_S = 0.02
+"""Longest wait until it is looked whether there still is a sidecar that answers."""
+
 log = logging.getLogger("kvrail")
 
 Part = tuple[Pages, Sequence[str], Any]
@@ -254,44 +257,52 @@ class Storage(HiCacheStorage):
 class _Way:
     """One direction, in which SGLang waits for one group after the other."""
 
-    def __init__(self, lane: Lane[None], timeout: float) -> None:
+    def __init__(self, lane: Lane[list[Part]], timeout: float) -> None:
         self._lane, self._timeout, self._lock = lane, timeout, _forks.lock()
-        self._late: list[Part] = []
+        self._late: list[list[Part]] = []
 
-    def run(self, work: Work, blocks: Blocks, parts: list[Part]) -> Ended[None] | None:
-        """The end of this group; none if it has not come in time, or an earlier one has not: then
-        a drive hangs, and its pages are withheld from their pools until it answers."""
+    def run(self, work: Work, blocks: Blocks, parts: list[Part]) -> Ended[list[Part]] | None:
+        """The end of this group. None: it has not come in time, or the sidecar is gone or stopped;
+        then its pages are withheld from their pools until no drive writes there. Or a drive has not
+        ended an earlier one."""
         with self._lock:
-            if not self._answered():
+            self._poll()
+            if self._lane.flying:
                 return None
-            self._lane.begin(work, None, blocks)
+            self._lane.begin(work, parts, blocks)
             moving = any(pages.moves for pages, *_ in parts)
             deadline = inf if moving else time.monotonic() + self._timeout
-            while not (ended := self._lane.poll()) and time.monotonic() < deadline:
-                self._lane.wait(min(1.0, max(0.0, deadline - time.monotonic())))
-            if ended:
-                return ended[0]
-            log.warning("kvrail for sglang: a %s takes more than %g s", work, self._timeout)
-            self._late = parts
-            for pages, _, indices in parts:
-                pages.withhold(indices)
-            return None
+            while (ended := self._poll(parts)) is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or (not moving and any(it is parts for it in self._lane.late())):
+                    break
+                self._lane.wait(min(LOOK_S, left))
+            if ended is None:
+                log.warning("kvrail for sglang: a %s has not ended, and is given up", work)
+                self._late.append(parts)
+                for pages, _, indices in parts:
+                    pages.withhold(indices)
+            return ended
 
     def settle(self) -> None:
         """Gives pages back that a drive has released, without waiting."""
         if self._late and self._lock.acquire(blocking=False):
             try:
-                self._answered()
+                self._poll()
             finally:
                 self._lock.release()
 
-    def _answered(self) -> bool:
-        if self._late and not self._lane.poll():
-            return False
-        for pages, _, indices in self._late:
-            pages.give_back(indices)
-        self._late = []
-        return True
+    def _poll(self, parts: list[Part] | None = None) -> Ended[list[Part]] | None:
+        """The end of these pages' group, where it has come. Pages of late ones are given back."""
+        found = None
+        for ended in self._lane.poll():
+            if ended.tag is parts:
+                found = ended
+                continue
+            for pages, _, indices in ended.tag:
+                pages.give_back(indices)
+            self._late = [it for it in self._late if it is not ended.tag]
+        return found
 
 
 def _before(extra_info: HiCacheStorageExtraInfo | None) -> list[str] | None:

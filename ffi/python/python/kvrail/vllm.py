@@ -46,6 +46,7 @@ from kvrail._tier import Link
 from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
 from kvrail._vllm_marks import Marks
+from kvrail._vllm_pages import LosesPatience
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -79,7 +80,7 @@ def register() -> None:
         SecondaryTierFactory.register_tier(TIER, __name__, "Tier")
 
 
-class Tier(SecondaryTierManager):
+class Tier(SecondaryTierManager, LosesPatience):
     """Chunks of the primary tier as blocks of a namespace."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -141,6 +142,7 @@ class Tier(SecondaryTierManager):
         self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
+        self._late: set[bytes] = set()
         self._hinted = Hinted()
         self._marks = Marks(self._hinted, [self._lane])
         wanted = offloading_spec.kv_events_config.enable_kv_cache_events
@@ -172,9 +174,14 @@ class Tier(SecondaryTierManager):
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = [self._result(end) for end in self._lane.poll()]
+        late = self._lane.late(lambda job: self._loads.expects(job.job_id))
+        self._late = {bytes(key) for job in late if job.is_promotion for key in job.keys}
         self._begin_stores(STORES_BYTES)
         self._marks.send()
         return results
+
+    def is_late(self, key: bytes) -> bool:
+        return bytes(key) in self._late
 
     def has_pending_work(self) -> bool:
         return bool(self._stores or self._lane.pending) or self._marks.pending

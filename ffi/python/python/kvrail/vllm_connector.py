@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from kvrail import _identity
 from kvrail._vllm_loads import Steps
 from kvrail._vllm_hints import Hints
-from kvrail._vllm_pages import ExpectsLoads, GivesUpLoads, ReportsPages
+from kvrail._vllm_pages import ExpectsLoads, GivesUpLoads, ReportsPages, lose_patience
 
 __all__ = ["KvrailOffloadingConnector"]
 
@@ -30,6 +30,7 @@ class KvrailOffloadingConnector(OffloadingConnector):
         with _identity.of_vllm(vllm_config, kv_cache_config) as engine:
             super().__init__(vllm_config, role, kv_cache_config)
         self._steps = Steps(engine.speed)
+        lose_patience(getattr(self.connector_scheduler, "manager", None))
 
     def on_new_request(self, request: Any) -> None:
         super().on_new_request(request)

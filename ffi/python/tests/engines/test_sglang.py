@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("sglang", reason="SGLang is not installed")
 
 import torch  # noqa: E402
-from host import BUSY, Busy, Host  # noqa: E402
+from host import BUSY, Busy, Host, until  # noqa: E402
 from kvrail import _lane, _tier  # noqa: E402
+from kvrail._lane import Lane  # noqa: E402
 from kvrail._sglang_hosts import (  # noqa: E402
     EXTRA,
     backend,
@@ -441,6 +442,42 @@ def test_a_drive_that_hangs_keeps_its_pages_and_nothing_else(make, host):
         time.sleep(0.02)
     assert "free" not in vars(pool), "nothing of the pool's is replaced any more"
     assert got(storage, pool, keys, [late, *wanted[1:]]), "the put that was late has replaced one"
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_a_sidecar_that_ends_in_a_load_costs_the_call_a_moment_and_its_pages_longer(
+    make, host, brisk, monkeypatch, fault
+):
+    """SGLang gets its answer; the pages are not used again while a drive may write there."""
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 1.5)
+    pool = mha(64, PAGE)
+    storage = make(pool)
+    keys, wanted = put(storage, pool, 0, 8)
+    assert got(storage, pool, keys, wanted)
+    host.write_records()
+    mine = pool.alloc(8 * 16)
+    begin = Lane.begin
+
+    def faulty(self: Any, work: str, *rest: Any) -> None:
+        host.freeze()
+        begin(self, work, *rest)
+        if fault == "killed":
+            host.kill()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lane, "begin", faulty)
+        begun = time.monotonic()
+        assert storage.batch_get_v1(keys, mine) == [False] * 8
+        assert time.monotonic() - begun < 1.0
+    pool.free(mine)
+    assert pool.available_size() == 64 * 16 - 8 * 16, "a drive may still write there"
+    host.start() if fault == "killed" else host.thaw()
+    until("its pages are there again", lambda: storage.batch_exists(keys) == 8)
+    whole = 64 * 16
+    until("they are free", lambda: storage.batch_exists(keys) and pool.available_size() == whole)
+    if fault == "killed":
+        assert time.monotonic() - begun > 1.5
+    assert got(storage, pool, keys, wanted)
 
 
 def test_the_factory_makes_it_as_sglang_does(host):

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from host import Host  # noqa: E402
+from host import Host, until  # noqa: E402
 from kvrail import _lane, _tier, _vllm_marks  # noqa: E402
+from kvrail._vllm_pages import lose_patience  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
@@ -262,6 +263,48 @@ def test_a_kill_in_the_middle_of_stores_leaves_whole_chunks_or_none(make, host, 
         for key, came in tiers.load(keys[some]).items():
             assert (came == content[keys.index(key)]).all()
         tiers.forget()
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_a_sidecar_that_ends_in_a_load_costs_a_request_a_moment_and_its_rows_longer(
+    make, host, monkeypatch, fault
+):
+    """With kvrail's connector the request is computed; no row is used again while a drive may
+    write there."""
+    monkeypatch.setattr(_tier, "RETRY_S", 0.05)
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 1.5)
+    tiers, keys, content = make(chunks=8), keys_of(range(8)), contents(8)
+    put_down(tiers, keys, content)
+    assert same(tiers.load(keys[:1]), keys[:1], content[:1])
+    tiers.forget()
+    host.write_records()
+    lose_patience(tiers.manager)
+    request = tiers.request(keys)
+    assert tiers.tier._link.lookup(keys[:1]) and tiers.look(keys, request)
+    host.freeze()
+    tiers.step()  # the load begins
+    if fault == "killed":
+        host.kill()
+    begun = time.monotonic()
+
+    def is_over() -> bool:
+        tiers.step()
+        return LookupResult.HIT_PENDING not in tiers.look(keys, request)
+
+    until("the request waits no more", is_over)
+    assert time.monotonic() - begun < 1.0
+    assert set(tiers.look(keys, request)) == {LookupResult.MISS}
+    assert tiers.manager.has_pending_work()
+    # Other chunks get no row of these: all eight are reserved.
+    other = tiers.request(keys_of(range(50, 52)))
+    with tiers._held():
+        assert tiers.manager.prepare_store(keys_of(range(50, 52)), other) is None
+    host.start() if fault == "killed" else host.thaw()
+    tiers.settle()
+    if fault == "killed":
+        assert time.monotonic() - begun > 1.5
+        until("it is attached again", lambda: tiers.tier.status()["is_healthy"])
+    until("they are found again", lambda: same(tiers.load(keys), keys, content))
 
 
 def test_more_than_the_store_has_room_for(make):

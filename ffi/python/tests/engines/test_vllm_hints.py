@@ -17,7 +17,9 @@ protocol = pytest.importorskip("vllm.v1.kv_hints", reason="this vLLM has no hint
 msgspec = pytest.importorskip("msgspec")
 
 from kvrail import _vllm_marks, paged  # noqa: E402
+from kvrail._load_choice import Speed  # noqa: E402
 from kvrail._vllm_hints import ENDING, Hinted, Hints, Ranges  # noqa: E402
+from kvrail._vllm_loads import Steps  # noqa: E402
 from kvrail._vllm_marks import AWAKE_S, TOUCHED, Marks  # noqa: E402
 from kvrail._vllm_tiers import Tiers, keys_of  # noqa: E402
 from host import until  # noqa: E402
@@ -360,6 +362,7 @@ def test_blocks_that_are_expected_come_into_memory_while_their_request_waits(
         space.put(bytes(key), bytes(4096), metadata=bytes(key))
     connector = object.__new__(KvrailOffloadingConnector)
     connector.connector_worker = None
+    connector._steps = Steps(Speed())
     connector.connector_scheduler = Scheduler(engine.manager, keys, envelope(action(kind)))
     connector.on_new_request(SimpleNamespace(request_id="request"))
 

@@ -1,4 +1,4 @@
-"""Loads that would take longer than computing: vLLM's own objects, and a sidecar."""
+"""V9: loads that would take longer than computing: vLLM's own objects, and a sidecar."""
 
 import dataclasses
 import time

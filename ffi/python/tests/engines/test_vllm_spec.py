@@ -2,6 +2,7 @@
 PyTorch's tensors on a GPU where there is one, else in memory of the host and with a stand-in."""
 
 import pickle
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 import kvrail  # noqa: E402
 from kvrail import _vllm_spec, paged  # noqa: E402
 from kvrail._vllm_spec import KvrailOffloadingSpec  # noqa: E402
-from host import until  # noqa: E402
+from host import Host, until  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
 from vllm.v1.kv_offload.base import (  # noqa: E402
     CanonicalKVCacheRef,
@@ -38,6 +39,7 @@ from vllm.v1.kv_offload.config import (  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KNOWS_PROMPTS = hasattr(ReqContext, "set_offload_key_position")
 BLOCKS, PAGE, PADDED = 48, 10_496, 10_752
+HITS = {LookupResult.HIT}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +152,7 @@ def engine(host):
         made.append(Engine(host, **more))
         return made[-1]
 
+    make.forget = made.remove
     yield make
     for it in made:
         it.close()
@@ -487,3 +490,155 @@ def test_pages_of_a_store_are_let_go_without_a_wait_for_the_drive(engine):
     assert its.worker.submit_store(second, source, again.store_spec)
     assert its.done(second).success
     assert its.look(keys) == {LookupResult.HIT}
+
+
+def begin_load(its: Engine, keys: list, pages: list[int], request: Any = None) -> int:
+    """A load of chunks of the first group that is on its way."""
+    number, source = its.job(), its.manager.prepare_load(keys, request or its.request(keys))
+    target = GPULoadStoreSpec(pages, group_sizes=(len(pages), 0), block_indices=(0, 0))
+    assert its.worker.submit_load(number, source, target)
+    return number
+
+
+def right_or_failed(its: Engine, pages: list[int], wanted: list) -> bool:
+    """Whether each page has its bytes, or is reported to be computed."""
+    failed = its.worker.take_failed_pages()
+    pairs = zip(pages, wanted, strict=True)
+    return all(same(its.pages(0, [page]), [must]) for page, must in pairs if page not in failed)
+
+
+def test_a_request_that_is_aborted_in_mid_load(engine):
+    """vLLM keeps its pages until the worker has reported the load."""
+    its, keys = engine(staging_bytes=4 * PAGE), keys_of(0, 20)
+    wanted = its.pages(0, list(range(20)))
+    assert its.store(keys, list(range(20)), (20, 0)).success
+    its.clear()
+    request, pages = its.request(keys), list(range(47, 27, -1))
+    its.manager.on_new_request(request)
+    job = begin_load(its, keys, pages, request)
+    its.manager.on_request_finished(request)
+    its.manager.on_schedule_end(ScheduleEndContext([], []))
+    assert its.done(job).success
+    its.manager.complete_load(keys, request)
+    assert same(its.pages(0, pages), wanted)
+    assert not its.manager._loads._begun and not its.manager._found_now
+    assert its.look(keys) == {LookupResult.HIT}
+
+
+def test_a_request_that_is_preempted_while_it_is_stored_and_loaded_again(engine):
+    """Its pages are another request's at once; what was stored of them is what they had."""
+    its, keys = engine(staging_bytes=4 * PAGE), keys_of(0, 20)
+    wanted, request = its.pages(0, list(range(20))), its.request(keys)
+    out, store = its.manager.prepare_store(keys, request), its.job()
+    source = GPULoadStoreSpec(range(20), group_sizes=(20, 0), block_indices=(0, 0))
+    assert its.worker.submit_store(store, source, out.store_spec)
+    its.worker.wait({store})
+    its.clear()
+    assert its.done(store).success
+    its.manager.complete_store(keys, request)
+    there = [its.manager.lookup(key, request) for key in keys].count(LookupResult.HIT)
+    its.manager.on_schedule_end(ScheduleEndContext([], []))
+    if there:
+        pages = list(range(47, 47 - there, -1))
+        assert its.done(begin_load(its, keys[:there], pages, request)).success
+        assert same(its.pages(0, pages), wanted[:there])
+    # It is preempted in its load, too: vLLM waits for that before it uses the pages.
+    job = begin_load(its, keys[:there], list(range(there)), request)
+    its.worker.wait({job})
+    its.tensors[0][:] = 0
+    assert its.done(job).success
+    time.sleep(0.05)
+    assert not its.tensors[0].any(), "nothing is written behind the wait"
+
+
+def test_a_store_that_is_cleared_under_a_load(engine, host):
+    its, keys = engine(staging_bytes=2 * PAGE), keys_of(0, 24)
+    its.worker.reports_pages = True
+    wanted = its.pages(0, list(range(24)))
+    assert its.store(keys, list(range(24)), (24, 0)).success
+    pages = list(range(47, 23, -1))
+    for _ in range(3):
+        its.clear()
+        job = begin_load(its, keys, pages)
+        host.clear(its.manager.status()[0]["namespace"])
+        assert its.done(job).success
+        assert right_or_failed(its, pages, wanted)
+        assert its.look(keys) == {LookupResult.MISS}
+        for tensor, rows in zip(its.tensors[:2], zip(*wanted, strict=True), strict=True):
+            tensor[:24] = torch.stack(rows).to(DEVICE)
+        assert its.store(keys, list(range(24)), (24, 0)).success, "what is computed is stored anew"
+
+
+def test_a_prompt_that_is_longer_than_the_store(engine, tmp_path):
+    small = Host(tmp_path / "small", "48MiB", block_mean="16KiB")
+    small.start()
+    its = engine(socket=str(small.socket))
+    its.worker.reports_pages = True
+    keys = [make_offload_key(at.to_bytes(32, "big"), 0) for at in range(40 * 120)]
+    request, wanted = its.request(keys), its.pages(0, list(range(40)))
+    for at in range(0, len(keys), 40):
+        some = keys[at : at + 40]
+        out, job = its.manager.prepare_store(some, request), its.job()
+        pages = [some.index(key) for key in out.keys_to_store]
+        source = GPULoadStoreSpec(pages, group_sizes=(len(pages), 0), block_indices=(0, 0))
+        assert its.worker.submit_store(job, source, out.store_spec)
+        assert its.done(job).success
+        its.manager.complete_store(some, request)
+    found = [at for at in range(0, len(keys), 40) if its.look(keys[at : at + 40]) == HITS]
+    assert found and len(found) < 120, "some of it is there"
+    its.clear()
+    for at in (found[0], found[-1]):
+        assert its.done(begin_load(its, keys[at : at + 40], list(range(40)))).success
+        assert right_or_failed(its, list(range(40)), wanted)
+    its.close()
+    engine.forget(its)
+    small.kill()
+
+
+@pytest.mark.parametrize("byte", [0x7F, 0xFF, 0xFE])
+def test_blocks_whose_bytes_are_no_numbers(engine, byte):
+    """NaN in 8, 16 and 32 bits: bytes are moved and compared, and no value is looked at."""
+    its, keys = engine(), keys_of(0, 4)
+    for tensor in its.tensors:
+        tensor[:8] = byte - 256 if byte > 127 else byte
+    wanted = its.pages(0, [0, 1, 2, 3])
+    assert its.store(keys, [0, 1, 2, 3], (4, 0)).success
+    its.clear()
+    assert its.look(keys) == {LookupResult.HIT}
+    assert its.load(keys, [10, 11, 12, 13], (4, 0)).success
+    assert same(its.pages(0, [10, 11, 12, 13]), wanted)
+
+
+def test_a_drive_that_answers_now_and_then(engine, host):
+    """As one of 1 IOPS: it gets a moment each 0.3 s. What it does not bring is computed, and no
+    load takes as long as the drive would."""
+    its, keys = engine(staging_bytes=2 * PAGE), keys_of(0, 24)
+    its.worker.reports_pages = True
+    wanted = its.pages(0, list(range(24)))
+    assert its.store(keys, list(range(24)), (24, 0)).success
+    its.clear()
+    assert its.load(keys[:1], [47], (1, 0)).success
+    stop = threading.Event()
+
+    def now_and_then() -> None:
+        while not stop.is_set():
+            host.freeze()
+            stop.wait(0.3)
+            host.thaw()
+            time.sleep(0.001)
+
+    slow = threading.Thread(target=now_and_then)
+    slow.start()
+    try:
+        pages = list(range(46, 22, -1))
+        begun = time.monotonic()
+        assert its.done(begin_load(its, keys, pages)).success
+        assert time.monotonic() - begun < 5
+        assert right_or_failed(its, pages, wanted)
+    finally:
+        stop.set()
+        slow.join()
+    until("all is found", lambda: its.look(keys) == HITS)
+    its.worker.take_failed_pages()
+    assert its.load(keys, list(range(24)), (24, 0)).success
+    assert its.worker.take_failed_pages() == set() and same(its.pages(0, list(range(24))), wanted)
