@@ -55,17 +55,22 @@ impl ClientLatencies {
         &mut self,
         now: Instant,
         lives: impl Fn(u64) -> bool,
-        mut hits: impl FnMut((u64, u16), u64),
+        hits: impl FnMut((u64, u16), u64),
     ) {
         if self.looked.is_some_and(|looked| now.duration_since(looked) < LOOK) {
             return;
         }
         self.looked = Some(now);
+        self.take_in(hits);
+        self.shared.retain(|id, _| lives(*id));
+    }
+
+    /// Takes in what clients have counted until now.
+    pub(crate) fn take_in(&mut self, mut hits: impl FnMut((u64, u16), u64)) {
         for (id, session) in &mut self.shared {
             session.take(&mut self.all);
             session.take_hits(*id, &mut hits);
         }
-        self.shared.retain(|id, _| lives(*id));
     }
 
     /// The session has ended: the last of its counts are taken in.

@@ -450,6 +450,12 @@ impl Server {
         self.stores.session_ended(id, slot);
     }
 
+    /// Takes in what clients have counted until now.
+    fn take_counts(&mut self) {
+        let (stores, handles) = (&mut self.stores, self.pollers.handles());
+        self.latencies.take_in(|of, new| stores.count_memory_hits(handles, of, new));
+    }
+
     /// Ends every session.
     fn dismiss_all(&mut self, reason: &str, hardware: Hardware) {
         for id in self.sessions.ids() {

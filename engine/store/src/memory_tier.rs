@@ -32,6 +32,9 @@ const VISITS_MAX: u32 = 64;
 /// Entries that a step of a clear looks at.
 const CLEARED_AT_ONCE: usize = 1024;
 
+/// Entries that a step looks at for blocks of namespaces that are over: some microseconds.
+const SWEPT_AT_ONCE: usize = 64;
+
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryState {
@@ -139,6 +142,10 @@ pub struct MemoryTier {
     visits: u32,
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
+    /// The next entry that is looked at for blocks of namespaces that are over.
+    sweeping: Option<usize>,
+    /// All entries are looked at, once more.
+    sweeps_again: bool,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -165,6 +172,8 @@ impl MemoryTier {
             places: Places::new(pages, entries),
             visits: VISITS_MAX,
             clearing: None,
+            sweeping: None,
+            sweeps_again: false,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -205,9 +214,16 @@ impl MemoryTier {
         self.shares.at(uid, self.now_s)
     }
 
-    /// From now on the namespace with this uid counts in this pool, if it has something here.
+    /// These are all namespaces of the store, by uid, with their pools: blocks of others go step by
+    /// step (`renew`), since no reader asks for them.
+    pub fn keep_only(&mut self, spaces: impl Iterator<Item = (u64, u8)>) {
+        spaces.for_each(|(uid, pool)| self.shares.keep(uid, pool));
+        self.sweeps_again |= self.shares.end_others();
+    }
+
+    /// The namespace with this uid is in this pool, also when the store has it no more.
     pub fn set_pool(&mut self, uid: u64, pool: u8) {
-        self.shares.set_pool(uid, pool);
+        self.shares.keep(uid, pool);
     }
 
     /// What each namespace has, those that were cleared too, with its pool. Of pages that went
@@ -309,7 +325,8 @@ impl MemoryTier {
     }
 
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
-    /// Goes on with a clear. True: that has more to do. Chooses late blocks to be written.
+    /// Goes on with a clear, or looks for blocks of namespaces that are over. True: there is more of
+    /// that to do. Chooses late blocks to be written.
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
         let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
@@ -317,7 +334,7 @@ impl MemoryTier {
         self.fetches.renew(now_ns);
         let Some(from) = self.clearing else {
             self.choose_writes();
-            return false;
+            return self.sweep_over(view);
         };
         let (mut end, mut left) = (from, CLEARED_AT_ONCE);
         while end < self.entries.len() && left > 0 {
@@ -331,6 +348,26 @@ impl MemoryTier {
         }
         self.clearing = (end < self.entries.len()).then_some(end);
         self.clearing.is_some()
+    }
+
+    /// Blocks of namespaces that are over go: some entries further. True: there are more.
+    fn sweep_over(&mut self, view: &mut impl TierView) -> bool {
+        if self.sweeping.is_none() && std::mem::take(&mut self.sweeps_again) {
+            self.sweeping = Some(0);
+        }
+        let Some(mut at) = self.sweeping else { return false };
+        let mut left = SWEPT_AT_ONCE;
+        while at < self.entries.len() && left > 0 {
+            left -= 1;
+            let Entry { uid, state, .. } = self.entries[at];
+            if state == EntryState::Shown && self.shares.is_over(uid) {
+                left = left.saturating_sub(costs(view) as usize);
+                self.leave(at, view);
+            }
+            at += 1;
+        }
+        self.sweeping = (at < self.entries.len()).then_some(at);
+        self.sweeping.is_some() || self.sweeps_again
     }
 
     /// Whether the key was asked for a while ago; remembers it otherwise.
@@ -539,6 +576,7 @@ impl MemoryTier {
     /// All blocks go, step by step (`renew`), and none comes in meanwhile.
     pub fn clear(&mut self) {
         self.clearing = Some(0);
+        (self.sweeping, self.sweeps_again) = (None, false);
         self.end_saving();
     }
 

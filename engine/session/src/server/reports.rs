@@ -33,7 +33,7 @@ impl Server {
             shards: self.stores.report(handles),
             gpus: gpus.map(|(at, gpu)| gpu.report(self.regions.on_gpu(at))).collect(),
             calls: self.latencies.report(),
-            memory_hits: Some(self.stores.report_memory_hits()),
+            memory_hits: Some(self.stores.report_memory_hits(handles)),
             sessions: sessions.map(|session| self.report_session(session)).collect(),
             regions: report::regions(&self.sessions, &self.regions, limit_bytes),
             notes: self.notes().collect(),

@@ -186,8 +186,12 @@ impl Server {
             }
             ControlRequest::ClearNamespace { .. }
             | ControlRequest::RemoveNamespace { .. }
-            | ControlRequest::ListNamespaces { .. }
-            | ControlRequest::ListBlocks { .. }
+            | ControlRequest::ListNamespaces { .. } => {
+                // What clients have counted is not to count in a namespace's next life.
+                self.take_counts();
+                self.ask_store((id, None), seq, ask)
+            }
+            ControlRequest::ListBlocks { .. }
             | ControlRequest::Events { .. }
             | ControlRequest::ExplainKey { .. } => self.ask_store((id, None), seq, ask),
             ControlRequest::Trace { slow_ns } => {

@@ -1,5 +1,7 @@
 //! Stores in the report of `kvrail store status`, and in the log.
 
+use std::collections::BTreeMap;
+
 use kvrail_poller::{DeviceStats, PollerHandle, PoolStats};
 use kvrail_protocol::{PoolMemoryHits, PoolReport, ShardReport};
 use kvrail_store::{DEFAULT_POOL, Sizing, UNIT_BYTES};
@@ -26,16 +28,23 @@ impl Stores {
         self.memory_hits.add(of, pool, hits);
     }
 
-    /// The gets from memory of all pools that have some.
-    pub(crate) fn report_memory_hits(&self) -> Vec<PoolMemoryHits> {
+    /// The gets from memory of all pools.
+    pub(crate) fn report_memory_hits(&self, handles: &[PollerHandle]) -> Vec<PoolMemoryHits> {
         let of = |store: &StoreJobs| {
-            let pools = self.memory_hits.by_pool(store.volume);
-            let report = |(pool, hits): (&str, u64)| PoolMemoryHits {
-                store: store.name.clone(),
-                pool: pool.to_owned(),
+            let mut all: BTreeMap<String, u64> = BTreeMap::new();
+            for shard in &store.shards {
+                let pools = &handles[shard.poller].stats.devices[shard.device].store.pools;
+                let there = pools.iter().filter(|pool| pool.state.get() > 0);
+                all.extend(there.map(|pool| (pool.name(), 0)));
+            }
+            let counted = self.memory_hits.by_pool(store.volume);
+            all.extend(counted.map(|(pool, hits)| (pool.to_owned(), hits)));
+            let store = store.name.clone();
+            all.into_iter().map(move |(pool, hits)| PoolMemoryHits {
+                store: store.clone(),
+                pool,
                 hits,
-            };
-            pools.map(report).collect::<Vec<_>>()
+            })
         };
         self.stores.iter().flat_map(of).collect()
     }

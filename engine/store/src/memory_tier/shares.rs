@@ -34,6 +34,10 @@ struct Known {
     /// Pages that were dropped when `by_pool` was called last.
     taken_pages: u64,
     pool: u8,
+    /// The store has a namespace with this uid, as of the last `keep`.
+    is_kept: bool,
+    /// It had one, and has none any more: no reader asks for its blocks.
+    is_over: bool,
 }
 
 impl Known {
@@ -120,11 +124,28 @@ impl TierShares {
         if came_s == UNCOUNTED { None } else { self.known.get_mut(&uid) }
     }
 
-    /// As `MemoryTier::set_pool`.
-    pub(super) fn set_pool(&mut self, uid: u64, pool: u8) {
+    /// The store has a namespace with this uid, in this pool.
+    pub(super) fn keep(&mut self, uid: u64, pool: u8) {
         if let Some(known) = self.known.get_mut(&uid) {
-            known.pool = pool;
+            (known.pool, known.is_kept) = (pool, true);
         }
+    }
+
+    /// All that the store has were kept: what it had before is over. Whether one with blocks is
+    /// over since now.
+    pub(super) fn end_others(&mut self) -> bool {
+        let mut any = false;
+        for known in self.known.values_mut() {
+            let is_over = !std::mem::take(&mut known.is_kept);
+            let was_over = std::mem::replace(&mut known.is_over, is_over);
+            any |= is_over && !was_over && known.share.blocks > 0;
+        }
+        any
+    }
+
+    /// Whether the namespace with this uid is over.
+    pub(super) fn is_over(&self, uid: u64) -> bool {
+        self.known.get(&uid).is_some_and(|known| known.is_over)
     }
 
     /// As `MemoryTier::by_pool`.
@@ -199,7 +220,7 @@ mod tests {
     fn what_was_dropped_is_taken_once_and_not_forgotten_before() {
         let mut shares = TierShares::new();
         let came_s = shares.gain(1, 2, 0);
-        shares.set_pool(1, 3);
+        shares.keep(1, 3);
         shares.gain_late(1, came_s);
         shares.drop_late(1, 2, came_s);
         shares.lose_late(1, came_s);

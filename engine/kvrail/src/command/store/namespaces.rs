@@ -6,7 +6,7 @@ use kvrail_protocol::{NamespaceInfo, printable};
 use serde::Serialize;
 
 use super::target::TargetArgs;
-use crate::command::status::{age, bytes, count, short};
+use crate::command::status::{age, bytes, count};
 use kvrail_cli::context::Context;
 use kvrail_cli::failure::Failure;
 use kvrail_cli::output::{Format, human_bytes, print_json, print_table, print_text, table};
@@ -22,6 +22,8 @@ on a drive, UNWRITTEN are the bytes of those that left it so.";
 
 /// Characters of an identity that a table shows.
 const IDENTITY_CHARS: usize = 60;
+/// Characters of a name that the table of gets shows.
+const NAME_CHARS: usize = 22;
 
 /// Arguments of `kvrail store namespaces`.
 #[derive(Debug, Args)]
@@ -78,7 +80,7 @@ fn levels(all: &[NamespaceInfo]) -> Table {
     table.add_rows(all.iter().map(|space| {
         let memory = space.memory;
         [
-            short(printable(&space.name)),
+            shortened_name(&space.name),
             count(space.memory_hits),
             count(space.hits),
             count(space.misses),
@@ -89,6 +91,17 @@ fn levels(all: &[NamespaceInfo]) -> Table {
         ]
     }));
     table
+}
+
+/// A name without its middle: names of one model differ at their ends.
+fn shortened_name(name: &str) -> String {
+    let letters: Vec<char> = printable(name).chars().collect();
+    if letters.len() <= NAME_CHARS {
+        return letters.into_iter().collect();
+    }
+    let (first, last) = (NAME_CHARS / 2, NAME_CHARS - NAME_CHARS / 2 - 1);
+    let parts = [&letters[..first], &['…'], &letters[letters.len() - last..]];
+    parts.concat().into_iter().collect()
 }
 
 /// An identity as far as a line has room; all of it is in the JSON.
@@ -116,15 +129,16 @@ mod tests {
             never_written_bytes: 999 << 40,
         };
         let space = NamespaceInfo {
-            name: "a-namespace-with-a-long-name".into(),
-            hits: Some(1_400_000_000),
-            memory_hits: Some(1_400_000_000),
-            misses: Some(1_400_000_000),
+            name: "vllm llama-3-70b fp8 a-long-name tp1".into(),
+            hits: Some(14_000_000),
+            memory_hits: Some(14_000_000),
+            misses: Some(14_000_000),
             memory: Some(memory),
             ..NamespaceInfo::default()
         };
         let earlier = NamespaceInfo { name: "earlier".into(), ..NamespaceInfo::default() };
         let text = levels(&[space, earlier]).to_string();
+        assert!(text.contains("vllm llama-…g-name tp1"), "{text}");
         assert!(text.contains("59 minutes") && text.contains("999.00 TiB"), "{text}");
         assert!(text.lines().all(|line| line.trim_end().chars().count() <= 100), "{text}");
         let last: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();

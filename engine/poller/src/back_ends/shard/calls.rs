@@ -2,7 +2,7 @@
 
 use kvrail_ring::Status as LaneStatus;
 use kvrail_store::{
-    Begun, DeclineReason, Explained, Fault, Now, Phase, Reply, SpaceView, Status, Store,
+    Begun, DeclineReason, Explained, Fault, Now, Phase, Reply, SpaceId, SpaceView, Status, Store,
 };
 
 use super::super::call_queue::First;
@@ -155,8 +155,14 @@ impl Shard {
             StoreAsk::Create { name, document, uid } => {
                 self.store.create_space(asker, name.as_bytes(), document, *uid, now)
             }
-            StoreAsk::Clear { space, uid } => self.store.clear_space(asker, *space, *uid, now),
-            StoreAsk::Remove { space } => self.store.remove_space(asker, *space, now),
+            StoreAsk::Clear { space, uid } => {
+                self.keep_pool(*space);
+                self.store.clear_space(asker, *space, *uid, now)
+            }
+            StoreAsk::Remove { space } => {
+                self.keep_pool(*space);
+                self.store.remove_space(asker, *space, now)
+            }
         };
         self.pulse.mark();
         match begun {
@@ -165,6 +171,14 @@ impl Shard {
                 CallStep::Waits
             }
             Begun::Done(answer) => CallStep::Ended(answer.status),
+        }
+    }
+
+    /// A namespace may be gone soon: what it has in memory counts in its pool until that goes too.
+    fn keep_pool(&mut self, space: SpaceId) {
+        let view = self.store.spaces().find(|view| view.id == space);
+        if let (Some(tier), Some(view)) = (&mut self.tier, view) {
+            tier.set_pool(view.uid, view.pool);
         }
     }
 

@@ -197,7 +197,9 @@ impl ShardTier {
                 late.wake(entry);
             }
             shard_store.go_from_memory(block.uid, block.key.lo());
-            let Some(why) = why else { continue };
+            // Readers know already that all of a cleared namespace is gone.
+            let is_there = shard_store.uid_of(block.space) == Some(block.uid);
+            let Some(why) = why.filter(|_| is_there) else { continue };
             let mut out = [0; METADATA_BYTES_MAX];
             let metadata = match why {
                 Gone::Evicted => self.metadata(&block, &mut out),

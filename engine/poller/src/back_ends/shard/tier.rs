@@ -11,8 +11,8 @@ use kvrail_memory::Pinned;
 use kvrail_ring::limits::REQUEST_LENGTH_MAX;
 use kvrail_ring::{TIER_PAGE_BYTES as PAGE, TierBlock, TierWriter};
 use kvrail_store::{
-    Answer, Extent, Get, MemoryTier, Outcome, POOLS_MAX, Reading, SpaceId, Store, TierCounts,
-    TierRoom, TierShare, TierView,
+    Answer, Extent, Get, MemoryTier, Outcome, POOLS_MAX, Phase, Reading, SpaceId, Store,
+    TierCounts, TierRoom, TierShare, TierView,
 };
 
 use super::late_blocks::{LateBlocks, LatePuts};
@@ -250,6 +250,11 @@ impl ShardTier {
         if self.is_stopped { None } else { self.tier.age_s(uid, lo, &self.shown) }
     }
 
+    /// A namespace may be gone soon: its blocks that are here count in its pool until they go.
+    pub(super) fn set_pool(&mut self, uid: u64, pool: u8) {
+        self.tier.set_pool(uid, pool);
+    }
+
     /// What the namespace with this uid has here.
     pub(super) fn share(&self, uid: u64) -> TierShare {
         self.tier.share(uid)
@@ -308,7 +313,9 @@ impl ShardTier {
             return &self.pools;
         }
         self.pools_ns = now_ns;
-        store.spaces().for_each(|space| self.tier.set_pool(space.uid, space.pool));
+        if matches!(store.phase(), Phase::Warming | Phase::Serving) {
+            self.tier.keep_only(store.spaces().map(|space| (space.uid, space.pool)));
+        }
         let bytes = |pages: u64| pages * u64::from(PAGE);
         for pool in &mut self.pools {
             let late_dropped_bytes = pool.late_dropped_bytes;

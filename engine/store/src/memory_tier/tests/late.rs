@@ -548,3 +548,23 @@ fn each_namespace_has_its_share() {
     assert_eq!([dropped(&mut rig), dropped(&mut rig)], [[(2, 5)], [(2, 0)]]);
     rig.tier.audit();
 }
+
+/// Blocks of a namespace that was cleared leave room, and are not late any more.
+#[test]
+fn blocks_of_a_namespace_that_is_over_go() {
+    let mut rig = Rig::late(64, 8, 64);
+    rig.tier.keep_only([(UID, 1)].into_iter());
+    (1..9).for_each(|lo| assert!(rig.put(lo, 2, 0)));
+    rig.tier.keep_only([(UID, 1)].into_iter());
+    rig.renew();
+    assert_eq!(rig.tier.share(UID).blocks, 8, "it is there");
+    let held = rig.hold(3);
+    rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert_eq!((rig.tier.late_blocks(), rig.tier.counts().late_dropped), (0, 0));
+    assert_eq!(rig.tier.share(UID).blocks, 1, "what is read in place stays, and is not found");
+    assert!(!rig.has(3));
+    assert_eq!(rig.shown.gone.len(), 8);
+    rig.shown.held.remove(&held);
+    rig.tier.audit();
+}
