@@ -41,15 +41,21 @@ impl LateLoss {
 pub(crate) struct LateLosses(ArrayVec<LateLoss, ROWS_MAX>);
 
 impl LateLosses {
-    /// Enters a block of a namespace.
-    pub(crate) fn add(&mut self, device: usize, name: &[u8], why: Status, bytes: u64) {
+    /// Enters blocks of a namespace: how many, and their bytes.
+    pub(crate) fn add(
+        &mut self,
+        device: usize,
+        name: &[u8],
+        why: Status,
+        (blocks, bytes): (u64, u64),
+    ) {
         let at = self.row(name, why).or_else(|| {
             // The last row has what no row is left for.
             let name = if self.0.len() + 1 < ROWS_MAX { name } else { &[] };
             self.0.try_push(LateLoss::new(device, name, why)).ok().map(|()| self.0.len() - 1)
         });
         let row = &mut self.0[at.unwrap_or(ROWS_MAX - 1)];
-        (row.blocks, row.bytes) = (row.blocks + 1, row.bytes + bytes);
+        (row.blocks, row.bytes) = (row.blocks + blocks, row.bytes + bytes);
     }
 
     fn row(&self, name: &[u8], why: Status) -> Option<usize> {
@@ -81,8 +87,8 @@ mod tests {
         let mut losses = LateLosses::default();
         let budget = Status::Declined(DeclineReason::Budget);
         for number in 0..100_u8 {
-            losses.add(3, &[b'a' + number % 2], budget, 10);
-            losses.add(3, b"a", Status::Failed(5), 1);
+            losses.add(3, &[b'a' + number % 2], budget, (1, 10));
+            losses.add(3, b"a", Status::Failed(5), (1, 1));
         }
         let mut rows = Vec::new();
         losses.drain(|row| {
@@ -96,7 +102,7 @@ mod tests {
         assert_eq!(rows, all);
         assert!(losses.is_empty());
         for number in 0..100_u8 {
-            losses.add(3, &[number], budget, 1);
+            losses.add(3, &[number], budget, (1, 1));
         }
         let (mut rows, mut blocks) = (0, 0);
         losses.drain(|row| {

@@ -29,6 +29,12 @@ impl Durables {
         self.unwritten.push((serial, durable));
     }
 
+    /// The page of a request is written: it waits for a flush of this alone.
+    pub(crate) fn push_written(&mut self, core: &mut Core, ticket: u64, durable: Durable) {
+        core.flush.want(ticket);
+        self.unflushed.push((ticket, durable));
+    }
+
     /// The next request whose wait is over: its record is durable, or can never become durable.
     pub(crate) fn next(&mut self, core: &mut Core, log: &Log) -> Option<Durable> {
         if !self.unwritten.is_empty() {

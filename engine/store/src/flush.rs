@@ -42,11 +42,6 @@ impl Flush {
         self.durable >= ticket
     }
 
-    /// Whether all finished writes are durable.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.is_durable(self.finished)
-    }
-
     /// Whether a flush should begin now. One that has failed is due again: its pauses are those of
     /// all refused writes, so that puts are declined in time where it is the first that fails.
     pub(crate) fn is_due(&self, now: u64, after: u64) -> bool {

@@ -46,6 +46,17 @@ struct Open {
     in_flight: u32,
     /// Pages on their way to the medium.
     writing: u32,
+    /// A flush of this makes all pages durable that are written.
+    ticket: u64,
+}
+
+/// What the records of a segment still need to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentStand {
+    /// The write of the page with this serial.
+    Page(u64),
+    /// A flush of this.
+    Flush(u64),
 }
 
 /// The head of a pool's log: its open segment, and its account of drops.
@@ -75,6 +86,8 @@ pub(crate) struct Log {
     /// Records of the store's life.
     sequence: u64,
     next_serial: u64,
+    /// A flush of this makes all pages of segments durable that are complete.
+    sealed: u64,
 }
 
 /// Open segments that each pool can always have, with a page each; other pages are shared.
@@ -97,6 +110,7 @@ impl Log {
             pooled: false,
             sequence: 0,
             next_serial: 1,
+            sealed: 0,
         }
     }
 
@@ -253,6 +267,7 @@ impl Log {
             frozen: None,
             in_flight: 0,
             writing: 0,
+            ticket: 0,
         };
         self.mark(row, Some(open));
         self.end(pool).current = Some(row);
@@ -413,23 +428,45 @@ impl Log {
 
     /// Of a segment that takes records: its row, its closed pages, and the page that is not closed.
     pub(crate) fn open_page(&self, segment: u32) -> Option<(u8, u32, &Page)> {
-        let mut rows = self.rows();
-        let row = rows.find(|row| {
-            let open = self.opens[*row].as_ref();
-            open.is_some_and(|open| open.segment == segment)
-        })?;
+        let row = self.row_of(segment)?;
         let open = self.opens[row].as_ref()?;
         Some((u8::try_from(row).expect("64 rows"), open.pages, &open.page))
     }
 
-    /// The highest serial of a page that has records.
-    pub(crate) fn last_serial(&self) -> u64 {
-        self.next_serial - 1
+    /// The row of a segment that takes records.
+    fn row_of(&self, segment: u32) -> Option<usize> {
+        let is_it = |open: &Open| open.segment == segment;
+        self.rows().find(|row| self.opens[*row].as_ref().is_some_and(is_it))
     }
 
-    /// A page is on the medium.
-    pub(crate) fn page_written(&mut self, row: u8) {
-        self.open_mut(row).writing -= 1;
+    /// What all records of a segment still need to be durable.
+    pub(crate) fn stand_of(&self, core: &Core, segment: u32) -> SegmentStand {
+        let open = self.row_of(segment).and_then(|row| self.opens[row].as_ref());
+        if let Some(open) = open.filter(|open| !open.page.is_empty()) {
+            return SegmentStand::Page(open.serial);
+        }
+        let images = core.images().filter_map(|image| match image {
+            Image::Page { segment: of, serial, .. } if of == segment => Some(serial),
+            _ => None,
+        });
+        match images.max() {
+            Some(serial) => SegmentStand::Page(serial),
+            None => SegmentStand::Flush(open.map_or(self.sealed, |open| open.ticket)),
+        }
+    }
+
+    /// A request waits for the page of a segment that is not closed, if there is one.
+    pub(crate) fn hurry_segment(&mut self, segment: u32) {
+        if let Some(open) = self.row_of(segment).and_then(|row| self.opens[row].as_mut()) {
+            open.urgent |= !open.page.is_empty();
+        }
+    }
+
+    /// A page is on the medium; a flush of this makes it durable.
+    pub(crate) fn page_written(&mut self, row: u8, ticket: u64) {
+        let open = self.open_mut(row);
+        open.writing -= 1;
+        open.ticket = ticket;
     }
 
     /// Marks the pages with records as urgent.
@@ -478,6 +515,7 @@ impl Log {
             if complete && open.page.is_empty() && open.writing == 0 {
                 core.segments.seal(open.segment, open.pages);
                 let open = self.mark(row, None).expect("the row is open");
+                self.sealed = self.sealed.max(open.ticket);
                 self.spare_pages.push(open.page);
             }
         }

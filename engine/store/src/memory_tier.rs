@@ -31,6 +31,8 @@ const VISITS_MAX: u32 = 64;
 
 /// Entries that a step of a clear looks at.
 const CLEARED_AT_ONCE: usize = 1024;
+/// For how many entries one that has a block counts at least: each of 256 may be a row of a feed.
+const CLEARED_BLOCK: usize = 4;
 
 /// Entries that a step looks at for blocks of namespaces that are over: some microseconds.
 const SWEPT_AT_ONCE: usize = 64;
@@ -340,7 +342,8 @@ impl MemoryTier {
         while end < self.entries.len() && left > 0 {
             left -= 1;
             if self.entries[end].state == EntryState::Shown {
-                left = left.saturating_sub(16 * costs(view) as usize);
+                let costs = (16 * costs(view) as usize).max(CLEARED_BLOCK - 1);
+                left = left.saturating_sub(costs);
                 self.count_cleared(end);
                 self.leave(end, view);
             }

@@ -695,7 +695,7 @@ impl Store {
     fn image_ended(&mut self, image: Image, outcome: Outcome) {
         let core = &mut self.core;
         match image {
-            Image::Page { open, .. } => self.log.page_written(open),
+            Image::Page { open, .. } => self.log.page_written(open, self.core.flush.ticket()),
             Image::Head { segment, copy } => self.prepare.head_written(core, segment, copy),
             Image::Super { copy } => self.starting.super_written(core, copy, outcome),
             Image::Space { slot, copy } => self.space_written(slot, copy, outcome),

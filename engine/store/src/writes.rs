@@ -17,7 +17,7 @@ use crate::feed::{Evicted, Gone};
 use crate::fifo::Fifo;
 use crate::format::{PAGE_BYTES, Record, RecordKind};
 use crate::lines::Lines;
-use crate::log::{Log, SpaceClaim};
+use crate::log::{Log, SegmentStand, SpaceClaim};
 use crate::placed::Placed;
 use crate::request::{
     Answer, Begun, DeclineReason, DropKey, Durability, Fault, PlaceKind, Put, Status,
@@ -135,16 +135,10 @@ impl Writes {
                 Begun::Taken
             }
             Err(answer) => {
-                let is_durable = put.durability == Durability::Durable;
-                let begun = match answer.status {
-                    Status::Present if is_durable => self.confirm(core, log, put, answer),
-                    _ => Begun::Done(answer),
-                };
-                let Begun::Done(answer) = begun else {
-                    core.stats.present += 1;
-                    return begun;
-                };
                 match answer.status {
+                    Status::Present if put.durability == Durability::Durable => {
+                        return self.confirm(core, log, put, answer);
+                    }
                     Status::Present => core.stats.present += 1,
                     Status::Pending => core.stats.pending += 1,
                     Status::Declined(why) => Self::declined(core, put, why),
@@ -155,25 +149,49 @@ impl Writes {
         }
     }
 
-    /// A durable put of a key that is there: its answer waits until what is there is durable.
+    /// A durable put of a key that is there: its answer waits until what is there is durable. It
+    /// counts when it is answered. BUSY counts nothing: the caller asks again.
     fn confirm(&mut self, core: &mut Core, log: &mut Log, put: &Put<'_>, there: Answer) -> Begun {
-        if log.is_written(core) && core.flush.is_clean() {
-            return Begun::Done(there);
+        let number = core.spaces.resolve(put.space).expect("its key is there");
+        let (position, entry) = core.find(number, put.key).1.expect("its key is there");
+        let segment = core.geometry().segment_of(entry.place());
+        let stand = log.stand_of(core, segment);
+        let is_done = match stand {
+            SegmentStand::Page(_) => false,
+            SegmentStand::Flush(ticket) => core.flush.is_durable(ticket),
+        };
+        let declined = core.declines().filter(|_| !is_done);
+        if !is_done && declined.is_none() && !self.has_place(put.owner, PlaceKind::Block) {
+            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
         }
-        if let Some(why) = core.declines() {
+        core.offered_again(position, &entry, put.chain);
+        if let Some(why) = declined {
+            Self::count_declined(core, number, why);
             return Begun::Done(Status::Declined(why).into());
         }
-        let room = self.has_place(put.owner, PlaceKind::Block);
-        let Some(number) = core.spaces.resolve(put.space).ok().filter(|_| room) else {
-            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
-        };
+        if is_done {
+            core.stats.present += 1;
+            return Begun::Done(there);
+        }
         let Answer { length, check, .. } = there;
         let stage = BlockStage::Confirming;
         let block = Block { length, check, stage, ..Block::new(core, number, put) };
         let slot = self.blocks.insert(self.user(put.owner), block);
-        log.hurry();
-        self.durables.push(log.last_serial(), Durable::Block(slot));
+        match stand {
+            SegmentStand::Page(serial) => {
+                log.hurry_segment(segment);
+                self.durables.push(serial, Durable::Block(slot));
+            }
+            SegmentStand::Flush(ticket) => {
+                self.durables.push_written(core, ticket, Durable::Block(slot));
+            }
+        }
         Begun::Confirms
+    }
+
+    fn count_declined(core: &mut Core, number: u16, why: DeclineReason) {
+        count_decline(&mut core.stats, why);
+        core.pool_stats(core.spaces.pool(number)).declined += 1;
     }
 
     fn declined(core: &mut Core, put: &Put<'_>, why: DeclineReason) {
@@ -200,7 +218,10 @@ impl Writes {
         if let Some((position, entry)) = found.filter(|(_, entry)| !is_wrong(entry)) {
             match entry.kind() {
                 Kind::Live | Kind::Suspect => {
-                    core.offered_again(position, &entry, put.chain);
+                    // Of one that is to be durable when it is known to be answered.
+                    if put.durability != Durability::Durable {
+                        core.offered_again(position, &entry, put.chain);
+                    }
                     let (length, check) = (entry.length(), entry.check());
                     return Err(Answer { status: Status::Present, length, check });
                 }
@@ -597,12 +618,21 @@ impl Writes {
             match durable {
                 Durable::Block(slot) => {
                     let block = self.blocks.remove(slot);
-                    let declined = core.declines().map(Status::Declined);
-                    let done = match block.stage {
-                        BlockStage::Confirming => Status::Present,
-                        _ => Status::Ok,
+                    let confirms = block.stage == BlockStage::Confirming;
+                    let status = match core.declines() {
+                        Some(why) => {
+                            if confirms {
+                                Self::count_declined(core, block.number, why);
+                            }
+                            Status::Declined(why)
+                        }
+                        None if confirms => {
+                            core.stats.present += 1;
+                            Status::Present
+                        }
+                        None => Status::Ok,
                     };
-                    Self::answer_block(core, &block, declined.unwrap_or(done));
+                    Self::answer_block(core, &block, status);
                 }
                 Durable::Drop(slot) => self.drops.remove(slot).answer(core),
             }

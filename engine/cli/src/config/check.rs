@@ -106,7 +106,10 @@ impl ConfigProblems<'_> {
     fn late_names(&mut self, names: &[String], config: &Config) {
         let key = "memory_tier.write_late";
         let Some(first) = names.first() else { return };
-        names.iter().for_each(|name| self.namespaces(key, name));
+        for name in names {
+            self.namespaces(key, name);
+            self.late_name(key, name);
+        }
         if let Some(twice) = first_twice(names) {
             self.add(key, shortened(twice), "it is named twice", "name each namespace once");
         }
@@ -119,6 +122,19 @@ impl ConfigProblems<'_> {
             let rule =
                 format!("clients of {}, which has tenants, do not see the tier", volume.name);
             self.add(key, first, rule, "remove the key, or the tables [[volume.tenant]]");
+        }
+    }
+
+    /// Patterns of pools and of tenants may be longer: older files have such.
+    fn late_name(&mut self, key: &str, name: &str) {
+        let begin = name.strip_suffix('*').unwrap_or(name);
+        if begin.len() > NAME_BYTES_MAX || begin.chars().any(char::is_control) {
+            let rule = format!(
+                "{} bytes: no namespace has this name, names have {NAME_BYTES_MAX} bytes at most \
+                 and no control characters",
+                begin.len()
+            );
+            self.add(key, shortened(name), rule, "shorten it, or write how the names begin");
         }
     }
 
@@ -340,13 +356,6 @@ impl ConfigProblems<'_> {
         if names.is_empty() || begin.contains('*') {
             let rule = "it must be a name, or how names begin with `*` at its end";
             self.add(key, format!("{names:?}"), rule, "write each name or begin by itself");
-        } else if begin.len() > NAME_BYTES_MAX || begin.chars().any(char::is_control) {
-            let rule = format!(
-                "{} bytes: no namespace has this name, names have {NAME_BYTES_MAX} bytes at most \
-                 and no control characters",
-                begin.len()
-            );
-            self.add(key, shortened(names), rule, "shorten it, or write how the names begin");
         }
     }
 

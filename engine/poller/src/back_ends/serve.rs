@@ -63,10 +63,10 @@ impl BackEnds {
             if let Some(block) = self.shards[number].take_corrupt() {
                 mailbox.report_corrupt(block);
             }
-            self.shards[number].report_losses(mailbox);
             work += self.go_on_with_gets(number, executor, front_end);
             work += self.issue(number, executor, now_ns);
             work += self.answer(number, executor.inflight(), front_end, now_ns);
+            self.shards[number].report_losses(mailbox);
             self.shards[number].report_gone(mailbox, now_ns);
             work += self.answer_calls(number, mailbox, now_ns);
             work += u64::from(self.shards[number].is_working());
@@ -282,6 +282,7 @@ impl BackEnds {
         }
         // What the store has answered by then ends with its word, and only once.
         while self.answer(number, inflight, front_end, now_ns) > 0 {}
+        self.shards[number].lose_late();
         for room in Room::ALL {
             while let Some(first) = self.shards[number].lines().first(room, u64::MAX) {
                 self.shards[number].lines().pop(room, first.session);

@@ -408,11 +408,12 @@ impl Shard {
         {
             return begun;
         }
-        let begun = self.begin(pending, (user, owner), metadata, now);
-        if self.is_being_written(pending, begun) {
-            // It waits as for room, and finds the block once it is written.
+        if self.is_being_written(pending) {
+            // It waits as for room, and finds the block once it is written. The store is not asked:
+            // it would count each of many tries.
             return Begun::Done(Ending::Declined(DeclineReason::Busy).into());
         }
+        let begun = self.begin(pending, (user, owner), metadata, now);
         let is_drop = matches!(pending.asked().ask, BlockCommand::Drop { .. });
         let is_done = matches!(begun, Begun::Done(Answer { status: Ending::Ok, .. }));
         // A put that writes nothing changes nothing, nor does a drop that ends without effect.
@@ -577,8 +578,14 @@ impl Shard {
 
     /// Has all that was acknowledged written at once; whether it is, or never can be.
     pub(crate) fn settle(&mut self) -> bool {
-        let never = matches!(self.phase(), Phase::Starting | Phase::Failed(_)) || self.is_gone();
-        if never || self.settle_late() && self.store.is_written() && !self.has_losses() {
+        let is_late_settled = self.settle_late();
+        // What goes with a device is known once it is swept.
+        let never = match self.is_gone() {
+            true => self.life.is_swept(),
+            false => matches!(self.phase(), Phase::Starting | Phase::Failed(_)),
+        };
+        let is_settled = never || is_late_settled && self.store.is_written();
+        if is_settled && !self.has_losses() {
             return true;
         }
         self.store.hurry();
@@ -702,7 +709,6 @@ impl Shard {
             return Due::No;
         }
         self.life.sweep();
-        self.lose_late();
         self.suspects.clear();
         Due::Now
     }

@@ -269,6 +269,51 @@ fn a_stop_names_the_blocks_that_it_could_not_write() {
     assert_eq!(there.count() as u64, 19 - blocks, "all others are found again");
 }
 
+/// The device goes at a write of a stop: what it takes with it is named, written or not begun.
+#[test]
+fn a_stop_names_the_blocks_that_go_with_a_device() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    (1..=100).for_each(|number| {
+        let put = rig.put(&mut client, key(number), &block(number, 9000));
+        assert_eq!(put.status(), Status::Ok);
+    });
+    let gone = Rule::once(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+    rig.own.sim.borrow_mut().plan().add(gone);
+    rig.stop();
+    let losses: Vec<_> = std::iter::from_fn(|| rig.mailbox.next_loss()).collect();
+    let blocks: u64 = losses.iter().map(|loss| loss.blocks).sum();
+    rig.late_blocks(); // counters are shown
+    let (puts, written, _) = rig.counted();
+    assert_eq!((puts, blocks), (100, 100 - written), "{losses:?}");
+    let why = Ending::Failed(Status::DeviceGone.number());
+    assert!(blocks > 50 && losses.iter().all(|loss| loss.why == why), "{losses:?}");
+    assert_eq!(losses.iter().map(|loss| loss.bytes).sum::<u64>(), blocks * 9000);
+}
+
+/// Blocks of a namespace that was cleared are not to be written, and so not lost.
+#[test]
+fn a_stop_after_a_clear_loses_nothing() {
+    for is_gone in [false, true] {
+        let mut rig = rig();
+        let mut client = rig.client(0);
+        (1..=20).for_each(|number| {
+            let put = rig.put(&mut client, key(number), &block(number, 9000));
+            assert_eq!(put.status(), Status::Ok);
+        });
+        let (space, _) = rig.space("first");
+        rig.call(StoreAsk::Clear { space, uid: 2_000 });
+        assert!(rig.late_blocks() > 0, "the tier does not look through all at a clear");
+        if is_gone {
+            let gone = Rule::always(Fault::Error(Status::DeviceGone)).on(Opcode::Write);
+            rig.own.sim.borrow_mut().plan().add(gone);
+        }
+        rig.stop();
+        let losses: Vec<_> = std::iter::from_fn(|| rig.mailbox.next_loss()).collect();
+        assert!(losses.is_empty(), "{losses:?}");
+    }
+}
+
 #[test]
 fn puts_that_outrun_the_tier_are_written_at_once_and_none_is_lost_unseen() {
     let mut rig = rig();
@@ -365,6 +410,22 @@ fn a_listing_has_what_is_in_memory_and_what_is_written() {
         assert_eq!(offset == IN_MEMORY, number > 100, "block {number}");
     }
     assert!(listed(&mut rig, second).is_empty());
+}
+
+/// Blocks in memory hide no clear: its reader is not to take a page without blocks for the end.
+#[test]
+fn a_listing_of_a_namespace_that_was_cleared_fails() {
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    (1..=5).for_each(|number| {
+        assert_eq!(rig.put(&mut client, key(number), &block(number, 9000)).status(), Status::Ok);
+    });
+    let (space, _) = rig.space("first");
+    rig.call(StoreAsk::Clear { space, uid: 2_000 });
+    assert!(rig.late_blocks() > 0, "memory has them for now");
+    let list = StoreAsk::List { space, from: Cursor::default() };
+    let call = rig.call_with(StoreCall::new(0, list));
+    assert!(matches!(call.status, Ending::Invalid(_)), "{call:?}");
 }
 
 #[test]
@@ -540,6 +601,30 @@ fn a_durable_put_of_a_block_that_is_being_written_waits_for_it() {
         let mut client = rig.client(0);
         rig.finds(&mut client, 1, &block(1, 9000));
     }
+}
+
+/// It waits in its session's line, and is tried again with each turn: that counts nothing.
+#[test]
+fn a_durable_put_that_waits_for_a_late_write_is_no_pending_one() {
+    let options = SimOptions { latency_ns: 20_000_000, ..SimOptions::default() };
+    let mut rig = Rig::late(config(4096, 120 * MIB, 8 * MIB), options, TIER);
+    let mut client = rig.client(0);
+    assert_eq!(rig.put(&mut client, key(1), &block(1, 9000)).status(), Status::Ok);
+    let get = keyed(&client, key(1), (9000, 0), (1 << 20, 9)).slot(Opcode::Get);
+    client.post(&Asked { request: get, side: None });
+    rig.pass(5_000_000); // its write is under way
+    let durable = rig.put_request(&client, key(1), &block(1, 9000), (2 << 20, 8));
+    let request = Request { flags: FLAG_DURABLE, ..durable };
+    client.post(&Asked { request, side: None });
+    let mut ends = 0;
+    rig.until(|_| {
+        ends += client.collect().len();
+        ends == 2
+    });
+    rig.pass(20_000_000); // counters are shown
+    let counted = &rig.stats.devices[0].store.counters.store;
+    let counted = [&counted.pending, &counted.present, &counted.declined];
+    assert_eq!(counted.map(|counter| counter.get()), [0, 1, 0]);
 }
 
 #[test]

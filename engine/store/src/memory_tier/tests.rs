@@ -255,6 +255,21 @@ fn a_clear_leaves_what_is_read_in_place_until_it_is_not() {
     rig.tier.audit();
 }
 
+/// Each block that goes may be a row of the feed of evictions, which has room for 512.
+#[test]
+fn a_step_of_a_clear_is_short_without_readers_too() {
+    let mut rig = Rig::new(4096, 1024);
+    (0..4000).for_each(|lo| rig.bring(lo, 1));
+    let mut before = rig.shown.of.len();
+    assert!(before > 2000 && rig.shown.holders == 0);
+    rig.tier.clear();
+    while rig.tier.renew(0, &mut rig.shown) {
+        assert!(rig.shown.of.len() + 256 >= before, "{before}, {}", rig.shown.of.len());
+        before = rig.shown.of.len();
+    }
+    assert!(rig.shown.of.is_empty());
+}
+
 /// Words of many readers take time: a step does less then, and comes to an end in some steps.
 #[test]
 fn a_step_is_short_with_many_readers() {

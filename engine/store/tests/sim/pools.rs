@@ -55,6 +55,31 @@ fn all_there(world: &mut World, keys: u64) {
     }
 }
 
+/// A durable put of a key that is there waits for the page of its own block, and no other: pages
+/// cost each pool of its write budget. It counts once, when it is answered.
+#[test]
+fn a_durable_put_of_what_is_there_waits_for_its_own_page_alone() {
+    let mut world = world(3, 24, (8, 24));
+    assert_eq!(world.put_length(1, 0, true, 1500, 1), None);
+    world.run_until("put", World::is_idle);
+    // A page of another pool takes records.
+    put(&mut world, 0, 1, 1500);
+    let present = world.store.stats().present;
+    let status = world.put_length(1, 0, true, 1500, 1);
+    assert_eq!(status, Some(Status::Present), "it is durable");
+    assert_eq!(world.store.stats().present, present + 1);
+    // One that is not.
+    world.settle();
+    put(&mut world, 1, 2, 1500);
+    put(&mut world, 0, 3, 1500);
+    let pages = world.store.stats().pages;
+    assert_eq!(world.put_length(1, 2, true, 1500, 1), None);
+    assert_eq!(world.store.stats().present, present + 1);
+    world.run_until("confirmed", World::is_idle);
+    assert_eq!(world.store.stats().present, present + 2);
+    assert_eq!(world.store.stats().pages, pages + 1, "that of the other pool is open");
+}
+
 /// Of the rows for ends each pool has some, whatever the others have noted.
 #[test]
 fn ends_of_one_pool_leave_room_for_those_of_another() {

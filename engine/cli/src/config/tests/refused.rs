@@ -319,6 +319,22 @@ fn inherited_problems_are_said_once() {
     assert_eq!(words.matches("queue_depth = 0").count(), 1, "{words}");
 }
 
+/// Such files were always valid: a pattern that no name has names nothing.
+#[test]
+fn patterns_of_pools_and_tenants_may_be_longer_than_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("good.toml");
+    for pattern in ["b".repeat(100) + "*", "b".repeat(100), "a\\tb".to_owned()] {
+        let text = format!(
+            "{VOLUME}[[volume.pool]]\nname = \"p\"\nnamespaces = \"{pattern}\"\n\
+             [[volume.tenant]]\nuids = [1]\nnamespaces = \"{pattern}\"\nrights = \"own\"\n"
+        );
+        std::fs::write(&file, &text).unwrap();
+        let loaded = load(&Layers { file: Some(file.clone()), ..Layers::default() });
+        assert!(loaded.is_ok(), "{text}{loaded:?}");
+    }
+}
+
 /// A floor under the table: it grows with the keys.
 #[test]
 fn there_are_enough_bad_cases() {

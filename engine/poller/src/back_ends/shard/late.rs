@@ -16,7 +16,7 @@ use kvrail_store::{
     Phase, PlaceKind, Put, Reply, SpaceId, Status, Store,
 };
 
-use super::super::pending::{Pending, StoreRequest};
+use super::super::pending::{BlockCommand, Pending, StoreRequest};
 use super::Shard;
 use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
 use super::tier::ShardTier;
@@ -249,14 +249,18 @@ impl Shard {
         is_taken.then_some(Begun::Taken)
     }
 
-    /// Whether a put that is to be durable found its key being written, out of memory: PENDING
-    /// would leave its client without what it asked for.
-    pub(super) fn is_being_written(&self, pending: &Pending, begun: Begun) -> bool {
-        let StoreRequest { space, key, durability, .. } = *pending.asked();
-        let is_pending = matches!(begun, Begun::Done(Answer { status: Status::Pending, .. }));
+    /// Whether this is a put that is to be durable of a key that the sidecar is just writing, out
+    /// of memory: PENDING would leave its client without what it asked for.
+    pub(super) fn is_being_written(&self, pending: &Pending) -> bool {
+        let StoreRequest { space, key, durability, ask, .. } = *pending.asked();
+        if !matches!(ask, BlockCommand::Put { .. }) || durability != Durability::Durable {
+            return false;
+        }
         let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
-        let is_it = is_pending && durability == Durability::Durable;
-        is_it && tier.late_of(uid, key).is_some()
+        let (Some(late), Some((entry, _))) = (&tier.late, tier.late_of(uid, key)) else {
+            return false;
+        };
+        late.writing.iter().any(|(of, _)| *of == entry)
     }
 
     /// Goes on with late blocks: shows those that are copied, and has others written.

@@ -1,7 +1,8 @@
 //! Late blocks at a stop, which writes them and names those that it cannot, and when their device
 //! goes, which takes them with it.
 
-use kvrail_store::{Gone, LateWrite, Status};
+use kvrail_ring::Status as LaneStatus;
+use kvrail_store::{Gone, LateWrite, Status, Store};
 
 use super::tier::ShardTier;
 use super::{SLEEP_NS, SLEEP_STARTING_NS, Shard};
@@ -16,6 +17,21 @@ impl ShardTier {
         let Some(late) = &mut self.late else { return };
         for (entry, _) in std::mem::take(&mut late.writing) {
             self.tier.write_ended(entry, LateWrite::Declined, &mut self.shown);
+        }
+    }
+
+    /// All that is not written is lost by a stop. One row of all namespaces: a look for the name of
+    /// each of millions of blocks would take seconds.
+    fn lose_all(&mut self, device: usize, store: &Store) {
+        let Some(blocks) = &self.shown.late else { return };
+        let all = (0..blocks.entries()).filter_map(|entry| blocks.get(entry));
+        // One whose namespace was cleared is none.
+        let lost = all.filter(|one| one.is_shown && store.uid_of(one.space) == Some(one.uid));
+        let sum =
+            lost.fold((0, 0), |(blocks, bytes), one| (blocks + 1, bytes + u64::from(one.length)));
+        if sum.0 > 0 {
+            let why = Status::Failed(LaneStatus::DeviceGone.number());
+            self.losses.add(device, &[], why, sum);
         }
     }
 }
@@ -38,11 +54,14 @@ impl Shard {
         let (device, store) = (usize::from(self.device()), &self.store);
         let Some(tier) = self.tier.as_mut().filter(|tier| tier.tier.is_saving()) else { return };
         let Some(blocks) = &tier.shown.late else { return };
-        // One that was dropped meanwhile is none.
+        // One that was dropped meanwhile is none, nor is one whose namespace was cleared.
         let Some(block) = blocks.get(entry) else { return };
+        if store.uid_of(block.space) != Some(block.uid) {
+            return;
+        }
         let view = store.spaces().find(|view| view.id == block.space);
         let name = view.map_or(&[][..], |view| view.name);
-        tier.losses.add(device, name, why, block.length.into());
+        tier.losses.add(device, name, why, (1, block.length.into()));
         self.pulse.mark();
     }
 
@@ -59,9 +78,13 @@ impl Shard {
     }
 
     /// The device is gone, and nothing is in flight: blocks that memory alone had never come back.
-    /// They go step by step, each with its row in the feed.
-    pub(super) fn lose_late(&mut self) {
+    /// They go step by step, each with its row in the feed. At a stop that is a loss to be named.
+    pub(crate) fn lose_late(&mut self) {
+        let device = usize::from(self.device());
         let Some(tier) = &mut self.tier else { return };
+        if tier.tier.is_saving() {
+            tier.lose_all(device, &self.store);
+        }
         tier.sweep();
         tier.is_stopped = true;
         tier.end_writes();

@@ -16,10 +16,11 @@ const LOOKED_AT: usize = 8192;
 const OF_STORE: Cursor = Cursor { epoch: 0, page: 0, record: 1 };
 
 impl Shard {
-    /// Whether a page that begins here is one of blocks in memory.
-    pub(super) fn lists_memory(&self, from: Cursor) -> bool {
+    /// Whether a page that begins here is one of blocks in memory. Of a namespace that is no more
+    /// the store knows how a listing ends.
+    pub(super) fn lists_memory(&self, space: SpaceId, from: Cursor) -> bool {
         let late = self.tier.as_ref().map_or(0, |tier| tier.tier.late_blocks());
-        (from.epoch, from.record) == (0, 0) && late > 0
+        (from.epoch, from.record) == (0, 0) && late > 0 && self.store.uid_of(space).is_some()
     }
 
     /// Fills the page of the first listing with a namespace's blocks that no device has.

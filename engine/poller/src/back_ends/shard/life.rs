@@ -9,8 +9,6 @@ enum LifeState {
     Gone,
     /// The same, and its requests were ended.
     Swept,
-    /// The poller is about to stop: nothing is asked any more.
-    Stopped,
 }
 
 /// Which life a shard is in, and how far.
@@ -18,11 +16,13 @@ enum LifeState {
 pub(super) struct Life {
     number: u32,
     state: LifeState,
+    /// The poller is about to stop: nothing is asked any more. What is gone stays gone then.
+    is_stopped: bool,
 }
 
 impl Life {
     pub(super) fn first() -> Self {
-        Self { number: 1, state: LifeState::Running }
+        Self { number: 1, state: LifeState::Running, is_stopped: false }
     }
 
     /// Grants hold for one life. 0 is none.
@@ -33,7 +33,7 @@ impl Life {
 
     /// Whether its store may be asked.
     pub(super) fn is_running(&self) -> bool {
-        self.state == LifeState::Running
+        self.state == LifeState::Running && !self.is_stopped
     }
 
     /// Whether its device is gone.
@@ -43,7 +43,7 @@ impl Life {
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.state == LifeState::Stopped
+        self.is_stopped
     }
 
     /// Whether the requests of a life without a device were ended.
@@ -71,12 +71,12 @@ impl Life {
     /// The next life begins.
     pub(super) fn begin_anew(&mut self) {
         assert_eq!(self.state, LifeState::Swept, "nothing of the life before is in flight");
-        *self = Self { number: self.number + 1, state: LifeState::Running };
+        *self = Self { number: self.number + 1, ..Self::first() };
     }
 
     /// Nothing is asked any more.
     pub(super) fn stop(&mut self) {
-        self.state = LifeState::Stopped;
+        self.is_stopped = true;
     }
 }
 
@@ -95,6 +95,20 @@ mod tests {
         assert!(life.is_gone() && life.is_swept(), "a late end is no second loss");
         life.begin_anew();
         assert_eq!((life.number(), life.is_running(), life.is_swept()), (2, true, false));
+    }
+
+    /// A poller steps a shard until all of its shards have stopped: one without a device is not to
+    /// be stepped as one that serves.
+    #[test]
+    fn a_stop_brings_no_device_back() {
+        let mut life = Life::first();
+        life.lose_device();
+        life.sweep();
+        life.stop();
+        assert!(life.is_stopped() && life.is_gone() && life.is_swept() && !life.is_running());
+        let mut life = Life::first();
+        life.stop();
+        assert!(life.is_stopped() && !life.is_gone() && !life.is_running());
     }
 
     #[test]

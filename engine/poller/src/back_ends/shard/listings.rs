@@ -63,7 +63,7 @@ impl Shard {
             Phase::Warming | Phase::Serving => {}
         }
         self.pulse.mark();
-        if self.lists_memory(from) {
+        if self.lists_memory(space, from) {
             // As before each page of the store's.
             if self.store.evictions() > 0 {
                 return None;
