@@ -249,18 +249,21 @@ impl Shard {
         is_taken.then_some(Begun::Taken)
     }
 
-    /// Whether this is a put that is to be durable of a key that the sidecar is just writing, out
-    /// of memory: PENDING would leave its client without what it asked for.
-    pub(super) fn is_being_written(&self, pending: &Pending) -> bool {
+    /// Whether this is a put that is to be durable of a key with a late block: the block that is
+    /// there is written first, and the put finds it once it is. A put must not take it away, and
+    /// PENDING, while it is being written, would leave its client without what it asked for.
+    pub(super) fn waits_for_late(&mut self, pending: &Pending) -> bool {
         let StoreRequest { space, key, durability, ask, .. } = *pending.asked();
         if !matches!(ask, BlockCommand::Put { .. }) || durability != Durability::Durable {
             return false;
         }
-        let (Some(tier), Some(uid)) = (&self.tier, self.store.uid_of(space)) else { return false };
-        let (Some(late), Some((entry, _))) = (&tier.late, tier.late_of(uid, key)) else {
+        let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else {
             return false;
         };
-        late.writing.iter().any(|(of, _)| *of == entry)
+        let Some((entry, _)) = tier.late_of(uid, key) else { return false };
+        // While too many are queued it is asked again, as the put is.
+        let _queued = tier.tier.write_soon(entry);
+        true
     }
 
     /// Goes on with late blocks: shows those that are copied, and has others written.
