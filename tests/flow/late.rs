@@ -149,6 +149,10 @@ fn a_stop_names_the_acknowledged_blocks_that_it_loses() {
         assert!(line.contains(word), "no {word:?} in {line}");
     }
     assert!(line.contains("blocks=") && line.contains("bytes="), "{line}");
+    let last = log.trim_end().lines().last().unwrap();
+    for word in ["drained and stopped; ", " acknowledged blocks (", "are lost: see the log"] {
+        assert!(last.contains(word), "no {word:?} in {last}");
+    }
 }
 
 /// A poller that a device keeps: what its memory has is lost at the end of the drain timeout.

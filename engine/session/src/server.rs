@@ -306,8 +306,8 @@ impl Server {
                     self.pollers.send_each(all, || PollerCommand::Stop);
                 }
                 StopStep::Done(stopped) => {
-                    let late = self.stores.end_late(self.pollers.handles());
-                    return Some(Stopped { late, ..stopped });
+                    let (late, lost) = self.stores.end_late(self.pollers.handles());
+                    return Some(Stopped { late, lost, ..stopped });
                 }
             }
         }

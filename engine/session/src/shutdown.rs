@@ -62,6 +62,8 @@ pub struct Stopped {
     pub sessions_left: usize,
     /// Acknowledged blocks in memory that those pollers have not written: they are lost.
     pub late: LateLeft,
+    /// Those that pollers could not write: the log has why.
+    pub lost: LateLeft,
 }
 
 /// The server's next step of a stop.
@@ -183,7 +185,8 @@ impl Shutdown {
             }
             ShutdownStage::Ending { deadline, how } if pollers_left == 0 || deadline <= now => {
                 let late = LateLeft::default(); // the stores have that
-                Some(StopStep::Done(Stopped { how, pollers_left, sessions_left, late }))
+                let lost = late;
+                Some(StopStep::Done(Stopped { how, pollers_left, sessions_left, late, lost }))
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvrail_session::{Stopped, StoppedHow};
+use kvrail_session::{LateLeft, Stopped, StoppedHow};
 use kvrail_units::Period;
 use sd_notify::NotifyState;
 
@@ -114,17 +114,32 @@ fn serve_as(
     let _told = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
     let stopped = sidecar.run()?;
     if stopped.how == StoppedHow::Drained && stopped.pollers_left == 0 {
-        note("drained and stopped");
+        note(&format!("drained and stopped{}", named(stopped.lost)));
         return Ok(());
     }
     Err(left_over(&stopped))
 }
 
+/// Blocks that a stop could not write, for its last line. The log has why. No failure of the stop:
+/// a supervisor could do nothing more for them.
+fn named(lost: LateLeft) -> String {
+    if lost.blocks == 0 {
+        return String::new();
+    }
+    format!(
+        "; {} acknowledged blocks ({}) of memory_tier.write_late could not be written, and are \
+         lost: see the log",
+        lost.blocks,
+        human_bytes(lost.bytes)
+    )
+}
+
 /// What a stop has left, and why.
 fn left_over(stopped: &Stopped) -> Failure {
-    let Stopped { how, pollers_left, sessions_left, late } = *stopped;
+    let Stopped { how, pollers_left, sessions_left, late, lost } = *stopped;
     let what = format!(
-        "stopped with work left ({how:?}): {pollers_left} pollers, {sessions_left} sessions"
+        "stopped with work left ({how:?}): {pollers_left} pollers, {sessions_left} sessions{}",
+        named(lost)
     );
     if late.blocks == 0 {
         return Failure::new(Exit::Failed, what)
@@ -150,13 +165,23 @@ fn left_over(stopped: &Stopped) -> Failure {
 mod tests {
     use kvrail_session::{LateLeft, Stopped, StoppedHow};
 
-    use super::left_over;
+    use super::{left_over, named};
+
+    #[test]
+    fn blocks_that_a_stop_could_not_write_are_in_its_last_line() {
+        assert_eq!(named(LateLeft::default()), "");
+        let line = named(LateLeft { blocks: 7, bytes: 7 << 20 });
+        for word in ["7 acknowledged blocks (7", "memory_tier.write_late", "lost"] {
+            assert!(line.contains(word), "no {word:?} in {line}");
+        }
+    }
 
     #[test]
     fn late_blocks_that_a_stop_leaves_are_named_with_the_setting() {
         let of = |how, blocks| {
             let late = LateLeft { blocks, bytes: blocks << 20 };
-            let stopped = Stopped { how, pollers_left: 1, sessions_left: 0, late };
+            let lost = LateLeft::default();
+            let stopped = Stopped { how, pollers_left: 1, sessions_left: 0, late, lost };
             format!("{:?}", left_over(&stopped))
         };
         let without = of(StoppedHow::TimedOut, 0);

@@ -22,9 +22,11 @@ impl LateLosses {
         (lost.blocks, lost.bytes) = (lost.blocks + loss.blocks, lost.bytes + loss.bytes);
     }
 
-    /// Logs all of it, once.
-    pub(super) fn log(&mut self) {
+    /// Logs all of it, once, and returns how much it is.
+    pub(super) fn log(&mut self) -> LateLeft {
+        let mut all = LateLeft::default();
         for ((store, namespace, why), lost) in std::mem::take(&mut self.0) {
+            (all.blocks, all.bytes) = (all.blocks + lost.blocks, all.bytes + lost.bytes);
             tracing::warn!(
                 store,
                 namespace,
@@ -33,6 +35,7 @@ impl LateLosses {
                 "acknowledged puts of memory_tier.write_late are lost with this stop: {why}"
             );
         }
+        all
     }
 }
 

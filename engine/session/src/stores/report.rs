@@ -95,19 +95,21 @@ impl Stores {
         }
     }
 
-    /// Logs all that a stop has lost, and returns what pollers that still run have not written.
-    pub(crate) fn end_late(&mut self, handles: &[PollerHandle]) -> LateLeft {
+    /// Logs all that a stop has lost, and returns what pollers that still run have not written, and
+    /// what was lost.
+    pub(crate) fn end_late(&mut self, handles: &[PollerHandle]) -> (LateLeft, LateLeft) {
         self.hear_losses(handles);
-        self.losses.log();
+        let lost = self.losses.log();
         let running = handles.iter().filter(|handle| !handle.thread.is_finished());
         let devices = running.flat_map(|handle| &handle.stats.devices);
-        devices.fold(LateLeft::default(), |sum, device| {
+        let left = devices.fold(LateLeft::default(), |sum, device| {
             let counted = &device.store.counters.serving;
             LateLeft {
                 blocks: sum.blocks + counted.late_blocks.get(),
                 bytes: sum.bytes + counted.late_bytes.get(),
             }
-        })
+        });
+        (left, lost)
     }
 
     /// Logs once for each member when its index is full and its medium is not.
