@@ -327,8 +327,8 @@ impl MemoryTier {
     }
 
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
-    /// Goes on with a clear, or looks for blocks of namespaces that are over. True: there is more of
-    /// that to do. Chooses late blocks to be written.
+    /// Goes on with a clear, or looks for blocks of namespaces that are over. True: there is more
+    /// of that to do. Chooses late blocks to be written.
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
         let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
