@@ -163,8 +163,7 @@
 #define KVRAIL_VERIFY 4
 // Nothing.
 #define KVRAIL_NOTE_NONE 0
-// KVRAIL_OK of a put: the block was there already; nothing was written. A durable put has it once
-// what is there is durable.
+// KVRAIL_OK of a put: the block was there already; nothing was written.
 #define KVRAIL_NOTE_PRESENT 1
 // KVRAIL_OK of a put: another put of that key is in flight; nothing was written or is promised.
 #define KVRAIL_NOTE_PENDING 2
