@@ -1,7 +1,7 @@
 """Time to the first token where some prompts are loaded and some computed: the rule of kvrail's
 adapter of vLLM, its own code, with a simulated engine and drive in made-up time.
 
-    python bench/engines/load_rule.py [--rounds 24] [--context 16384]
+    python bench/engines/load_rule.py [--requests 256]
 
 A point is how long loads of a prompt take, for computing it, and a number of users. Each user's
 prompt is known to the store but for its end. They come at once, round by round, or each for itself

@@ -353,7 +353,7 @@ impl Mailbox {
         }
     }
 
-    /// Tells the control thread of late blocks that a stop has lost. False while it has 64 such
+    /// Reports late blocks that a stop has lost to the control thread. False while it has 64 such
     /// rows unread. Only the poller calls this.
     pub(crate) fn report_loss(&self, loss: LateLoss) -> bool {
         let is_sent = self.losses.push(loss).is_ok();

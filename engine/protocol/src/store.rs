@@ -63,8 +63,8 @@ pub struct NamespaceInfo {
     pub memory: Option<NamespaceMemory>,
 }
 
-/// What a namespace has in the memory tiers of its store. What it had before it was cleared leaves
-/// memory as others need the room, and is not in these numbers.
+/// What a namespace has in the memory tiers of its store. What it had before it was cleared is not
+/// in these numbers, and leaves memory within seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceMemory {
     /// Its blocks there.

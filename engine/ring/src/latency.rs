@@ -158,8 +158,8 @@ impl CallCounts {
     #[must_use]
     pub fn new(memory: &Arc<dyn Pinned>) -> Option<Self> {
         let counts_hits = memory.bytes() >= CALL_COUNTS_BYTES;
-        let words = || ShmTable::at(memory);
-        (memory.bytes() >= LATENCIES_BYTES).then(|| Self { words: words(), counts_hits })
+        let has_room = memory.bytes() >= LATENCIES_BYTES;
+        has_room.then(|| Self { words: ShmTable::at(memory), counts_hits })
     }
 
     /// Counts a get from memory, of the namespace with this handle.

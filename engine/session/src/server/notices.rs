@@ -43,7 +43,7 @@ impl Server {
         self.say_unregistered();
         self.stores.hear_all_gone(self.pollers.handles());
         self.stores.log_corrupt(self.pollers.handles());
-        self.stores.hear_losses(self.pollers.handles());
+        self.stores.take_losses(self.pollers.handles());
     }
 
     /// Logs once that memory is not registered with the rings.

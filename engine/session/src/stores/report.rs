@@ -84,7 +84,7 @@ impl Stores {
     }
 
     /// Takes in what pollers could not write at a stop.
-    pub(crate) fn hear_losses(&mut self, handles: &[PollerHandle]) {
+    pub(crate) fn take_losses(&mut self, handles: &[PollerHandle]) {
         for (poller, handle) in handles.iter().enumerate() {
             while let Some(loss) = handle.mailbox.next_loss() {
                 let here = |shard: &Shard| (shard.poller, shard.device) == (poller, loss.device);
@@ -98,7 +98,7 @@ impl Stores {
     /// Logs all that a stop has lost, and returns what pollers that still run have not written, and
     /// what was lost.
     pub(crate) fn end_late(&mut self, handles: &[PollerHandle]) -> (LateLeft, LateLeft) {
-        self.hear_losses(handles);
+        self.take_losses(handles);
         let lost = self.losses.log();
         let running = handles.iter().filter(|handle| !handle.thread.is_finished());
         let devices = running.flat_map(|handle| &handle.stats.devices);

@@ -59,12 +59,12 @@ impl LateBlocks {
         self.pages
     }
 
-    /// A block of so many pages comes in.
+    /// A block of this number of pages comes in.
     pub(super) fn add(&mut self, pages: u64) {
         (self.blocks, self.pages) = (self.blocks + 1, self.pages + pages);
     }
 
-    /// A block of so many pages is in the store, or nowhere.
+    /// A block of this number of pages is in the store, or nowhere.
     pub(super) fn remove(&mut self, pages: u64) {
         (self.blocks, self.pages) = (self.blocks - 1, self.pages - pages);
     }
