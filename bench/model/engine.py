@@ -22,7 +22,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import torch
 import vllm.model_executor.model_loader.dummy_loader as dummy
-from arms import DIRECT, FORGETS, KVRAIL, SIMPLE
+from arms import DIRECT, FORGETS, KVRAIL, SIMPLE, SPECIAL
 from processes import Used
 from torch.multiprocessing.reductions import reduce_tensor
 from vllm import LLM, SamplingParams
@@ -59,6 +59,7 @@ class Place:
             }
             extra |= {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
             extra |= {"socket": self.socket, "store": "kv"}
+            extra |= SPECIAL.get(self.arm, {})
             extra["prefer"] = "latency" if self.arm == "latency" else "throughput"
         elif self.arm in SIMPLE:
             config |= {"kv_connector": "SimpleCPUOffloadConnector"}

@@ -38,6 +38,18 @@ def drives_in_memory(bytes_each: int) -> list[Path]:
     return folders
 
 
+SHARED = Path("/dev/shm")
+
+
+def make_room(tiers_bytes: int) -> None:
+    """For vLLM's CPU tiers, which lie in shared memory: its limit may be half of what a machine has
+    at its start. What engines that were killed have left there goes."""
+    for path in SHARED.glob("vllm_offload_*"):
+        path.unlink()
+    if shutil.disk_usage(SHARED).free < tiers_bytes:
+        run("mount", "-o", f"remount,size={tiers_bytes + (8 << 30)}", SHARED)
+
+
 class Rate:
     """Bytes a second that drives read without any engine: direct reads of files of random bytes."""
 

@@ -15,7 +15,8 @@ from typing import Any
 from arms import ARMS
 
 SHADES = ("black", "tab:blue", "tab:cyan", "tab:orange", "tab:brown", "tab:green", "tab:red")
-COLORS = dict(zip(ARMS, (*SHADES, "tab:purple", "tab:pink", "tab:gray"), strict=True))
+SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray")
+COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
 MOST_S = 0.99

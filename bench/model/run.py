@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from arms import ARMS, KVRAIL
-from places import Rate, Side, drives_in_memory
+from arms import ARMS, FORGETS, KVRAIL
+from places import Rate, Side, drives_in_memory, make_room
 from turns import Arm, take_turns
 
 HERE = Path(__file__).parent
@@ -57,7 +57,9 @@ class Run:
             self.folders[0].mkdir(exist_ok=True)
         self.sides: dict[str, Side] = {}
         self.arms: list[Arm] = []
-        self.owners = {"second": "hot"} | ({"latency": "direct"} if options.share else {})
+        self.owners = {"second": "hot"}
+        if options.share:
+            self.owners |= dict.fromkeys(("wide", "fine", "latency"), "direct")
         for arm in options.arms:
             self.out(arm).unlink(missing_ok=True)
             owner = self.owners.get(arm, arm)
@@ -85,6 +87,8 @@ class Run:
     def start(self) -> None:
         """All engines at once; their first prompts are over behind this."""
         shutil.rmtree(HOME / "weights", ignore_errors=True)
+        tiers = sum(arm in ("cpu", *FORGETS) for arm in self.options.arms)
+        make_room(tiers * (self.options.cpu_gib << 30))
         for name in self.options.arms:
             self.arms.append(Arm(name, self._words(name), self.out(name, ".log")))
         until = min(self.options.until, time.monotonic() + STARTS_S)
@@ -178,7 +182,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drive-gib", type=int, default=32, help="of each drive in memory")
     parser.add_argument("--tier-gib", type=int, default=12, help="memory tier of the arm `hot`")
     parser.add_argument("--late", action="store_true", help="`hot` writes late")
-    parser.add_argument("--share", action="store_true", help="`latency` has the store of `direct`")
+    parser.add_argument("--share", action="store_true", help="arms like `direct` have one store")
     parser.add_argument("--own-weights", action="store_true", help="one copy for each engine")
     parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
     parser.add_argument("--tag", default="", help="a word in the names of the files")
