@@ -39,10 +39,9 @@ STORED_AT_ONCE, TTFTS = 4, 4
 """Prompts of users that are computed without a pause, and the fewest times to a first token that
 make a row."""
 
-SHORT, WARMS_UP, UNSEEN = 8192, 16_384, 2
-"""Tokens up to which a prompt has twice as many turns, and those of the longest prompt before the
-first phase; hits before those that count, where they come out of the sidecar's memory tier: it
-takes a block at its second get."""
+WARMS_UP, UNSEEN = 16_384, 2
+"""Tokens of the longest prompt before the first phase; hits before those that count, where they
+come out of the sidecar's memory tier: it takes a block at its second get."""
 
 STREAMS, TOKENS, STREAM = 4, 150, 3000
 """Requests that decode beside others, the tokens that are looked at before and behind these, and
@@ -127,7 +126,7 @@ class Arm:
                 self.engine.answer(ids)
                 self.engine.settle()
             yield
-            for turn in range(self.options.turns * (2 if length <= SHORT else 1)):
+            for turn in range(self.options.turns):
                 self.engine.forget()
                 if self.keeps:
                     row["hits"].append(self._hit(ids, in_gpu))
@@ -163,6 +162,7 @@ class Arm:
         }
 
     def stored(self, lengths: list[int]) -> Iterator[None]:
+        self.engine.place.clear()
         for length in lengths:
             for user in range(self.options.turns):
                 self.engine.answer(prompt(600_000 + user, length + TAIL))

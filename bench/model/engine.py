@@ -253,11 +253,12 @@ class Engine:
         return Answer(list(made.token_ids), logprobs, output.num_cached_tokens, ttft_s, wall_s)
 
     def turn(self, seconds: float) -> None:
-        """The engine turns with small prompts, so that what is in flight goes on."""
+        """The engine turns with small prompts, so that what is in flight goes on. They fill no page
+        that would be stored."""
         until = time.monotonic() + seconds
         while True:
             self._small += 1
-            self.answer(prompt(self._small, 20), 2)
+            self.answer(prompt(self._small, 10), 2)
             if time.monotonic() > until:
                 return
             time.sleep(0.02)

@@ -20,6 +20,8 @@ COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
 MOST_S = 0.99
+OF_THE_END, LEAST = 2, 100
+"""Steps that compute the end of a prompt which is there, and the fewest that have a percentile."""
 
 
 def load(results: Path, place: str, tag: str) -> Rows:
@@ -65,7 +67,8 @@ def ttft(
     lengths = sorted({at for by_length in seen_s.values() for at in by_length})
     middle, slowest = [], []
     for at in lengths:
-        middle.append([f"{at:,}", *(ratio(curve.get(at), cold.get(at)) for curve in curves.values())])
+        cells = [ratio(curve.get(at), cold.get(at)) for curve in curves.values()]
+        middle.append([f"{at:,}", *cells])
         of = [by_length.get(at, []) for by_length in seen_s.values()]
         slowest.append(
             [f"{at:,}", *(f"{nearest(it, MOST_S):.3f} s of {len(it)}" if it else "-" for it in of)]
@@ -105,7 +108,8 @@ def beside_drives(rows: Rows, rates: list[float]) -> list[str]:
     head = ["arm", "tokens", "drives read for a hit", "TTFT", "/ (bytes / the drives' rate)"]
     text = (
         f"Beside these, {len(rates)} times, the drives alone read {rate / 1e9:.2f} GB/s "
-        f"({min(rates) / 1e9:.2f} to {max(rates) / 1e9:.2f}), direct, eight reads of 4 MiB in flight."
+        f"({min(rates) / 1e9:.2f} to {max(rates) / 1e9:.2f}): direct, eight reads of 4 MiB in "
+        "flight."
     )
     return [text, table(head, cells)]
 
@@ -132,7 +136,7 @@ def exactness(rows: Rows) -> str:
             f"{computed} of {len(rows_of)}",
             f"{alike} of {len(pairs)}",
         ])  # fmt: skip
-    head = ["arm", "hits of the whole prompt", "hits equal to the last bit to one in the GPU's cache",
+    head = ["arm", "hits of the whole prompt", "equal to the last bit to one in the GPU's cache",
             "that equal to the first answer", "and to the first arm's"]  # fmt: skip
     return table(head, cells)
 
@@ -190,7 +194,12 @@ def interference(rows: Rows) -> list[str]:
     for arm, turns in by_arm.items():
         cell = [ARMS[arm], f"{statistics.median(row['gpu_hit_s'] for row in turns):.3f} s"]
         for window in ("alone_s", "loading_s", "storing_s"):
-            gaps = [gap for row in turns for gap in row[window]]
+            # In every arm the last steps before a prompt's first token compute its end.
+            end = -OF_THE_END if window == "loading_s" else None
+            gaps = [gap for row in turns for gap in row[window][:end]]
+            if len(gaps) < LEAST:
+                cell.append("-")
+                continue
             most = nearest(gaps, MOST_S)
             cell.append(
                 f"{statistics.median(gaps) * 1e3:.1f}; {most * 1e3:.1f} ms of {len(gaps):,} "
@@ -272,7 +281,8 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
             tokens = sorted(points)
             style = "--" if arm == "recompute" else "-"
             seconds = [points[at] for at in tokens]
-            axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=ARMS[arm].replace("`", ""))
+            label = ARMS[arm].replace("`", "")
+            axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=label)
         axis.set(title=place, xlabel="tokens of the prompt", ylabel="seconds to the first token")
         axis.set_ylim(bottom=0)
         axis.legend()

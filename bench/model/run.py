@@ -59,7 +59,7 @@ class Run:
         self.arms: list[Arm] = []
         self.owners = {"second": "hot"}
         if options.share:
-            self.owners |= dict.fromkeys(("wide", "fine", "latency"), "direct")
+            self.owners |= dict.fromkeys(("narrow", "fine", "latency"), "direct")
         for arm in options.arms:
             self.out(arm).unlink(missing_ok=True)
             owner = self.owners.get(arm, arm)
@@ -79,10 +79,12 @@ class Run:
         return int(self.options.tier_gib) if owner == "hot" else 0
 
     def _side(self, owner: str) -> Side:
-        settings = {"memory_tier.bytes": f'"{self._tier_gib(owner)}GiB"'}
-        if self.options.late and owner == "hot":
+        tier = self._tier_gib(owner)
+        settings = {"memory_tier.bytes": f'"{tier}GiB"'}
+        if self.options.late and tier:
             settings["memory_tier.write_late"] = '["*"]'
-        return Side(HOME / owner, self.folders, self.options.store_gib << 30, settings)
+        # What is hot is to lie in memory: its store needs no more than that.
+        return Side(HOME / owner, self.folders, (tier or self.options.store_gib) << 30, settings)
 
     def start(self) -> None:
         """All engines at once; their first prompts are over behind this."""
