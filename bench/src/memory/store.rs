@@ -169,7 +169,7 @@ impl<'a> HotStore<'a> {
         Ok(())
     }
 
-    /// Puts blocks that are new, so many in flight at once, and drops them; the time that as many as
+    /// Puts blocks that are new, with `at_once` in flight, and drops them; the time that as many as
     /// are hot would take.
     pub(super) fn put_new(&mut self, way: PutWay, at_once: usize) -> Result<f64> {
         let count = (PUT_BYTES_MAX / self.block_bytes as u64).max(AT_ONCE as u64);
