@@ -251,10 +251,11 @@ impl Shard {
 
     /// Whether this is a put that is to be durable of a key with a late block: the block that is
     /// there is written first, and the put finds it once it is. A put must not take it away, and
-    /// PENDING, while it is being written, would leave its client without what it asked for.
-    pub(super) fn waits_for_late(&mut self, pending: &Pending) -> bool {
-        let StoreRequest { space, key, durability, ask, .. } = *pending.asked();
-        if !matches!(ask, BlockCommand::Put { .. }) || durability != Durability::Durable {
+    /// PENDING, while it is being written, would leave its client without what it asked for. Later
+    /// parts wait behind the first one.
+    pub(crate) fn waits_for_late(&mut self, asked: &StoreRequest) -> bool {
+        let StoreRequest { space, key, durability, ask, .. } = *asked;
+        if !matches!(ask, BlockCommand::Put { at: 0, .. }) || durability != Durability::Durable {
             return false;
         }
         let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else {
