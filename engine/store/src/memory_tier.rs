@@ -129,7 +129,8 @@ pub struct TierCounts {
     pub late_written: u64,
     /// Their bytes, whole pages.
     pub late_written_pages: u64,
-    /// Late blocks that went for others without a write, or that the store did not take.
+    /// Late blocks that left without being written: for others, because the store did not take
+    /// them, or because they were dropped, replaced or cleared.
     pub late_dropped: u64,
     /// Their bytes, whole pages.
     pub late_dropped_pages: u64,
@@ -344,7 +345,6 @@ impl MemoryTier {
             if self.entries[end].state == EntryState::Shown {
                 let costs = (16 * costs(view) as usize).max(CLEARED_BLOCK - 1);
                 left = left.saturating_sub(costs);
-                self.count_cleared(end);
                 self.leave(end, view);
             }
             end += 1;
@@ -482,6 +482,7 @@ impl MemoryTier {
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
         if self.lose(entry) {
+            self.count_late_dropped(entry);
             view.gone(entry, self.key(entry));
         }
         if self.is_writing(entry) || view.is_held(entry) {
