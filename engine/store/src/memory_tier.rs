@@ -149,6 +149,8 @@ pub struct MemoryTier {
     sweeping: Option<usize>,
     /// All entries are looked at, once more.
     sweeps_again: bool,
+    /// The last look has left blocks that were on their way.
+    sweep_left_some: bool,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -177,6 +179,7 @@ impl MemoryTier {
             clearing: None,
             sweeping: None,
             sweeps_again: false,
+            sweep_left_some: false,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -221,7 +224,7 @@ impl MemoryTier {
     /// step (`renew`), since no reader asks for them.
     pub fn keep_only(&mut self, spaces: impl Iterator<Item = (u64, u8)>) {
         spaces.for_each(|(uid, pool)| self.shares.keep(uid, pool));
-        self.sweeps_again |= self.shares.end_others();
+        self.sweeps_again |= self.shares.end_others() | std::mem::take(&mut self.sweep_left_some);
     }
 
     /// The namespace with this uid is in this pool, also when the store has it no more.
@@ -363,6 +366,7 @@ impl MemoryTier {
         while at < self.entries.len() && left > 0 {
             left -= 1;
             let Entry { uid, state, .. } = self.entries[at];
+            self.sweep_left_some |= state == EntryState::Filling && self.shares.is_over(uid);
             if state == EntryState::Shown && self.shares.is_over(uid) {
                 left = left.saturating_sub(costs(view) as usize);
                 self.leave(at, view);

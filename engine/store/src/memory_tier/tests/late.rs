@@ -571,3 +571,20 @@ fn blocks_of_a_namespace_that_is_over_go() {
     rig.shown.held.remove(&held);
     rig.tier.audit();
 }
+
+/// A block whose bytes come while its namespace's blocks go is one of them.
+#[test]
+fn a_block_on_its_way_goes_with_its_namespace() {
+    let mut rig = Rig::late(64, 8, 64);
+    rig.tier.keep_only([(UID, 1)].into_iter());
+    assert!(rig.put(1, 2, 0));
+    let room = rig.room(2, 2, 0).expect("an empty tier has room");
+    rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert_eq!((rig.has(1), rig.tier.usage().0), (false, 1));
+    rig.show_late((2, 2), &room);
+    rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert_eq!((rig.has(2), rig.tier.usage()), (false, (0, 0)));
+    rig.tier.audit();
+}
