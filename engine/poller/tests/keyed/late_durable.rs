@@ -1,9 +1,9 @@
 //! Durable puts of keys whose blocks are in memory alone: those are written first.
 
 use kvrail_device::{Clock, Fault, Rule, SimOptions};
-use kvrail_poller::TenantSlot;
+use kvrail_poller::{OperationKind, TenantSlot};
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_PRESENT};
-use kvrail_ring::{Completion, Opcode, Request, Side, Status};
+use kvrail_ring::{Class, Completion, Opcode, Request, Side, Status};
 use kvrail_store::Key;
 
 use super::rig::{Asked, Client, Rig, block, config, keyed};
@@ -74,6 +74,9 @@ fn a_durable_put_of_a_late_block_holds_no_other_request_back() {
         !ends.is_empty()
     });
     all_present(&ends);
+    let stats = &rig.stats.devices[0];
+    let written = |class| stats.latencies(OperationKind::Write, class).device.counted().count();
+    assert!(written(Class::Demand) > 0 && written(Class::Background) == 0, "a client waits");
     assert_eq!(rig.get(&mut client, key(0), 8192).1, block(0, 8192), "the first one stays");
 }
 

@@ -115,6 +115,7 @@ impl ShardTier {
             offset,
             metadata: u16::try_from(put.metadata.len()).expect("it fits the store"),
             is_shown: false,
+            is_awaited: false,
         };
         store(&*self.memory, block.metadata_at().min(self.memory.bytes()), put.metadata);
         self.shown.late.as_mut().expect("it has late puts").set(room.entry, block);
@@ -262,6 +263,7 @@ impl Shard {
             return false;
         };
         let Some((entry, _)) = tier.late_of(uid, key) else { return false };
+        tier.shown.late.as_mut().expect("it has a late block").note_awaited(entry);
         // While too many are queued it is asked again, as the put is.
         let _queued = tier.tier.write_soon(entry);
         true
@@ -477,10 +479,14 @@ impl Shard {
         Some(is_it)
     }
 
-    /// Whether a get waits for the write of an entry.
+    /// Whether a get or a put waits for the write of an entry.
     pub(super) fn is_awaited(&self, entry: usize) -> bool {
-        let late = self.tier.as_ref().and_then(|tier| tier.late.as_ref());
-        late.is_some_and(|late| late.waiting.iter().any(|(of, _)| *of == entry))
+        let Some(ShardTier { late: Some(late), shown, .. }) = self.tier.as_deref() else {
+            return false;
+        };
+        let block = shown.late.as_ref().and_then(|blocks| blocks.get(entry));
+        block.is_some_and(|block| block.is_awaited)
+            || late.waiting.iter().any(|(of, _)| *of == entry)
     }
 
     /// Bytes of a late block that clients find.
