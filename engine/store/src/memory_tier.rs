@@ -129,7 +129,8 @@ pub struct TierCounts {
     pub late_written: u64,
     /// Their bytes, whole pages.
     pub late_written_pages: u64,
-    /// Late blocks that went for others without a write, or that the store did not take.
+    /// Late blocks that left without being written: for others, because the store did not take
+    /// them, or because they were dropped, replaced or cleared.
     pub late_dropped: u64,
     /// Their bytes, whole pages.
     pub late_dropped_pages: u64,
@@ -148,6 +149,8 @@ pub struct MemoryTier {
     sweeping: Option<usize>,
     /// All entries are looked at, once more.
     sweeps_again: bool,
+    /// The last look has left blocks that were on their way.
+    sweep_left_some: bool,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -176,6 +179,7 @@ impl MemoryTier {
             clearing: None,
             sweeping: None,
             sweeps_again: false,
+            sweep_left_some: false,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -220,7 +224,7 @@ impl MemoryTier {
     /// step (`renew`), since no reader asks for them.
     pub fn keep_only(&mut self, spaces: impl Iterator<Item = (u64, u8)>) {
         spaces.for_each(|(uid, pool)| self.shares.keep(uid, pool));
-        self.sweeps_again |= self.shares.end_others();
+        self.sweeps_again |= self.shares.end_others() | std::mem::take(&mut self.sweep_left_some);
     }
 
     /// The namespace with this uid is in this pool, also when the store has it no more.
@@ -344,7 +348,6 @@ impl MemoryTier {
             if self.entries[end].state == EntryState::Shown {
                 let costs = (16 * costs(view) as usize).max(CLEARED_BLOCK - 1);
                 left = left.saturating_sub(costs);
-                self.count_cleared(end);
                 self.leave(end, view);
             }
             end += 1;
@@ -363,6 +366,7 @@ impl MemoryTier {
         while at < self.entries.len() && left > 0 {
             left -= 1;
             let Entry { uid, state, .. } = self.entries[at];
+            self.sweep_left_some |= state == EntryState::Filling && self.shares.is_over(uid);
             if state == EntryState::Shown && self.shares.is_over(uid) {
                 left = left.saturating_sub(costs(view) as usize);
                 self.leave(at, view);
@@ -482,6 +486,7 @@ impl MemoryTier {
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
         if self.lose(entry) {
+            self.count_late_dropped(entry);
             view.gone(entry, self.key(entry));
         }
         if self.is_writing(entry) || view.is_held(entry) {

@@ -408,7 +408,7 @@ impl Shard {
         {
             return begun;
         }
-        if self.waits_for_late(pending) {
+        if self.waits_for_late(pending.asked()) {
             // It waits as for room, and finds the block once it is written. The store is not asked:
             // it would count each of many tries.
             return Begun::Done(Ending::Declined(DeclineReason::Busy).into());
