@@ -34,8 +34,9 @@ const CLEARED_AT_ONCE: usize = 1024;
 /// For how many entries one that has a block counts at least: each of 256 may be a row of a feed.
 const CLEARED_BLOCK: usize = 4;
 
-/// Entries that a step looks at for blocks of namespaces that are over: some microseconds.
-const SWEPT_AT_ONCE: usize = 64;
+/// Entries that a step looks at for blocks of namespaces that are over, each that goes counted as
+/// `CLEARED_BLOCK`: some microseconds.
+const SWEPT_AT_ONCE: usize = 256;
 
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,7 +369,7 @@ impl MemoryTier {
             let Entry { uid, state, .. } = self.entries[at];
             self.sweep_left_some |= state == EntryState::Filling && self.shares.is_over(uid);
             if state == EntryState::Shown && self.shares.is_over(uid) {
-                left = left.saturating_sub(costs(view) as usize);
+                left = left.saturating_sub(costs(view) as usize + CLEARED_BLOCK - 1);
                 self.leave(at, view);
             }
             at += 1;
@@ -592,6 +593,12 @@ impl MemoryTier {
     #[must_use]
     pub fn is_clearing(&self) -> bool {
         self.clearing.is_some()
+    }
+
+    /// Whether there is more to look at than one `renew` does.
+    #[must_use]
+    pub fn is_walking(&self) -> bool {
+        self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again
     }
 
     /// Checks that spans and entries are what they say, for tests.

@@ -561,8 +561,11 @@ fn blocks_of_a_namespace_that_is_over_go() {
     rig.renew();
     assert_eq!(rig.tier.share(UID).blocks, 8, "it is there");
     let held = rig.hold(3);
+    assert!(!rig.tier.is_walking());
     rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    assert!(rig.tier.is_walking(), "the caller must not sleep long");
     while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert!(!rig.tier.is_walking());
     assert_eq!((rig.tier.late_blocks(), rig.tier.counts().late_dropped), (0, 8));
     assert_eq!(rig.tier.share(UID).late_dropped_pages, 16, "none of them was written");
     assert_eq!(rig.tier.share(UID).blocks, 1, "what is read in place stays, and is not found");
