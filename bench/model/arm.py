@@ -1,8 +1,12 @@
-"""One arm in one process: arm.py ARM OUT.json [options]. Phases, of one engine's life:
+"""One arm in one process, which takes turns with others: see turns.py. Phases, with prompts of some
+lengths:
 
 ttft       computing, a hit in the GPU's cache, and hits after the caches of GPU and CPU are empty
-again      the first requests of another engine process over the same store
-interfere  small requests, and a hit in the GPU's cache, right behind a long prompt that is stored
+stored     prompts of users, which are stored
+again      these users come back, once each: after a restart the first requests of an engine
+shared     prompts that the first arm computes, and another engine over the same store is asked for
+interfere  a hit in the GPU's cache right behind a long prompt that is stored; seconds from token to
+           token of others alone, while a prompt is loaded, and while one is stored
 flip       bytes change on the drive: no token may change
 kill       the sidecar dies with requests in flight, and comes back
 returning  users whose prompts were stored come back, some at once; the caches of GPU and CPU have
@@ -15,17 +19,18 @@ import logging
 import math
 import os
 import signal
-import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from arms import ARMS
 from engine import Answer, Engine, Model, Place, prompt
-from processes import Used, family
+from processes import Used, drives_read, family
+from turns import take_part
+from vllm.platforms import current_platform
 
 TAIL = 5
 """Tokens of a prompt behind its last whole page, which are always computed."""
@@ -34,31 +39,45 @@ STORED_AT_ONCE, TTFTS = 4, 4
 """Prompts of users that are computed without a pause, and the fewest times to a first token that
 make a row."""
 
+WARMS_UP, UNSEEN = 16_384, 2
+"""Tokens of the longest prompt before the first phase; hits before those that count, where they
+come out of the sidecar's memory tier: it takes a block at its second get."""
+
+STREAMS, TOKENS, STREAM = 4, 150, 3000
+"""Requests that decode beside others, the tokens that are looked at before and behind these, and
+the most that each makes."""
+
 
 class Arm:
     """The engine with a way to keep blocks, and what was seen."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self._began = options, time.monotonic()
-        self.lengths = [int(word) for word in options.lengths.split(",")]
         place = Place(
-            options.arm, options.socket, options.files, options.chunk_tokens, options.cpu_gib << 30
+            options.arm,
+            options.socket,
+            options.files,
+            options.chunk_tokens,
+            options.cpu_gib << 30,
+            options.disk_gib << 30,
         )
         model = Model(
             options.shape,
-            max(self.lengths),
+            options.longest,
             options.gpu_gib << 30,
             options.ranks,
             options.kv_cache_dtype,
+            options.weights,
             options.served,
         )
         self.engine = Engine(place, model)
         self.keeps = options.arm != "recompute"
-        self.seen: dict[str, Any] = {
+        before = json.loads(options.out.read_text()) if options.out.exists() else {}
+        self.seen: dict[str, Any] = before | {
             "arm": options.arm,
             "shape": options.shape.name,
             "chunk_tokens": options.chunk_tokens,
-            "gpu": torch.cuda.get_device_name(),
+            "gpu": current_platform.get_device_name(),
             "ranks": options.ranks,
             "kv_cache_dtype": options.kv_cache_dtype,
             "served": options.served,
@@ -71,10 +90,19 @@ class Arm:
         self.options.out.write_text(json.dumps(self.seen, indent=1))
         print(f"[{self.options.arm} {time.monotonic() - self._began:6.1f} s] {phase}", flush=True)
 
+    def begin(self, phase: str, lengths: list[int]) -> Iterator[None]:
+        """The turns of a phase; none of one that this arm does not have."""
+        if phase == "flip" and not (self.options.members or self.options.arm == "fs"):
+            return iter(())
+        if phase == "kill" and not self.options.pid_file:
+            return iter(())
+        turns: Iterator[None] = getattr(self, phase)(lengths)
+        return turns
+
     def warm_up(self) -> None:
         """Kernels of all shapes, and one way through the store."""
         ids: list[int] = []
-        for tokens in (600, max(self.lengths)):
+        for tokens in (600, min(self.options.longest, WARMS_UP)):
             ids = prompt(7 * tokens + 1, tokens + TAIL)
             self.engine.answer(ids, 4), self.engine.answer(ids, 4)
         if self.keeps:
@@ -83,53 +111,111 @@ class Arm:
             self.engine.answer(ids, 4)
         self.engine.forget()
 
-    def ttft(self) -> None:
+    def ttft(self, lengths: list[int]) -> Iterator[None]:
         rows: dict[str, Any] = {}
-        for length in self.lengths:
+        for length in lengths:
             ids, rest = prompt(length, length + TAIL), self.options.decode
             cold = self.engine.answer(ids, rest)
             in_gpu = self.engine.answer(ids, rest)
-            row: dict[str, Any] = {"gpu": in_gpu.beside(cold), "hits": [], "cold_s": [cold.ttft_s]}
+            row: dict[str, Any] = {"gpu": in_gpu.beside(cold), "hits": [], "cold_s": []}
             rows[str(length)] = row | {"tokens": in_gpu.tokens, "logprobs": in_gpu.logprobs}
-            for turn in range(self.options.turns):
-                if self.keeps:
-                    self.engine.settle()
-                    self.engine.forget()
-                    row["hits"].append(self.engine.answer(ids, rest).beside(in_gpu))
+            if self.keeps:
+                self.engine.settle()
+            for _ in range(UNSEEN * (self.options.tier_gib > 0)):
                 self.engine.forget()
-                cold = self.engine.answer(prompt(length * 1000 + turn, length + TAIL))
-                row["cold_s"].append(cold.ttft_s)
-            self.note("ttft", rows)
+                self.engine.answer(ids)
+                self.engine.settle()
+            yield
+            for turn in range(self.options.turns):
+                self.engine.forget()
+                if self.keeps:
+                    row["hits"].append(self._hit(ids, in_gpu))
+                else:
+                    other = prompt(length * 1000 + turn, length + TAIL)
+                    row["cold_s"].append(self.engine.answer(other, rest).ttft_s)
+                self.note("ttft", rows)
+                yield
 
-    def again(self) -> None:
+    def _hit(self, ids: list[int], other: Answer) -> dict[str, Any]:
+        """A request, beside the answer that it should have, and what drives read for it."""
+        answer, read = self._reading(ids)
+        return answer.beside(other) | {"drive_bytes": read}
+
+    def _reading(self, ids: list[int]) -> tuple[Answer, int | None]:
+        drives = [Path(word) for word in self.options.drives.split(":")]
+        before = drives_read(drives)
+        answer = self.engine.answer(ids, self.options.decode)
+        now = drives_read(drives)
+        return answer, None if before is None or now is None else now - before
+
+    def _first(self, ids: list[int]) -> dict[str, Any]:
+        """A first request for a prompt, with all that is compared between arms."""
+        before = self._used()
+        answer, read = self._reading(ids)
+        return {
+            "tokens": answer.tokens,
+            "logprobs": answer.logprobs,
+            "cached_tokens": answer.cached_tokens,
+            "ttft_s": answer.ttft_s,
+            "drive_bytes": read,
+            "read_bytes": self._since(before)["read_bytes"],
+        }
+
+    def stored(self, lengths: list[int]) -> Iterator[None]:
+        self.engine.place.clear()
+        for length in lengths:
+            for user in range(self.options.turns):
+                self.engine.answer(prompt(600_000 + user, length + TAIL))
+                self.engine.settle()
+                yield
+
+    def again(self, lengths: list[int]) -> Iterator[None]:
         rows: dict[str, Any] = {}
-        for length in self.lengths:
-            ids = prompt(length, length + TAIL)
-            hit = self.engine.answer(ids, self.options.decode)
-            rows[str(length)] = self.engine.answer(ids, self.options.decode).beside(hit)
-            rows[str(length)] |= {"cached_tokens": hit.cached_tokens, "ttft_s": hit.ttft_s}
-        self.note("again", rows)
+        for length in lengths:
+            row = rows.setdefault(str(length), [])
+            for user in range(self.options.turns):
+                self.engine.forget()
+                row.append(self._first(prompt(600_000 + user, length + TAIL)))
+                self.note("again", rows)
+                yield
 
-    def interfere(self) -> None:
-        longest = max(self.lengths)
-        before = [self._small_s(31_337 + number) for number in range(6)]
-        turns = []
-        for turn in range(2):
-            self.engine.answer(prompt(777_000 + turn, longest + TAIL))
-            behind = [self._small_s(41_337 + 10 * turn + number) for number in range(4)]
-            self.engine.settle()
-            ids = prompt(778_000 + turn, longest + TAIL)
-            self.engine.answer(ids)
+    def shared(self, lengths: list[int]) -> Iterator[None]:
+        rows: dict[str, Any] = {}
+        for length in lengths:
+            row = rows.setdefault(str(length), [])
+            for turn in range(self.options.turns):
+                row.append(self._first(prompt(650_000 + turn, length + TAIL)))
+                self.note("shared", rows)
+                self.engine.settle()
+                yield
+
+    def interfere(self, lengths: list[int]) -> Iterator[None]:
+        """The longest alone."""
+        length, rows = max(lengths), []
+        for turn in range(self.options.turns):
+            self.engine.place.clear()
+            ids = prompt(777_000 + turn, length + TAIL)
+            stored = self.engine.answer(ids)
             at_once = self.engine.answer(ids)
             self.engine.settle()
-            turns.append({"small_s": behind, "gpu_hit_s": at_once.ttft_s})
-        self.note("interfere", {"small_before_s": statistics.median(before), "turns": turns})
+            self.engine.forget()
+            streams = [prompt(31_000 + number, 500) for number in range(STREAMS)]
+            decoding = self.engine.decoding(streams, STREAM)
+            row: dict[str, Any] = {"stored_s": stored.ttft_s, "gpu_hit_s": at_once.ttft_s}
+            row["alone_s"] = decoding.between_s(TOKENS)
+            row["loading_s"] = decoding.between_s(beside=ids)
+            decoding.between_s(TOKENS // 3)
+            row["computing_s"] = decoding.between_s(beside=prompt(778_000 + turn, length + TAIL))
+            row["storing_s"] = decoding.between_s(TOKENS)
+            decoding.end()
+            self.engine.settle()
+            rows.append(row)
+            self.note("interfere", rows)
+            yield
 
-    def _small_s(self, seed: int) -> float:
-        return self.engine.answer(prompt(seed, 20), 24).wall_s
-
-    def flip(self) -> None:
-        ids = prompt(self.lengths[0], self.lengths[0] + TAIL)
+    def flip(self, lengths: list[int]) -> Iterator[None]:
+        """The first length alone."""
+        ids = prompt(lengths[0], lengths[0] + TAIL)
         self.engine.forget()
         self.engine.answer(ids)
         in_gpu = self.engine.answer(ids, self.options.decode)
@@ -138,14 +224,16 @@ class Arm:
             flip_member(Path(member)) for member in self.options.members.split(":")
         )
         self.engine.forget()
-        damaged = self.engine.answer(ids, self.options.decode).beside(in_gpu)
+        damaged = self._hit(ids, in_gpu)
         self.engine.settle()
         self.engine.forget()
-        anew = self.engine.answer(ids, self.options.decode).beside(in_gpu)
+        anew = self._hit(ids, in_gpu)
         self.note("flip", {"flipped": flipped, "damaged": damaged, "anew": anew})
+        yield
 
-    def kill(self) -> None:
-        length, rest = self.lengths[0], self.options.decode
+    def kill(self, lengths: list[int]) -> Iterator[None]:
+        """The first length alone."""
+        length, rest = lengths[0], self.options.decode
         prompts = [prompt(555_000 + number, length + TAIL) for number in range(6)]
         self.engine.forget()
         cold = [self.engine.answer(ids, rest) for ids in prompts]
@@ -172,17 +260,20 @@ class Arm:
             "back_s": back_s,
             "after": besides(after, in_gpu),
         })  # fmt: skip
+        yield
 
-    def returning(self) -> None:
+    def returning(self, lengths: list[int]) -> Iterator[None]:
         """Each user has a prompt of the longest length, and some tokens more each time."""
+        length = max(lengths)
         counts = [int(word) for word in self.options.users.split(",")]
-        prompts = [prompt(900_000 + user, max(self.lengths)) for user in range(max(counts))]
+        prompts = [prompt(900_000 + user, length) for user in range(max(counts))]
         before, began = self._used(), time.monotonic()
         # A store that has begun keeps its pages: groups leave it time.
         for first in range(0, len(prompts) if self.keeps else 0, STORED_AT_ONCE):
             self.engine.answers(prompts[first : first + STORED_AT_ONCE])
             self.engine.settle()
         stored = {"seconds": time.monotonic() - began, **self._since(before)}
+        yield
         seen: list[dict[str, Any]] = []
         for count in counts:
             turns = max(1, math.ceil(TTFTS / count))
@@ -198,8 +289,11 @@ class Arm:
                 row["cached_tokens"] += sum(answer.cached_tokens for answer in answers)
                 row["wall_s"] += answers[0].wall_s
                 row |= {name: row.get(name, 0) + it for name, it in used.items()}
-            seen.append(row | {"tokens": len(row["ttft_s"]) * max(self.lengths)})
+                if turn + 1 < turns:
+                    yield
+            seen.append(row | {"tokens": len(row["ttft_s"]) * length})
             self.note("returning", {"stored": stored, "seen": seen})
+            yield
 
     def _used(self) -> tuple[Used, Used]:
         """What the engine and the sidecar have used."""
@@ -261,9 +355,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("arm", choices=ARMS)
     parser.add_argument("out", type=Path)
     parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json")
-    parser.add_argument("--phases", default="ttft")
-    parser.add_argument("--lengths", default="8192,16384,32768", help="tokens of prompts")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--longest", type=int, default=32_768, help="tokens of a prompt")
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--decode", type=int, default=24, help="tokens to make for each prompt")
     parser.add_argument("--chunk-tokens", type=int, default=256)
     parser.add_argument("--cpu-gib", type=int, default=8)
@@ -275,10 +368,15 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
     parser.add_argument("--socket", default="")
-    parser.add_argument("--files", default="", help="folder of vLLM's own tier")
+    parser.add_argument("--tier-gib", type=int, default=0, help="of the sidecar's memory")
+    parser.add_argument("--files", default="", help="folder of vLLM's own tiers")
+    parser.add_argument("--disk-gib", type=int, default=20, help="of SimpleCPUOffload's disk")
+    parser.add_argument("--drives", required=True, help="folders, with colons between")
+    parser.add_argument("--weights", default="", help="a folder by which engines share them")
     parser.add_argument("--members", default="", help="the store's members, with colons between")
     parser.add_argument("--pid-file", default="", help="a file with the sidecar's process id")
     parser.add_argument("--serve", default="", help="a command that starts the sidecar again")
+    parser.add_argument("replies", type=int, help="a pipe for the answers of turns.py")
     return parser.parse_args()
 
 
@@ -287,13 +385,8 @@ def main() -> None:
     logging.getLogger("kvrail").setLevel(logging.INFO)  # what is declined
     arm = Arm(options())
     arm.warm_up()
-    phases = arm.options.phases.split(",")
-    if not arm.keeps or arm.options.arm == "cpu":
-        phases = [phase for phase in phases if phase != "flip"]
-    if not arm.options.pid_file:
-        phases = [phase for phase in phases if phase != "kill"]
-    for phase in phases:
-        getattr(arm, phase)()
+    with os.fdopen(arm.options.replies, "w") as replies:
+        take_part(arm.begin, replies)
     # The engine's threads and processes may outlive a sidecar that was killed.
     for pid in list(family(os.getpid()))[1:]:
         os.kill(pid, signal.SIGKILL)

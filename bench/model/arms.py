@@ -1,8 +1,28 @@
 """The ways to keep KV blocks that are measured beside each other."""
 
-ARMS = ("recompute", "cpu", "fs", "tier", "direct", "latency")
-"""No second level; vLLM's CPU tier; its CPU tier over its own tier of files; over kvrail's; kvrail
-without a CPU tier, which loads all that it has; the same, which computes what is sooner."""
+ARMS = {
+    "recompute": "recompute",
+    "cpu": "vLLM's CPU tier",
+    "simple": "`SimpleCPUOffload`",
+    "fs": "vLLM's files",
+    "simple_disk": "`SimpleCPUOffload`, disk",
+    "tier": "kvrail tier",
+    "direct": "kvrail direct",
+    "narrow": "kvrail direct, 128 MiB pinned",
+    "fine": "kvrail direct, chunks of 64",
+    "latency": "kvrail direct, latency",
+    "hot": "kvrail direct, hot",
+    "second": "kvrail direct, hot, second engine",
+}
+"""Names and what tables have for them. No second level; vLLM's CPU tier; another of vLLM's; its CPU
+tier over its own tier of files; that other one with a disk and no CPU tier; vLLM's CPU tier over
+kvrail's; kvrail without a CPU tier, which loads all that it has; with less pinned memory; with
+chunks of fewer tokens; the same as the first of these, which computes what is sooner; with a memory
+tier of the sidecar; another engine over the same sidecar as that."""
 
-DIRECT = ("direct", "latency")
+DIRECT = ("direct", "narrow", "fine", "latency", "hot", "second")
 KVRAIL = ("tier", *DIRECT)
+SPECIAL = {"narrow": {"staging_bytes": 128 << 20}, "fine": {"block_size": 64}}
+SIMPLE = ("simple", "simple_disk")
+FORGETS = ("fs", "tier")
+"""Arms whose CPU tier is above drives: it is emptied before a hit that is to come from these."""

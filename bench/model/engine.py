@@ -5,8 +5,11 @@ hit differ from those of computing where one byte of a block is wrong. Prompts a
 decoding is greedy.
 """
 
+import itertools
 import os
+import pickle
 import random
+import shutil
 import subprocess
 import time
 from dataclasses import dataclass
@@ -19,8 +22,12 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import torch
 import vllm.model_executor.model_loader.dummy_loader as dummy
-from arms import DIRECT, KVRAIL
+from arms import DIRECT, FORGETS, KVRAIL, SIMPLE, SPECIAL
+from processes import Used
+from torch.multiprocessing.reductions import reduce_tensor
 from vllm import LLM, SamplingParams
+from vllm.inputs import tokens_input
+from vllm.sampling_params import RequestOutputKind
 
 GAIN = 1.5
 """Standard deviation of a layer's output for an input of 1: below 1 the KV cache hardly counts."""
@@ -37,6 +44,7 @@ class Place:
     files: str
     chunk_tokens: int
     cpu_bytes: int
+    disk_bytes: int = 0
 
     def transfer(self) -> dict[str, Any] | None:
         """vLLM's `kv_transfer_config`."""
@@ -51,11 +59,18 @@ class Place:
             }
             extra |= {"spec_name": "KvrailOffloadingSpec", "spec_module_path": "kvrail.vllm"}
             extra |= {"socket": self.socket, "store": "kv"}
+            extra |= SPECIAL.get(self.arm, {})
             extra["prefer"] = "latency" if self.arm == "latency" else "throughput"
+        elif self.arm in SIMPLE:
+            config |= {"kv_connector": "SimpleCPUOffloadConnector"}
+            extra = {"cpu_bytes_to_use": self.cpu_bytes}
+            if self.arm == "simple_disk":
+                extra |= {"kv_offload_backend": "disk", "disk_path": f"{self.files}/blocks"}
+                extra |= {"disk_capacity_bytes": self.disk_bytes}
         else:
             config |= {"kv_connector": "OffloadingConnector"}
             extra |= {"cpu_bytes_to_use": self.cpu_bytes}
-        if self.arm in ("fs", "tier"):
+        if self.arm in FORGETS:
             kvrail = {"type": "kvrail", "socket": self.socket, "store": "kv"}
             kvrail["prefer"] = "throughput"
             tier = kvrail if self.arm == "tier" else {"type": "fs", "root_dir": self.files}
@@ -69,7 +84,15 @@ class Place:
             return subprocess.run(words, capture_output=True, text=True, check=False).stdout
         if self.arm == "fs":
             return str(sum(len(files) for _, _, files in os.walk(self.files)))
+        if self.arm == "simple_disk":
+            return str(Used.by(os.getpid()).written_bytes)
         return ""
+
+    def clear(self) -> None:
+        """Removes what only grows: vLLM's own tier never removes a file."""
+        if self.arm == "fs":
+            for path in Path(self.files).iterdir():
+                shutil.rmtree(path)
 
 
 @dataclass(frozen=True)
@@ -120,6 +143,36 @@ def fill_weights() -> None:
     dummy.initialize_single_dummy_weight = initialise
 
 
+def share_weights(folder: Path) -> None:
+    """Engines on one GPU have one copy of the weights: the first makes it, the others map it. Each
+    process has the weights' memory twice for a moment, and so the cache is taken behind that."""
+    load, exported = dummy.DummyModelLoader.load_weights, folder / "weights"
+
+    def load_once(loader: Any, model: Any, config: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / "first").touch(exist_ok=False)
+        except FileExistsError:
+            until = time.monotonic() + 120
+            while not exported.exists():
+                if time.monotonic() > until:
+                    raise TimeoutError("the first engine has made no weights") from None
+                time.sleep(0.05)
+            made = pickle.loads(exported.read_bytes())
+            for name, weight in model.named_parameters():
+                rebuild, words = made[name]
+                weight.data = rebuild(*words)
+            return
+        load(loader, model, config)
+        torch.cuda.synchronize()
+        made = {name: reduce_tensor(it.data) for name, it in model.named_parameters()}
+        written = exported.with_suffix(".part")
+        written.write_bytes(pickle.dumps(made))
+        written.rename(exported)
+
+    dummy.DummyModelLoader.load_weights = load_once
+
+
 def prompt(seed: int, tokens: int) -> list[int]:
     """Random token ids, the same for a seed."""
     draw = random.Random(seed)
@@ -135,6 +188,8 @@ class Model:
     gpu_cache_bytes: int
     ranks: int = 1
     kv_cache_dtype: str = "auto"
+    weights: str = ""
+    """A folder by which engines on one GPU share them; empty: each has its own."""
     served: bool = False
     """As a server runs it: the engine has a process of its own, and decodes by CUDA graphs. Nothing
     is compiled."""
@@ -147,6 +202,8 @@ class Engine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if model.served else "0"
         # Processes of engine and ranks are forked, and so have these weights, too.
         fill_weights()
+        if model.weights:
+            share_weights(Path(model.weights))
         self.place, self._small = place, 10**9
         transfer = place.transfer()
         more: dict[str, Any] = {"kv_transfer_config": transfer} if transfer else {}
@@ -162,6 +219,8 @@ class Engine:
             max_num_batched_tokens=8192,
             max_num_seqs=32,
             kv_cache_memory_bytes=model.gpu_cache_bytes,
+            # What vLLM asks for at its start, beside others; the cache has its own size.
+            gpu_memory_utilization=0.1,
             kv_cache_dtype=model.kv_cache_dtype,
             tensor_parallel_size=model.ranks,
             enable_prefix_caching=True,
@@ -194,11 +253,12 @@ class Engine:
         return Answer(list(made.token_ids), logprobs, output.num_cached_tokens, ttft_s, wall_s)
 
     def turn(self, seconds: float) -> None:
-        """The engine turns with small prompts, so that what is in flight goes on."""
+        """The engine turns with small prompts, so that what is in flight goes on. They fill no page
+        that would be stored."""
         until = time.monotonic() + seconds
         while True:
             self._small += 1
-            self.answer(prompt(self._small, 20), 2)
+            self.answer(prompt(self._small, 10), 2)
             if time.monotonic() > until:
                 return
             time.sleep(0.02)
@@ -212,11 +272,65 @@ class Engine:
             same, last = (same + 1, last) if now == last else (0, now)
 
     def forget(self) -> None:
-        """Empties the caches of GPU and CPU; blocks on drives stay. The arm `cpu` has no drive, and
-        keeps its blocks."""
-        below = self.place.arm in ("fs", "tier")
+        """Empties the caches of GPU and CPU; blocks on drives stay, and those of arms without a
+        drive."""
+        below = self.place.arm in FORGETS
         for _ in range(100):
             if self._llm.reset_prefix_cache(reset_connector=below):
                 return
             self.turn(0.05)
         raise RuntimeError("the engine does not let its caches go")
+
+    def decoding(self, prompts: list[list[int]], tokens: int) -> "Decoding":
+        """Requests that make tokens, while others come and go."""
+        return Decoding(self._llm.llm_engine, prompts, tokens)
+
+
+class Decoding:
+    """Requests that make tokens one by one, and the seconds from token to token of the first."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, engine: Any, prompts: list[list[int]], tokens: int) -> None:
+        self._engine = engine
+        self._names = [self._add(ids, tokens) for ids in prompts]
+        begun: set[str] = set()
+        while len(begun) < len(prompts):
+            begun |= self._step()
+        self._last_s = time.perf_counter()
+
+    def _add(self, ids: list[int], tokens: int) -> str:
+        name = f"decoding-{next(self._numbers)}"
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        self._engine.add_request(name, tokens_input(ids), sampling)
+        return name
+
+    def _step(self) -> set[str]:
+        """The requests that have got a token."""
+        return {output.request_id for output in self._engine.step() if output.outputs}
+
+    def between_s(self, tokens: int = 0, beside: list[int] | None = None) -> list[float]:
+        """Seconds before each of so many tokens; before those until another request has its first
+        one."""
+        asked = self._add(beside, 1) if beside else None
+        gaps: list[float] = []
+        while asked or len(gaps) < tokens:
+            got = self._step()
+            if self._names[0] in got:
+                now = time.perf_counter()
+                gaps.append(now - self._last_s)
+                self._last_s = now
+            if asked in got:
+                asked = None
+        return gaps
+
+    def end(self) -> None:
+        self._engine.abort_request(self._names)
+        while self._engine.has_unfinished_requests():
+            self._engine.step()

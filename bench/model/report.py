@@ -14,23 +14,19 @@ from typing import Any
 
 from arms import ARMS
 
-LABELS = {
-    "recompute": "recompute",
-    "cpu": "vLLM's CPU tier",
-    "fs": "vLLM's files",
-    "tier": "kvrail tier",
-    "direct": "kvrail direct",
-    "latency": "kvrail direct, latency",
-}
-SHADES = ("black", "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+SHADES = ("black", "tab:blue", "tab:cyan", "tab:orange", "tab:brown", "tab:green", "tab:red")
+SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray")
 COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
+MOST_S = 0.99
+OF_THE_END, LEAST = 2, 100
+"""Steps that compute the end of a prompt which is there, and the fewest that have a percentile."""
 
 
-def load(results: Path, place: str, tag: str, suffix: str = "") -> Rows:
+def load(results: Path, place: str, tag: str) -> Rows:
     """What each arm saw in a place."""
-    paths = {arm: results / f"{place}-{tag}{arm}{suffix}.json" for arm in ARMS}
+    paths = {arm: results / f"{place}-{tag}{arm}.json" for arm in ARMS}
     return {arm: json.loads(path.read_text()) for arm, path in paths.items() if path.exists()}
 
 
@@ -45,62 +41,111 @@ def whole(length: str, row: dict[str, Any]) -> list[dict[str, Any]]:
     return [hit for hit in row["hits"] if hit["cached_tokens"] >= int(length)]
 
 
-def hit_s(arm: str, length: str, row: dict[str, Any]) -> float | None:
-    """Median time to the first token of hits of the whole prompt; of all where the arm may compute
-    instead."""
-    hits = row["hits"] if arm == "latency" else whole(length, row)
-    return statistics.median(hit["ttft_s"] for hit in hits) if hits else None
+def seconds(arm: str, length: str, row: dict[str, Any]) -> list[float]:
+    """Times to the first token: of computed prompts; of hits of the whole prompt; of all where the
+    arm may compute instead."""
+    if arm == "recompute":
+        return list(row["cold_s"])
+    return [hit["ttft_s"] for hit in (row["hits"] if arm == "latency" else whole(length, row))]
 
 
-def ttft(rows: Rows) -> tuple[list[str], dict[str, dict[int, float]]]:
-    """The table's parts and the plot's curves: seconds by tokens."""
-    curves: dict[str, dict[int, float]] = {}
+def ttft(
+    rows: Rows, rates: list[float]
+) -> tuple[list[str], dict[str, dict[int, float]]]:
+    """The tables and the plot's curves: seconds by tokens."""
+    seen_s = {
+        arm: {int(length): times for length, row in seen["ttft"].items()
+              if (times := seconds(arm, length, row))}
+        for arm, seen in rows.items()
+        if "ttft" in seen
+    }  # fmt: skip
+    curves = {
+        arm: {at: statistics.median(times) for at, times in by_length.items()}
+        for arm, by_length in seen_s.items()
+    }
+    cold = curves.get("recompute", {})
+    lengths = sorted({at for by_length in seen_s.values() for at in by_length})
+    middle, slowest = [], []
+    for at in lengths:
+        cells = [ratio(curve.get(at), cold.get(at)) for curve in curves.values()]
+        middle.append([f"{at:,}", *cells])
+        of = [by_length.get(at, []) for by_length in seen_s.values()]
+        slowest.append(
+            [f"{at:,}", *(f"{nearest(it, MOST_S):.3f} s of {len(it)}" if it else "-" for it in of)]
+        )
+    names = [ARMS[arm] for arm in seen_s]
+    tables = [
+        "Medians; in brackets the ratio to computing.",
+        table(["tokens", *names], middle),
+        "The slowest (p99 by nearest rank), of so many.",
+        table(["tokens", *names], slowest),
+    ]
+    if rates:
+        tables += beside_drives(rows, rates)
+    return tables, curves
+
+
+def ratio(seconds: float | None, cold: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.3f} s" + (f" ({seconds / cold:.2f})" if cold else "")
+
+
+def beside_drives(rows: Rows, rates: list[float]) -> list[str]:
+    """How long the drives would take for the bytes that they have read for a hit."""
+    rate, cells = statistics.median(rates), []
     for arm, seen in rows.items():
         for length, row in seen.get("ttft", {}).items():
-            seconds = hit_s(arm, length, row)
-            if seconds is not None:
-                curves.setdefault(arm, {})[int(length)] = seconds
-    lengths = sorted({int(at) for seen in rows.values() for at in seen.get("ttft", {})})
-    cold = {
-        at: statistics.median(
-            second
-            for seen in rows.values()
-            for second in seen.get("ttft", {}).get(str(at), {}).get("cold_s", [])
-        )
-        for at in lengths
-    }
-    curves["recompute"] = cold
-    names = [arm for arm in ARMS if arm in curves]
-    head = ["tokens", *(LABELS[arm] for arm in names)]
-    cells = []
-    for at in lengths:
-        row = [f"{at:,}"]
-        for arm in names:
-            seconds = curves[arm].get(at)
-            ratio = "" if arm == "recompute" or seconds is None else f" ({seconds / cold[at]:.2f})"
-            row.append("-" if seconds is None else f"{seconds:.3f} s{ratio}")
-        cells.append(row)
-    return [table(head, cells)], curves
+            hits = [it for it in whole(length, row) if it["drive_bytes"]]
+            if not hits:
+                continue
+            read = statistics.median(it["drive_bytes"] for it in hits)
+            took = statistics.median(it["ttft_s"] for it in hits)
+            cells.append([ARMS[arm], f"{int(length):,}", f"{read / 1e9:.2f} GB",
+                          f"{took:.3f} s", f"{took / (read / rate):.2f}"])  # fmt: skip
+    if not cells:
+        return []
+    head = ["arm", "tokens", "drives read for a hit", "TTFT", "/ (bytes / the drives' rate)"]
+    text = (
+        f"Beside these, {len(rates)} times, the drives alone read {rate / 1e9:.2f} GB/s "
+        f"({min(rates) / 1e9:.2f} to {max(rates) / 1e9:.2f}): direct, eight reads of 4 MiB in "
+        "flight."
+    )
+    return [text, table(head, cells)]
 
 
 def exactness(rows: Rows) -> str:
-    """Whether hits have the tokens and log-probabilities of a hit in the GPU's cache."""
-    cells = []
+    """Whether hits have the tokens and log-probabilities of a hit in the GPU's cache, and this has
+    those of the first arm's."""
+    cells, first = [], next(seen["ttft"] for seen in rows.values() if "ttft" in seen)
     for arm, seen in rows.items():
         rows_of = seen.get("ttft", {})
-        hits = [hit for length, row in rows_of.items() for hit in whole(length, row)]
-        asked = sum(len(row["hits"]) for row in rows_of.values())
-        if asked:
-            exact = sum(hit["bit_exact"] for hit in hits)
-            cells.append([LABELS[arm], f"{len(hits)} of {asked}", f"{exact} of {len(hits)}"])
-    return table(["arm", "hits of the whole prompt", "of them equal to the last bit"], cells)
+        hits = [hit for row in rows_of.values() for hit in row["hits"]]
+        exact = sum(hit["bit_exact"] for hit in hits)
+        pairs = [(row, first[at]) for at, row in rows_of.items() if at in first]
+        alike = sum(
+            row["tokens"] == other["tokens"] and row["logprobs"] == other["logprobs"]
+            for row, other in pairs
+        )
+        computed = sum(row["gpu"]["bit_exact"] for row in rows_of.values())
+        whole_hits = sum(len(whole(length, row)) for length, row in rows_of.items())
+        cells.append([
+            ARMS[arm],
+            f"{whole_hits} of {len(hits)}",
+            f"{exact} of {len(hits)}",
+            f"{computed} of {len(rows_of)}",
+            f"{alike} of {len(pairs)}",
+        ])  # fmt: skip
+    head = ["arm", "hits of the whole prompt", "equal to the last bit to one in the GPU's cache",
+            "that equal to the first answer", "and to the first arm's"]  # fmt: skip
+    return table(head, cells)
 
 
 def measured(
     rows: Rows, part: str, head: list[str], cells: Callable[[Any], list[str]]
 ) -> list[str]:
     """A table of the arms that measured this part; none where no arm did."""
-    lines = [[LABELS[arm], *cells(seen[part])] for arm, seen in rows.items() if part in seen]
+    lines = [[ARMS[arm], *cells(seen[part])] for arm, seen in rows.items() if part in seen]
     return [table(["arm", *head], lines)] if lines else []
 
 
@@ -122,12 +167,12 @@ def returning(rows: Rows) -> list[str]:
             f"{nearest(row['ttft_s'], 0.5):.2f} s; {nearest(row['ttft_s'], 0.99):.2f} s"
             for row in seen
         ]
-        times.append([LABELS[arm], *cells, *["-"] * (len(counts) - len(cells))])
+        times.append([ARMS[arm], *cells, *["-"] * (len(counts) - len(cells))])
         tokens = sum(row["tokens"] for row in seen)
         totals = {name: sum(row[name] for row in seen) for name in USED}
         stored = rows[arm]["returning"]["stored"]
         used.append([
-            LABELS[arm],
+            ARMS[arm],
             f"{sum(row['cached_tokens'] for row in seen) / tokens:.0%}",
             f"{tokens / sum(row['wall_s'] for row in seen):,.0f}",
             f"{totals['engine_cpu_s']:.1f} s; {totals['sidecar_cpu_s']:.1f} s",
@@ -139,18 +184,65 @@ def returning(rows: Rows) -> list[str]:
     return [table(["arm", *head], times), table(["arm", *costs], used)]
 
 
+def interference(rows: Rows) -> list[str]:
+    """Tokens of others while a prompt is loaded and stored; all arms beside the first one alone."""
+    by_arm = {arm: seen["interfere"] for arm, seen in rows.items() if "interfere" in seen}
+    if not by_arm:
+        return []
+    alone = [gap for row in next(iter(by_arm.values())) for gap in row["alone_s"]]
+    cells = []
+    for arm, turns in by_arm.items():
+        cell = [ARMS[arm], f"{statistics.median(row['gpu_hit_s'] for row in turns):.3f} s"]
+        for window in ("alone_s", "loading_s", "storing_s"):
+            # In every arm the last steps before a prompt's first token compute its end.
+            end = -OF_THE_END if window == "loading_s" else None
+            gaps = [gap for row in turns for gap in row[window][:end]]
+            if len(gaps) < LEAST:
+                cell.append("-")
+                continue
+            most = nearest(gaps, MOST_S)
+            cell.append(
+                f"{statistics.median(gaps) * 1e3:.1f}; {most * 1e3:.1f} ms of {len(gaps):,} "
+                f"({most / nearest(alone, MOST_S):.2f})"
+            )
+        cells.append(cell)
+    head = ["arm", "GPU hit at once behind a stored prompt", "from token to token, alone: p50; p99",
+            "while a prompt comes", "behind a computed prompt, which is stored"]  # fmt: skip
+    return [table(head, cells)]
+
+
+def firsts(rows: Rows, phase: str, title: str) -> list[str]:
+    """First requests for prompts, beside those of the first arm."""
+    by_arm = {arm: seen[phase] for arm, seen in rows.items() if phase in seen}
+    if not by_arm:
+        return []
+    first, cells = next(iter(by_arm.values())), []
+    for arm, by_length in by_arm.items():
+        for length, answers in by_length.items():
+            others = first.get(length, [])
+            times = [it["ttft_s"] for it in answers]
+            cold = statistics.median(it["ttft_s"] for it in others)
+            pairs = list(zip(answers, others))
+            same = sum(a["tokens"] == b["tokens"] for a, b in pairs)
+            bits = sum(a["logprobs"] == b["logprobs"] for a, b in pairs)
+            read = sum(it["drive_bytes"] or 0 for it in answers)
+            cells.append([
+                ARMS[arm],
+                f"{int(length):,}",
+                f"{sum(it['cached_tokens'] >= int(length) for it in answers)} of {len(answers)}",
+                ratio(statistics.median(times), cold),
+                f"{nearest(times, MOST_S):.3f} s",
+                f"{read / 1e9:.2f} GB; {sum(it['read_bytes'] for it in answers) / 1e9:.2f} GB",
+                f"{same}; {bits} of {len(pairs)}",
+            ])  # fmt: skip
+    head = ["arm", "tokens", "whole hits", "TTFT, p50", "slowest", "drives; processes read",
+            "tokens equal to the first arm's; bits"]  # fmt: skip
+    return [title, table(head, cells)]
+
+
 def others(rows: Rows) -> list[str]:
     """Interference, flipped bytes and a killed sidecar."""
-    behind = measured(
-        rows,
-        "interfere",
-        ["small request before", "slowest behind a stored prompt", "GPU hit at once"],
-        lambda seen: [
-            f"{seen['small_before_s']:.3f} s",
-            f"{max(max(turn['small_s']) for turn in seen['turns']):.3f} s",
-            f"{statistics.median(turn['gpu_hit_s'] for turn in seen['turns']):.3f} s",
-        ],
-    )
+    behind = interference(rows)
     flipped = measured(
         rows,
         "flip",
@@ -189,7 +281,8 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
             tokens = sorted(points)
             style = "--" if arm == "recompute" else "-"
             seconds = [points[at] for at in tokens]
-            axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=LABELS[arm])
+            label = ARMS[arm].replace("`", "")
+            axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=label)
         axis.set(title=place, xlabel="tokens of the prompt", ylabel="seconds to the first token")
         axis.set_ylim(bottom=0)
         axis.legend()
@@ -219,18 +312,11 @@ def part(results: Path, place: tuple[str, str], tag: str) -> tuple[list[str], An
     ]
     curves: dict[str, dict[int, float]] = {}
     if any("ttft" in seen for seen in rows.values()):
-        tables, curves = ttft(rows)
+        tables, curves = ttft(rows, machine.get("drives_read", {}).get("ttft", []))
         parts += [*tables, exactness(rows)]
     parts += [*returning(rows), *others(rows)]
-    again = load(results, name, tag, ".again")
-    if again:
-        cells = [
-            [LABELS[arm], f"{int(at):,}", f"{row['cached_tokens']:,}", f"{row['ttft_s']:.3f} s"]
-            for arm, seen in again.items()
-            for at, row in seen.get("again", {}).items()
-        ]
-        head = ["arm", "tokens", "hits after a restart of the engine", "TTFT"]
-        parts.append(table(head, cells))
+    parts += firsts(rows, "again", "Users that come back, once each:")
+    parts += firsts(rows, "shared", "Prompts that the first arm computes, and then the other gets:")
     return parts, curves
 
 

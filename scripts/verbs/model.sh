@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # An engine with a model on a GPU: model pack FOLDER here, model run FOLDER RESULTS PLACE there.
 set -euo pipefail
-# `pack` makes one folder of 60 MB: vLLM without the parts that this measurement does not use, what
+# `pack` makes one folder of 62 MB: vLLM without the parts that this measurement does not use, what
 # vLLM imports, kvrail's release wheel and bench/model. `run` needs Linux on x86-64, Python 3.12,
 # PyTorch 2.11 for CUDA 13, transformers and a GPU of compute capability 9.0, and no network. `run`
-# unpacks once, then runs bench/model/run.py. `report` makes tables and a plot of the results
-# (matplotlib).
+# unpacks once, then runs bench/model/run.py; `unpack` does the first alone, so archives (*.txz) may
+# come before the rest. `report` makes tables and a plot of the results (matplotlib).
 
 usage() {
     cat >&2 <<'USAGE'
 usage: scripts/dev model pack FOLDER [WHEEL]     what travels to the GPU machine
+       scripts/dev model unpack FOLDER           there, of what has come
        scripts/dev model run FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/run.py]
        scripts/dev model report RESULTS [TAG]    model.md and model.png; of a tag only prints
 USAGE
@@ -30,8 +31,8 @@ fetch() {
         --implementation cp "${platforms[@]/#/--platform=}" -d "$@"
 }
 
-# unpack WHEEL FOLDER [ARGUMENTS of unzip]
-unpack() {
+# open_wheel WHEEL FOLDER [ARGUMENTS of unzip]
+open_wheel() {
     unzip -q -o "$1" -d "$2" "${@:3}"
 }
 
@@ -42,7 +43,7 @@ pack() {
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$folder" "$work/site" "$work/libraries"
     fetch "$work/wheels" "vllm==$vllm"
-    unpack "$work"/wheels/vllm-*.whl "$work/vllm" -x "${unused[@]}"
+    open_wheel "$work"/wheels/vllm-*.whl "$work/vllm" -x "${unused[@]}"
     mapfile -t libraries < <(cd "$work/vllm" && find . -name '*.so')
     for library in "${libraries[@]}"; do
         mkdir -p "$work/libraries/${library%/*}"
@@ -53,21 +54,22 @@ pack() {
         fi
     done
     fetch "$work/others" -r bench/model/requirements.txt
-    for library in "$work"/others/*.whl; do unpack "$library" "$work/site"; done
+    for library in "$work"/others/*.whl; do open_wheel "$library" "$work/site"; done
     rm -rf "$work/site/mistral_common/data"
     tar -C "$work/libraries" -c vllm | xz -T0 -9e >"$folder/libraries.txz"
-    tar -C "$work/vllm" -c --exclude='*.so' . | xz -T0 -4 >"$folder/vllm.txz"
-    tar -C "$work/site" -c . | xz -T0 -3 >"$folder/site.txz"
+    tar -C "$work/vllm" -c --exclude='*.so' . | xz -T0 -9e >"$folder/vllm.txz"
+    tar -C "$work/site" -c . | xz -T0 -9e >"$folder/site.txz"
     cp "$wheel" "$folder/"
     cp -r bench/model/. "$folder/model"
     cp scripts/verbs/model.sh "$folder/model.sh"
     du -sh "$folder"
 }
 
-run() {
-    local folder=$1 results=$2 home=/tmp/kvrail-model-engine archive
-    shift 2
-    for archive in "$folder"/*.txz; do
+home=/tmp/kvrail-model-engine
+
+unpack() {
+    local archive
+    for archive in "$1"/*.txz; do
         [[ -e $archive && ! -e $home/${archive##*/}.done ]] || continue
         mkdir -p "$home/site"
         python3 -c 'import sys, tarfile
@@ -75,6 +77,12 @@ tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="fully_trusted")' "$arc
             && touch "$home/${archive##*/}.done" &
     done
     wait
+}
+
+run() {
+    local folder=$1 results=$2
+    shift 2
+    unpack "$folder"
     rm -rf "$home/kvrail"
     python3 -m zipfile -e "$folder"/kvrail-*.whl "$home/kvrail"
     chmod 755 "$home/kvrail/kvrail/bin/kvrail"
@@ -84,6 +92,7 @@ tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="fully_trusted")' "$arc
 
 case ${1:-} in
     pack) (($# == 2 || $# == 3)) || usage ;;
+    unpack) (($# == 2)) || usage ;;
     run) (($# >= 4)) || usage ;;
     report)
         (($# == 2 || $# == 3)) || usage

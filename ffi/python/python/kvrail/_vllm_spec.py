@@ -54,6 +54,9 @@ TOUCH_DEPTH = 16
 DRAIN_S = 10.0
 """Longest wait of a shutdown for requests in flight."""
 
+STAGED, STAGING_BYTES_MAX = 16, 512 << 20
+"""Chunks that pinned memory has room for, and the most bytes of it, where none are given."""
+
 
 
 @dataclass
@@ -101,8 +104,12 @@ class KvrailOffloadingSpec(OffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._worker is None:
             link = self._link(0 if self.replicated_layout else self.config.parallel.rank)
-            staging = int(self.extra_config.get("staging_bytes", paged.STAGING_BYTES))
-            self._worker = _Worker(link, _pages(kv_caches), self.blocks_per_chunk, staging)
+            self._worker = _Worker(
+                link,
+                _pages(kv_caches),
+                self.blocks_per_chunk,
+                self.extra_config.get("staging_bytes"),
+            )
         return self._worker
 
     def _link(self, rank: int) -> Link:
@@ -304,7 +311,9 @@ class _Worker(OffloadingWorker, ReportsPages):
     """A worker's half: the groups' pages, each a cache of `kvrail.paged`. vLLM's calls and the
     slices of a thread bring the caches forward, one at a time."""
 
-    def __init__(self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int) -> None:
+    def __init__(
+        self, link: Link, groups: list[gpu.Pages], chunk: int, staging_bytes: int | None
+    ) -> None:
         self._link, self._groups, self._chunk, self._staging = link, groups, chunk, staging_bytes
         self._session: Session | None = None
         self._caches: list[paged.Cache] = []
@@ -516,7 +525,7 @@ class _Worker(OffloadingWorker, ReportsPages):
                             session.space,
                             pages,
                             block_pages=self._chunk,
-                            staging_bytes=self._staging,
+                            staging_bytes=_staging_bytes(pages, self._chunk, self._staging),
                         )
                     )
             except (kvrail.SessionEndedError, kvrail.NoSidecarError) as error:
@@ -529,6 +538,15 @@ class _Worker(OffloadingWorker, ReportsPages):
         for cache in self._caches:
             cache.close()
         self._caches, self._session = [], None
+
+
+def _staging_bytes(pages: gpu.Pages, chunk: int, given: int | str | None) -> int:
+    """Pinned memory of a group. Chunks lie on drives at random: of four in flight some drives have
+    none, and the GPU has one, so four fast drives want more."""
+    if given is not None:
+        return int(given)
+    most = min(STAGED * chunk * pages.page_bytes, STAGING_BYTES_MAX)
+    return max(paged.STAGING_BYTES, most)
 
 
 def _manner(where: LoadStoreSpec, chunks: Sequence[int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 torch = pytest.importorskip("torch")
 
 import kvrail  # noqa: E402
-from kvrail import _vllm_spec, paged  # noqa: E402
+from kvrail import _vllm_spec, gpu, paged  # noqa: E402
 from kvrail._vllm_spec import KvrailOffloadingSpec  # noqa: E402
 from host import Host, until  # noqa: E402
 from standin_mover import StandIn  # noqa: E402
@@ -294,6 +294,29 @@ def test_a_wrong_block_is_no_hit_and_only_its_pages_fail(engine, host, reports):
         assert its.worker.get_finished() == []  # as in each step
         time.sleep(0.05)
     assert its.look(keys[2:3]) == {LookupResult.MISS}, "it is computed and stored again"
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "given", "staged"),
+    [
+        (640 << 10, None, 32 << 20),
+        (8 << 20, None, 128 << 20),
+        (32 << 20, None, 512 << 20),
+        (256 << 20, None, 512 << 20),
+        (32 << 20, "33554432", 32 << 20),
+    ],
+)
+def test_pinned_memory_has_room_for_sixteen_chunks(chunk_bytes, given, staged):
+    pages = gpu.Pages(BLOCKS, [gpu.Span(0, chunk_bytes // 16, chunk_bytes // 16)])
+    assert _vllm_spec._staging_bytes(pages, 16, given) == staged
+
+
+def test_without_a_given_size_it_is_what_the_worker_takes(engine, monkeypatch):
+    monkeypatch.setattr(_vllm_spec, "STAGING_BYTES_MAX", 8 * PAGE)
+    monkeypatch.setattr(paged, "STAGING_BYTES", 8 * PAGE)
+    its, keys = engine(staging_bytes=None), keys_of(0, 4)
+    assert [cache._window_most for cache in its.worker._caches] == [4, 6], "chunks of 2 pages and 1"
+    its.store(keys, list(range(4)), (4, 0))
 
 
 def test_what_was_computed_over_damage_is_stored_anew(engine, host, monkeypatch):

@@ -1,0 +1,100 @@
+"""Arms that take turns: each is a process that goes on when it is asked to.
+
+An arm gets a line for each request, `begin PHASE LENGTHS` or `go on`, and answers `turn` where the
+others may go on, or `done`. So no two arms work at a time, and a median over turns is of all arms
+in the same minutes.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+Begin = Callable[[str, list[int]], Iterator[None]]
+"""Begins a phase with prompts of these lengths; what it returns ends a turn at each step."""
+
+
+def take_part(begin: Begin, replies: IO[str], requests: Iterable[str] = sys.stdin) -> None:
+    """An arm's side, until there are no more requests. A phase that fails is over, the arm is
+    not."""
+    phase: Iterator[None] = iter(())
+    print("turn", file=replies, flush=True)
+    for request in requests:
+        word, *rest = request.split()
+        try:
+            if word == "begin":
+                phase = begin(rest[0], [int(length) for length in rest[1].split(",")])
+            more = next(phase, "over") is None
+        except Exception:
+            traceback.print_exc()
+            more = False
+        print("turn" if more else "done", file=replies, flush=True)
+
+
+class Arm:
+    """An arm, seen by those that ask it. It has a number of a pipe for its answers as its last
+    argument."""
+
+    def __init__(self, name: str, words: list[str], log: Path) -> None:
+        self.name, self.alive = name, True
+        ours, theirs = os.pipe()
+        with open(log, "ab") as lines:
+            self._process = subprocess.Popen(
+                [*words, str(theirs)],
+                stdin=subprocess.PIPE,
+                stdout=lines,
+                stderr=lines,
+                text=True,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        os.close(theirs)
+        self._replies = os.fdopen(ours)
+
+    def is_ready(self, until: float) -> bool:
+        """Whether the arm has started; `until` in seconds of the monotonic clock."""
+        return self.alive and self._hears("turn", until)
+
+    def has_more(self, request: str, until: float) -> bool:
+        """Whether there is more to do behind this request; an arm that dies or is late has no
+        more."""
+        if not self.alive or time.monotonic() >= until:
+            return False
+        try:
+            print(request, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            pass
+        return self._hears("turn", until)
+
+    def end(self) -> None:
+        """With all processes that it has started."""
+        self.alive = False
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def _hears(self, word: str, until: float) -> bool:
+        left = max(until - time.monotonic(), 0.0)
+        line = self._replies.readline() if select.select([self._replies], [], [], left)[0] else ""
+        if not line:
+            print(f"{self.name}: ended, or late; its log has the reason", flush=True)
+            self.end()
+        return line.strip() == word
+
+
+def take_turns(
+    arms: list[Arm], request: str, until: float, between: Callable[[], None] = lambda: None
+) -> None:
+    """All arms begin, and then go on one after the other until none has more to do."""
+    running = [(arm, request) for arm in arms]
+    while running:
+        between()
+        running = [(arm, "go on") for arm, word in running if arm.has_more(word, until)]
