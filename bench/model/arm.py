@@ -9,6 +9,7 @@ interfere  a hit in the GPU's cache right behind a long prompt that is stored; s
            token of others alone, while a prompt is loaded, and while one is stored
 flip       bytes change on the drive: no token may change
 kill       the sidecar dies with requests in flight, and comes back
+lost       the sidecar dies while it loads one prompt, and comes back
 returning  users whose prompts were stored come back, some at once; the caches of GPU and CPU have
            no room for all
 """
@@ -26,11 +27,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from arms import ARMS
-from engine import Answer, Engine, Model, Place, prompt
+from arms import ARMS, COMPUTES
+from asked import Answer, prompt
+from engines import engine_of
 from processes import Used, drives_read, family
 from turns import take_part
-from vllm.platforms import current_platform
 
 TAIL = 5
 """Tokens of a prompt behind its last whole page, which are always computed."""
@@ -38,6 +39,9 @@ TAIL = 5
 STORED_AT_ONCE, TTFTS = 4, 4
 """Prompts of users that are computed without a pause, and the fewest times to a first token that
 make a row."""
+
+LOSSES = 2
+"""Sidecars that die in a load of each length."""
 
 WARMS_UP, UNSEEN = 16_384, 2
 """Tokens of the longest prompt before the first phase; hits before those that count, where they
@@ -53,31 +57,14 @@ class Arm:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self._began = options, time.monotonic()
-        place = Place(
-            options.arm,
-            options.socket,
-            options.files,
-            options.chunk_tokens,
-            options.cpu_gib << 30,
-            options.disk_gib << 30,
-        )
-        model = Model(
-            options.shape,
-            options.longest,
-            options.gpu_gib << 30,
-            options.ranks,
-            options.kv_cache_dtype,
-            options.weights,
-            options.served,
-        )
-        self.engine = Engine(place, model)
-        self.keeps = options.arm != "recompute"
+        self.engine = engine_of(options)
+        self.keeps = options.arm not in COMPUTES
         before = json.loads(options.out.read_text()) if options.out.exists() else {}
         self.seen: dict[str, Any] = before | {
             "arm": options.arm,
             "shape": options.shape.name,
             "chunk_tokens": options.chunk_tokens,
-            "gpu": current_platform.get_device_name(),
+            "gpu": self.engine.gpu(),
             "ranks": options.ranks,
             "kv_cache_dtype": options.kv_cache_dtype,
             "served": options.served,
@@ -94,7 +81,7 @@ class Arm:
         """The turns of a phase; none of one that this arm does not have."""
         if phase == "flip" and not (self.options.members or self.options.arm == "fs"):
             return iter(())
-        if phase == "kill" and not self.options.pid_file:
+        if phase in ("kill", "lost") and not self.options.pid_file:
             return iter(())
         turns: Iterator[None] = getattr(self, phase)(lengths)
         return turns
@@ -242,15 +229,12 @@ class Arm:
         self.engine.forget()
         hits = self.engine.answers(prompts, rest)
         self.engine.forget()
-        pid = int(Path(self.options.pid_file).read_text())
-        timer = threading.Timer(hits[0].wall_s / 4, os.kill, (pid, signal.SIGKILL))
-        timer.start()
+        timer = self._kill_in(hits[0].wall_s / 4)
         killed = self.engine.answers(prompts, rest)
         timer.join()
         self.engine.forget()
         down = self.engine.answer(prompts[0], rest)
-        with subprocess.Popen(self.options.serve, shell=True, start_new_session=True):
-            back_s = self._hits_again_s(prompts[1])
+        back_s = self._hits_again_s(prompts[1])
         self.engine.forget()
         after = [self.engine.answer(ids, rest) for ids in prompts]
         self.note("kill", {
@@ -261,6 +245,40 @@ class Arm:
             "after": besides(after, in_gpu),
         })  # fmt: skip
         yield
+
+    def lost(self, lengths: list[int]) -> Iterator[None]:
+        rows: dict[str, Any] = {}
+        for length in lengths:
+            ids, rest = prompt(660_000 + length, length + TAIL), self.options.decode
+            cold = self.engine.answer(ids, rest)
+            in_gpu = self.engine.answer(ids, rest)
+            self.engine.settle()
+            self.engine.forget()
+            hit = self.engine.answer(ids, rest)
+            row = {"cold_s": cold.ttft_s, "hit": hit.beside(in_gpu), "losses": list[Any]()}
+            rows[str(length)] = row
+            for _ in range(LOSSES):
+                self.engine.forget()
+                timer = self._kill_in(hit.ttft_s / 3)
+                killed = self.engine.answer(ids, rest)
+                timer.join()
+                self.engine.forget()
+                down = self.engine.answer(ids, rest)
+                back_s = self._hits_again_s(ids)
+                self.engine.settle()
+                self.engine.forget()
+                after = self.engine.answer(ids, rest)
+                named = {"killed": killed, "down": down, "after": after}
+                loss = {name: answer.beside(in_gpu) for name, answer in named.items()}
+                row["losses"].append(loss | {"back_s": back_s})
+                self.note("lost", rows)
+                yield
+
+    def _kill_in(self, seconds: float) -> threading.Timer:
+        pid = int(Path(self.options.pid_file).read_text())
+        timer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        return timer
 
     def returning(self, lengths: list[int]) -> Iterator[None]:
         """Each user has a prompt of the longest length, and some tokens more each time."""
@@ -311,6 +329,8 @@ class Arm:
         }
 
     def _hits_again_s(self, ids: list[int]) -> float | None:
+        """Starts the sidecar again."""
+        subprocess.run(self.options.serve, shell=True, start_new_session=True, check=True)
         began = time.monotonic()
         while time.monotonic() - began < 30:
             self.engine.turn(0.2)

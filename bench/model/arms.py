@@ -13,16 +13,31 @@ ARMS = {
     "latency": "kvrail direct, latency",
     "hot": "kvrail direct, hot",
     "second": "kvrail direct, hot, second engine",
+    "lmcache_kvrail": "LMCache, kvrail",
+    "lmcache_fs": "LMCache, `fs_native`",
+    "lmcache_raw": "LMCache, `raw_block`",
+    "sglang": "SGLang, recompute",
+    "sglang_kvrail": "SGLang, kvrail",
+    "sglang_file": "SGLang, `file`",
 }
 """Names and what tables have for them. No second level; vLLM's CPU tier; another of vLLM's; its CPU
 tier over its own tier of files; that other one with a disk and no CPU tier; vLLM's CPU tier over
 kvrail's; kvrail without a CPU tier, which loads all that it has; with less pinned memory; with
 chunks of fewer tokens; the same as the first of these, which computes what is sooner; with a memory
-tier of the sidecar; another engine over the same sidecar as that."""
+tier of the sidecar; another engine over the same sidecar as that. LMCache's connector and server
+over kvrail, and over its own back ends. SGLang without a second level, and with its HiCache over
+kvrail and over its own back end of files."""
 
 DIRECT = ("direct", "narrow", "fine", "latency", "hot", "second")
-KVRAIL = ("tier", *DIRECT)
 SPECIAL = {"narrow": {"staging_bytes": 128 << 20}, "fine": {"block_size": 64}}
+LMCACHE = ("lmcache_kvrail", "lmcache_fs", "lmcache_raw")
+SGLANG = ("sglang", "sglang_kvrail", "sglang_file")
+KVRAIL = ("tier", *DIRECT, "lmcache_kvrail", "sglang_kvrail")
+COMPUTES = ("recompute", "sglang")
+"""Arms without anything below the GPU's cache."""
 SIMPLE = ("simple", "simple_disk")
 FORGETS = ("fs", "tier")
 """Arms whose CPU tier is above drives: it is emptied before a hit that is to come from these."""
+
+SHARED_MEMORY = ("cpu", *FORGETS, *LMCACHE)
+"""Arms whose memory of the host is in /dev/shm."""

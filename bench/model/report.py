@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from arms import ARMS
+from arms import ARMS, COMPUTES
 
 SHADES = ("black", "tab:blue", "tab:cyan", "tab:orange", "tab:brown", "tab:green", "tab:red")
-SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray")
+SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray", "navy", "teal", "gold")
+SHADES += ("dimgray", "darkred", "plum")
 COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
@@ -44,7 +45,7 @@ def whole(length: str, row: dict[str, Any]) -> list[dict[str, Any]]:
 def seconds(arm: str, length: str, row: dict[str, Any]) -> list[float]:
     """Times to the first token: of computed prompts; of hits of the whole prompt; of all where the
     arm may compute instead."""
-    if arm == "recompute":
+    if arm in COMPUTES:
         return list(row["cold_s"])
     return [hit["ttft_s"] for hit in (row["hits"] if arm == "latency" else whole(length, row))]
 
@@ -63,7 +64,7 @@ def ttft(
         arm: {at: statistics.median(times) for at, times in by_length.items()}
         for arm, by_length in seen_s.items()
     }
-    cold = curves.get("recompute", {})
+    cold = next((curves[arm] for arm in COMPUTES if arm in curves), {})
     lengths = sorted({at for by_length in seen_s.values() for at in by_length})
     middle, slowest = [], []
     for at in lengths:
@@ -266,7 +267,30 @@ def others(rows: Rows) -> list[str]:
             f"{seen['back_s']:.1f} s" if seen["back_s"] else "never",
         ],
     )
-    return [*behind, *flipped, *killed]
+    return [*behind, *flipped, *killed, *lost(rows)]
+
+
+def lost(rows: Rows) -> list[str]:
+    """One request whose sidecar dies in its load."""
+    cells = []
+    for arm, seen in rows.items():
+        for length, row in seen.get("lost", {}).items():
+            losses = row["losses"]
+            first = [f"{row['cold_s']:.3f} s", f"{row['hit']['ttft_s']:.3f} s"]
+            times = [
+                ", ".join(f"{loss[name]['ttft_s']:.3f} s" for loss in losses)
+                for name in ("killed", "down", "after")
+            ]
+            back = ", ".join(f"{it['back_s']:.1f} s" if it["back_s"] else "never" for it in losses)
+            equal = [
+                f"{sum(loss[name]['tokens_equal'] for loss in losses)} of "
+                f"{sum(loss[name]['of'] for loss in losses)}"
+                for name in ("killed", "down", "after")
+            ]
+            cells.append([ARMS[arm], f"{int(length):,}", *first, *times, back, "; ".join(equal)])
+    head = ["arm", "tokens", "computed", "hit", "sidecar killed in the load", "none there"]
+    head += ["hits after its return", "hits again after", "tokens equal: killed; none; after"]
+    return [table(head, cells)] if cells else []
 
 
 def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
@@ -279,7 +303,7 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
     for axis, (place, curves) in zip(axes[0], places.items(), strict=True):
         for arm, points in curves.items():
             tokens = sorted(points)
-            style = "--" if arm == "recompute" else "-"
+            style = "--" if arm in COMPUTES else "-"
             seconds = [points[at] for at in tokens]
             label = ARMS[arm].replace("`", "")
             axis.plot(tokens, seconds, style, marker="o", color=COLORS[arm], label=label)

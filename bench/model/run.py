@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from arms import ARMS, FORGETS, KVRAIL
+from arms import ARMS, KVRAIL, SHARED_MEMORY
 from places import Rate, Side, drives_in_memory, make_room
 from turns import Arm, take_turns
 
@@ -89,7 +89,7 @@ class Run:
     def start(self) -> None:
         """All engines at once; their first prompts are over behind this."""
         shutil.rmtree(HOME / "weights", ignore_errors=True)
-        tiers = sum(arm in ("cpu", *FORGETS) for arm in self.options.arms)
+        tiers = sum(arm in SHARED_MEMORY for arm in self.options.arms)
         make_room(tiers * (self.options.cpu_gib << 30))
         for name in self.options.arms:
             self.arms.append(Arm(name, self._words(name), self.out(name, ".log")))

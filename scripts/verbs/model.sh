@@ -2,14 +2,17 @@
 # An engine with a model on a GPU: model pack FOLDER here, model run FOLDER RESULTS PLACE there.
 set -euo pipefail
 # `pack` makes one folder of 62 MB: vLLM without the parts that this measurement does not use, what
-# vLLM imports, kvrail's release wheel and bench/model. `run` needs Linux on x86-64, Python 3.12,
-# PyTorch 2.11 for CUDA 13, transformers and a GPU of compute capability 9.0, and no network. `run`
-# unpacks once, then runs bench/model/run.py; `unpack` does the first alone, so archives (*.txz) may
-# come before the rest. `report` makes tables and a plot of the results (matplotlib).
+# vLLM imports, kvrail's release wheel and bench/model. `part` adds LMCache (6 MB; its libraries are
+# built with g++ and python3.12 or $PYTHON312) or SGLang (12 MB). `run` needs Linux on x86-64,
+# Python 3.12, PyTorch 2.11 for CUDA 13, transformers and a GPU of compute capability 9.0, and no
+# network; SGLang also nvcc. `run` unpacks once, then runs bench/model/run.py; `unpack` does the
+# first alone, so archives (*.txz) may come before the rest. `report` makes tables and a plot of the
+# results (matplotlib).
 
 usage() {
     cat >&2 <<'USAGE'
 usage: scripts/dev model pack FOLDER [WHEEL]     what travels to the GPU machine
+       scripts/dev model part lmcache|sglang FOLDER   for arms with that engine: one archive more
        scripts/dev model unpack FOLDER           there, of what has come
        scripts/dev model run FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/run.py]
        scripts/dev model report RESULTS [TAG]    model.md and model.png; of a tag only prints
@@ -65,6 +68,16 @@ pack() {
     du -sh "$folder"
 }
 
+part() {
+    work=$(mktemp -d) # not local: the trap runs outside
+    trap 'rm -rf "$work"' EXIT
+    # shellcheck source=bench/model/parts.sh
+    source bench/model/parts.sh
+    mkdir -p "$2" "$work/site"
+    "part_$1" "$2"
+    du -sh "$2"
+}
+
 home=/tmp/kvrail-model-engine
 
 unpack() {
@@ -92,6 +105,7 @@ run() {
 
 case ${1:-} in
     pack) (($# == 2 || $# == 3)) || usage ;;
+    part) [[ $# == 3 && $2 =~ ^(lmcache|sglang)$ ]] || usage ;;
     unpack) (($# == 2)) || usage ;;
     run) (($# >= 4)) || usage ;;
     report)
