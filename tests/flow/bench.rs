@@ -227,7 +227,9 @@ fn hot(report: &Value, sizes: &[u64]) {
                 "hot_get",
                 "view",
                 "put",
-                "late_put"
+                "late_put",
+                "put_of_8",
+                "late_put_of_8"
             ]
         );
         assert!(ways.iter().all(|way| way["bytes_per_second"].as_f64().unwrap() > 0.0), "{one}");

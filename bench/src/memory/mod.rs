@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use self::plain::PlainBytes;
 pub(crate) use self::store::CheckedBlocks;
-use self::store::{HotStore, PutWay};
+use self::store::{AT_ONCE, HotStore, PutWay};
 pub use self::store::{LATE_NAMES, TieredStore};
 use crate::statistics::median;
 
@@ -21,9 +21,9 @@ const VOLUME_SHARE: u64 = 16;
 const HOT_BYTES_MAX: u64 = 256 << 20;
 /// No more blocks of any size than those of this one: a directory has one entry for these bytes.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
-/// A tier for these blocks: sets of its directory fill unevenly, and a block comes in only where
-/// a few visits find it a place.
-const ROOM: u64 = 2;
+/// A tier for these blocks: sets of its directory fill unevenly, a block comes in only where a few
+/// visits find it a place, and late puts are limited where less than an eighth is free.
+const ROOM: u64 = 4;
 
 /// A way to the bytes of hot blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,14 @@ pub enum MemoryWay {
     Put,
     /// Puts that are acknowledged from the memory tier.
     LatePut,
+    /// As `Put`, [`AT_ONCE`] in flight.
+    PutOf8,
+    /// As `LatePut`, [`AT_ONCE`] in flight.
+    LatePutOf8,
 }
 
 impl MemoryWay {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Memcpy,
         Self::VerifiedCopy,
         Self::PageCache,
@@ -56,6 +60,8 @@ impl MemoryWay {
         Self::View,
         Self::Put,
         Self::LatePut,
+        Self::PutOf8,
+        Self::LatePutOf8,
     ];
 
     /// As the report names it.
@@ -70,6 +76,8 @@ impl MemoryWay {
             Self::View => "view",
             Self::Put => "put",
             Self::LatePut => "late_put",
+            Self::PutOf8 => "put_of_8",
+            Self::LatePutOf8 => "late_put_of_8",
         }
     }
 }
@@ -81,7 +89,7 @@ pub struct WaySpeed {
     /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves; `view`, the
     /// same blocks read in place, of which no byte is copied; `put`, until the drive has the bytes;
     /// `late_put`, until memory has them, where the sidecar's `memory_tier.write_late` names
-    /// `late-bench-*`.
+    /// `late-bench-*`; `put_of_8` and `late_put_of_8`, the same of 8 that are in flight at once.
     pub name: String,
     /// Median over rounds.
     pub bytes_per_second: f64,
@@ -224,9 +232,11 @@ fn in_store(
                     not_served += missed;
                     seconds
                 }
-                MemoryWay::Put => store.put_new(PutWay::Written)?,
-                MemoryWay::LatePut if !store.writes_late() => continue,
-                MemoryWay::LatePut => store.put_new(PutWay::Late)?,
+                MemoryWay::Put => store.put_new(PutWay::Written, 1)?,
+                MemoryWay::PutOf8 => store.put_new(PutWay::Written, AT_ONCE)?,
+                MemoryWay::LatePut | MemoryWay::LatePutOf8 if !store.writes_late() => continue,
+                MemoryWay::LatePut => store.put_new(PutWay::Late, 1)?,
+                MemoryWay::LatePutOf8 => store.put_new(PutWay::Late, AT_ONCE)?,
             };
             seconds[way].push(took);
         }
@@ -274,7 +284,8 @@ mod tests {
         let [memcpy, verified, cache, drive] = seconds;
         let (gets, views) = (vec![2.0, 4.0], vec![0.001, 0.002]);
         let (puts, late) = (vec![9.0, 18.0], Vec::new());
-        let seconds = [memcpy, verified, cache, drive, gets, views, puts, late];
+        let seconds =
+            [memcpy, verified, cache, drive, gets, views, puts.clone(), late.clone(), puts, late];
         let (ways, ratios) = speeds(&seconds, (1 << 20, 1000));
         let found = [
             ratios.throughput_per_memcpy,
@@ -284,7 +295,8 @@ mod tests {
         ];
         assert_eq!(found, [0.5, 1.0, 2.0, 20.0]);
         let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
-        let expected = ["memcpy", "verified_copy", "page_cache", "drive", "hot_get", "view", "put"];
+        let copies = ["memcpy", "verified_copy", "page_cache", "drive"];
+        let expected = [&copies[..], &["hot_get", "view", "put", "put_of_8"]].concat();
         assert_eq!(names, expected, "what was not measured is left out");
         assert!((ways[0].block_ns - 1.5e6).abs() < 1.0, "{ways:?}");
     }
@@ -292,7 +304,7 @@ mod tests {
     #[test]
     fn blocks_have_room_in_their_tier() {
         for volume in [64 << 20, 1 << 30, 512 << 30] {
-            assert!(tier_bytes(volume) <= 512 << 20, "the largest is bounded");
+            assert!(tier_bytes(volume) <= 1 << 30, "the largest is bounded");
             for block in [4096, 65_536, 1 << 20, 4 << 20] {
                 let blocks = blocks_of(block, volume);
                 assert!(blocks > 0 && blocks * u64::from(block) <= tier_bytes(volume));

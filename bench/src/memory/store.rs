@@ -23,8 +23,9 @@ const HEATED_MAX: u32 = 8;
 const SETTLE: Duration = Duration::from_millis(50);
 /// Bytes of first gets in each round: drives are slower than memory.
 const COLD_BYTES_MAX: u64 = 16 << 20;
-const QUEUE_DEPTH: usize = 8;
-/// Bytes of puts in each round, each of which is dropped at once.
+/// Puts that are in flight at once where more than one is.
+pub(super) const AT_ONCE: usize = 8;
+/// Bytes of puts in each round, but no fewer than are in flight. All are dropped behind them.
 const PUT_BYTES_MAX: u64 = 16 << 20;
 /// The set of blocks that are put anew: no hot ones, and of no round.
 const LATE_SET: u32 = u32::MAX;
@@ -109,8 +110,8 @@ impl<'a> HotStore<'a> {
         let space = store.namespace(&format!("bench-{}", unique.simple()), &identity)?;
         let late = store.namespace(&format!("{LATE_NAMES}{}", unique.simple()), &identity)?;
         let bytes = usize::try_from(block_bytes)?;
-        let arena = client.create_arena(bytes.next_multiple_of(4096) * 2, Pages::Base)?;
-        let queue = client.open_queue(QUEUE_DEPTH)?;
+        let arena = client.create_arena(bytes.next_multiple_of(4096) * AT_ONCE, Pages::Base)?;
+        let queue = client.open_queue(AT_ONCE)?;
         let cold = blocks.min((COLD_BYTES_MAX / u64::from(block_bytes)).max(1));
         let hot = Block::set(0, blocks);
         let cold = (1..=rounds).map(|round| Block::set(round, cold)).collect();
@@ -132,7 +133,7 @@ impl<'a> HotStore<'a> {
     /// Whether the sidecar acknowledges puts from memory: a block that was put is in its tier.
     fn is_late(&mut self) -> Result<bool> {
         let block = Block::set(LATE_SET, 1)[0];
-        self.put(&self.late.clone(), &block)?;
+        self.put(&self.late.clone(), &[block])?;
         let known = self.late.explain(block.key)?;
         self.drop(&self.late.clone(), &block)?;
         Ok(known.in_memory)
@@ -142,12 +143,23 @@ impl<'a> HotStore<'a> {
         self.writes_late
     }
 
-    fn put(&mut self, space: &Namespace, block: &Block) -> Result<f64> {
-        let mut lease = self.arena.lease(self.block_bytes)?;
-        block.fill(&mut lease);
+    /// Puts blocks, all in flight at once; the time until the last is acknowledged, from when their
+    /// bytes lie in the client's memory.
+    fn put(&mut self, space: &Namespace, blocks: &[Block]) -> Result<f64> {
+        let filled = blocks.iter().map(|block| {
+            let mut lease = self.arena.lease(self.block_bytes)?;
+            block.fill(&mut lease);
+            Ok((block.key, lease))
+        });
+        let filled = filled.collect::<Result<Vec<_>>>()?;
         let begun = Instant::now();
-        let ended = self.run(BlockRequest::put(space, block.key, lease))?;
-        ensure!(ended.status == Status::Ok, "a put ended with {}", ended.status);
+        for (key, lease) in filled {
+            self.submit(BlockRequest::put(space, key, lease))?;
+        }
+        for _ in blocks {
+            let ended = self.next_end()?;
+            ensure!(ended.status == Status::Ok, "a put ended with {}", ended.status);
+        }
         Ok(begun.elapsed().as_secs_f64())
     }
 
@@ -157,14 +169,15 @@ impl<'a> HotStore<'a> {
         Ok(())
     }
 
-    /// Puts blocks that are new, and drops them; the time that as many as are hot would take.
-    pub(super) fn put_new(&mut self, way: PutWay) -> Result<f64> {
-        let count = (PUT_BYTES_MAX / self.block_bytes as u64).clamp(1, self.hot.len() as u64);
+    /// Puts blocks that are new, with `at_once` in flight, and drops them; the time that as many as
+    /// are hot would take.
+    pub(super) fn put_new(&mut self, way: PutWay, at_once: usize) -> Result<f64> {
+        let count = (PUT_BYTES_MAX / self.block_bytes as u64).max(AT_ONCE as u64);
         let space = if way == PutWay::Late { self.late.clone() } else { self.space.clone() };
         let mut seconds = 0.0;
-        for block in Block::set(LATE_SET, count) {
-            seconds += self.put(&space, &block)?;
-            self.drop(&space, &block)?;
+        for blocks in Block::set(LATE_SET, count).chunks(at_once) {
+            seconds += self.put(&space, blocks)?;
+            blocks.iter().try_for_each(|block| self.drop(&space, block))?;
         }
         Ok(seconds / count as f64 * self.hot.len() as f64)
     }
@@ -179,14 +192,23 @@ impl<'a> HotStore<'a> {
         );
         let sets = std::iter::once(&self.hot).chain(&self.cold);
         let space = self.space.clone();
-        for block in sets.flatten().copied().collect::<Vec<_>>() {
-            self.put(&space, &block)?;
+        for blocks in sets.flatten().copied().collect::<Vec<_>>().chunks(AT_ONCE) {
+            self.put(&space, blocks)?;
         }
         Ok(())
     }
 
     fn run(&mut self, request: BlockRequest) -> Result<Completed> {
+        self.submit(request)?;
+        self.next_end()
+    }
+
+    fn submit(&mut self, request: BlockRequest) -> Result<()> {
         self.queue.submit(request).map_err(|refused| anyhow!(refused.reason))?;
+        Ok(())
+    }
+
+    fn next_end(&mut self) -> Result<Completed> {
         let ended = self.queue.wait(LONG)?;
         ended.with_context(|| format!("a block took longer than {LONG:?}"))
     }

@@ -1,5 +1,6 @@
 //! State that all stages of a store share: tables, the queue of tasks, replies.
 
+mod doubts;
 mod images;
 mod uses;
 
@@ -524,17 +525,6 @@ impl Core {
         let known =
             !matches!(self.segments.state(segment), SegmentState::Reading | SegmentState::Dead);
         known.then_some(segment)
-    }
-
-    /// Whether a record that recovery has not read yet may overrule the entry: a later record of
-    /// the entry's segment, or a put in the segment of a drop's epoch or above.
-    pub(crate) fn is_unsettled(&self, entry: &Entry) -> bool {
-        let dropped = entry.kind() == Kind::Dropped;
-        let found = entry.is_there() || dropped && entry.place() != 0;
-        let segment = || self.geometry.segment_of(entry.place());
-        let newest = self.recovery.unread.checked_sub(1).and_then(|at| self.segments.nth(at));
-        let above = newest.is_some_and(|newest| self.segments.epoch(newest) >= entry.bound());
-        found && self.segments.state(segment()) == SegmentState::Reading || dropped && above
     }
 
     /// Whether a drop up to this epoch is still needed once a segment is gone: others of its pool

@@ -86,9 +86,13 @@ pub(crate) struct Log {
     /// Records of the store's life.
     sequence: u64,
     next_serial: u64,
-    /// A flush of this makes all pages of segments durable that are complete.
+    /// A flush of this makes all pages of segments durable that are complete. Those of an earlier
+    /// process too, which may be in the drive's cache.
     sealed: u64,
 }
+
+/// A start has written the supers by then: any flush behind it covers this.
+const FIRST_FLUSH: u64 = 1;
 
 /// Open segments that each pool can always have, with a page each; other pages are shared.
 const OWN: usize = 2;
@@ -110,7 +114,7 @@ impl Log {
             pooled: false,
             sequence: 0,
             next_serial: 1,
-            sealed: 0,
+            sealed: FIRST_FLUSH,
         }
     }
 

@@ -34,8 +34,9 @@ const CLEARED_AT_ONCE: usize = 1024;
 /// For how many entries one that has a block counts at least: each of 256 may be a row of a feed.
 const CLEARED_BLOCK: usize = 4;
 
-/// Entries that a step looks at for blocks of namespaces that are over: some microseconds.
-const SWEPT_AT_ONCE: usize = 64;
+/// Entries that a step looks at for blocks of namespaces that are over, each that goes counted as
+/// `CLEARED_BLOCK`: some microseconds.
+const SWEPT_AT_ONCE: usize = 256;
 
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +130,8 @@ pub struct TierCounts {
     pub late_written: u64,
     /// Their bytes, whole pages.
     pub late_written_pages: u64,
-    /// Late blocks that went for others without a write, or that the store did not take.
+    /// Late blocks that left without being written: for others, because the store did not take
+    /// them, or because they were dropped, replaced or cleared.
     pub late_dropped: u64,
     /// Their bytes, whole pages.
     pub late_dropped_pages: u64,
@@ -148,6 +150,8 @@ pub struct MemoryTier {
     sweeping: Option<usize>,
     /// All entries are looked at, once more.
     sweeps_again: bool,
+    /// The last look has left blocks that were on their way.
+    sweep_left_some: bool,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -176,6 +180,7 @@ impl MemoryTier {
             clearing: None,
             sweeping: None,
             sweeps_again: false,
+            sweep_left_some: false,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -220,7 +225,7 @@ impl MemoryTier {
     /// step (`renew`), since no reader asks for them.
     pub fn keep_only(&mut self, spaces: impl Iterator<Item = (u64, u8)>) {
         spaces.for_each(|(uid, pool)| self.shares.keep(uid, pool));
-        self.sweeps_again |= self.shares.end_others();
+        self.sweeps_again |= self.shares.end_others() | std::mem::take(&mut self.sweep_left_some);
     }
 
     /// The namespace with this uid is in this pool, also when the store has it no more.
@@ -344,7 +349,6 @@ impl MemoryTier {
             if self.entries[end].state == EntryState::Shown {
                 let costs = (16 * costs(view) as usize).max(CLEARED_BLOCK - 1);
                 left = left.saturating_sub(costs);
-                self.count_cleared(end);
                 self.leave(end, view);
             }
             end += 1;
@@ -363,8 +367,9 @@ impl MemoryTier {
         while at < self.entries.len() && left > 0 {
             left -= 1;
             let Entry { uid, state, .. } = self.entries[at];
+            self.sweep_left_some |= state == EntryState::Filling && self.shares.is_over(uid);
             if state == EntryState::Shown && self.shares.is_over(uid) {
-                left = left.saturating_sub(costs(view) as usize);
+                left = left.saturating_sub(costs(view) as usize + CLEARED_BLOCK - 1);
                 self.leave(at, view);
             }
             at += 1;
@@ -482,6 +487,7 @@ impl MemoryTier {
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
         if self.lose(entry) {
+            self.count_late_dropped(entry);
             view.gone(entry, self.key(entry));
         }
         if self.is_writing(entry) || view.is_held(entry) {
@@ -587,6 +593,12 @@ impl MemoryTier {
     #[must_use]
     pub fn is_clearing(&self) -> bool {
         self.clearing.is_some()
+    }
+
+    /// Whether there is more to look at than one `renew` does.
+    #[must_use]
+    pub fn is_walking(&self) -> bool {
+        self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again
     }
 
     /// Checks that spans and entries are what they say, for tests.

@@ -4,8 +4,6 @@
 
 use crate::core::{Core, Knowledge};
 use crate::entry::{Entry, Kind};
-use crate::fates::Fate;
-use crate::segments::SegmentState;
 use crate::worth::AGE_MAX;
 use crate::writes::Writes;
 
@@ -37,9 +35,7 @@ impl IndexSweep {
                 core.recovery.knowledge == Knowledge::Whole || !core.spaces.is_open(entry.number())
             }
             Kind::Live | Kind::Suspect => {
-                let segment = core.geometry().segment_of(entry.place());
-                !core.spaces.is_open(entry.number())
-                    || core.segments.state(segment) == SegmentState::Dead
+                !core.spaces.is_open(entry.number()) || core.is_lost(entry)
             }
         }
     }
@@ -62,16 +58,7 @@ impl IndexSweep {
         for _ in 0..count {
             for (position, entry) in core.index.bucket(self.at) {
                 if Self::is_dead(core, &entry) {
-                    core.stats.evicted += u64::from(entry.is_there());
-                    // Keys of a namespace that was cleared have other hashes now.
-                    let is_known = entry.is_there() && core.spaces.is_open(entry.number());
-                    if is_known {
-                        core.feed_mut().lose();
-                    }
-                    core.remove(position);
-                    if is_known {
-                        core.enter_fate(entry.number(), entry.lo(), Fate::Lost);
-                    }
+                    core.remove_lost(position, &entry);
                 } else if entry.is_there() && core.worth.clock.age(entry.stamp()) > AGE_MAX {
                     let segment = core.geometry().segment_of(entry.place());
                     core.set_age(position, &entry, segment, AGE_MAX);

@@ -129,6 +129,10 @@ impl Writes {
         put: &Put<'_>,
         wrong: Option<&DropKey>,
     ) -> Begun {
+        if Self::may_find_a_drop(core, put) {
+            // The caller asks again, and none of its tries counts.
+            return Begun::Done(Status::Declined(DeclineReason::Busy).into());
+        }
         match self.begin_put(core, log, put, wrong) {
             Ok(part) => {
                 self.begin_part(core, log, part);
@@ -147,6 +151,16 @@ impl Writes {
                 Begun::Done(answer)
             }
         }
+    }
+
+    /// Whether recovery has found the key's block, and may yet find its drop behind it.
+    fn may_find_a_drop(core: &Core, put: &Put<'_>) -> bool {
+        if core.recovery.knowledge == Knowledge::Whole {
+            return false;
+        }
+        let number = core.spaces.resolve(put.space);
+        let found = number.ok().and_then(|number| core.find(number, put.key).1);
+        found.is_some_and(|(_, entry)| entry.is_there() && core.is_unsettled(&entry))
     }
 
     /// A durable put of a key that is there: its answer waits until what is there is durable. It
@@ -212,6 +226,10 @@ impl Writes {
         let number = core.spaces.resolve(put.space).map_err(Status::Invalid)?;
         put.check_against(core.geometry(), core.config().owners).map_err(Status::Invalid)?;
         let (hash, mut found) = core.find(number, put.key);
+        if let Some((position, entry)) = found.filter(|(_, entry)| core.is_lost(entry)) {
+            core.remove_lost(position, &entry);
+            found = None;
+        }
         let is_wrong = |entry: &Entry| {
             entry.is_there() && wrong.is_some_and(|drop| drop.only == Some(entry.check()))
         };

@@ -29,6 +29,15 @@ impl BackEnds {
         let room = room_of(&asked.ask);
         let mut line = room;
         let waits = shard.lines().has_before(room, session) || !shard.has_room(asked);
+        if !waits
+            && is_whole_put(asked)
+            && shard.waits_for_late(asked)
+            && let Some(parked) = waiting.enter_quiet((id, session), metadata)
+        {
+            shard.lines().push(Room::Written, parked);
+            shard.count_request();
+            return None;
+        }
         if !waits {
             match shard.give(inflight.request(id), metadata, regions, now) {
                 Begun::Taken | Begun::Confirms => {
@@ -73,6 +82,11 @@ pub(super) fn claim(
     let id = inflight.claim_request(task, Pending::new(asked, memory, now_ns), asked.deadline_ns);
     inflight.request_mut(id).id = id;
     id
+}
+
+/// Whether a request has all bytes of the block that it puts.
+fn is_whole_put(asked: &StoreRequest) -> bool {
+    matches!(asked.ask, BlockCommand::Put { block_bytes, .. } if block_bytes == asked.bytes)
 }
 
 /// The room that a request needs.

@@ -1,5 +1,6 @@
 //! Requests that wait for room in a store's tables. Nothing more is taken of a session that has
-//! one, so there are never many.
+//! one, so there are never many. Puts that wait for the write of a late block hold nobody back, and
+//! few may.
 
 use std::collections::VecDeque;
 
@@ -9,8 +10,10 @@ use crate::limits::{SESSIONS_MAX, SessionSlot, TenantSlot};
 
 /// Requests of one session that can wait: what is taken from a lane at once.
 const PARKED_OF_SESSION: usize = 64;
-/// All that can wait.
+/// Requests that can wait, and hold their sessions back.
 pub(crate) const PARKED_MAX: usize = PARKED_OF_SESSION * SESSIONS_MAX;
+/// Puts that can wait for writes beside those: as many as a tier has queued.
+const QUIET_MAX: u16 = 64;
 /// Bytes of metadata of one.
 const METADATA: usize = kvrail_ring::METADATA_BYTES_MAX;
 
@@ -21,10 +24,12 @@ pub(crate) enum Room {
     /// A later part of a put: its first one has its place.
     Part,
     Drop,
+    /// None: the key's late block is to be written.
+    Written,
 }
 
 impl Room {
-    pub(crate) const ALL: [Self; 3] = [Self::Part, Self::Put, Self::Drop];
+    pub(crate) const ALL: [Self; 4] = [Self::Part, Self::Put, Self::Drop, Self::Written];
 }
 
 /// One request.
@@ -34,6 +39,8 @@ pub(crate) struct Parked {
     pub(crate) session: SessionSlot,
     /// Place and bytes of its metadata.
     metadata: Option<(u16, u16)>,
+    /// It holds nothing of its session back.
+    is_quiet: bool,
 }
 
 /// What is kept of requests that wait, of all shards: how many each session has, and their
@@ -44,28 +51,31 @@ pub(crate) struct WaitingRoom {
     of: [u16; SESSIONS_MAX],
     /// The sessions that have some, one bit each.
     sessions: u64,
+    /// Requests that hold nothing back.
+    quiet: u16,
     bytes: Box<[u8]>,
     free: Vec<u16>,
 }
 
 impl WaitingRoom {
-    /// Room for this many requests.
+    /// Room for this many requests that hold their sessions back, and some that do not.
     pub(crate) fn new(requests: usize) -> Self {
-        let places = u16::try_from(requests).expect("4,096 at most");
+        let places = u16::try_from(requests).expect("4,096 at most") + QUIET_MAX;
         Self {
             of: [0; SESSIONS_MAX],
             sessions: 0,
-            bytes: vec![0; requests * METADATA].into_boxed_slice(),
+            quiet: 0,
+            bytes: vec![0; usize::from(places) * METADATA].into_boxed_slice(),
             free: (0..places).rev().collect(),
         }
     }
 
-    /// Sessions of which something waits, one bit each.
+    /// Sessions of which something waits that holds them back, one bit each.
     pub(crate) fn sessions(&self) -> u64 {
         self.sessions
     }
 
-    /// Whether something of a session waits.
+    /// Whether something of a session waits that holds it back.
     pub(crate) fn has(&self, session: SessionSlot) -> bool {
         self.sessions >> session.0 & 1 != 0
     }
@@ -84,14 +94,34 @@ impl WaitingRoom {
         assert!(!self.is_full(session), "a session has room for what it takes from a lane at once");
         self.of[usize::from(session.0)] += 1;
         self.sessions |= 1 << session.0;
+        let metadata = self.keep(metadata);
+        Parked { id, session, metadata, is_quiet: false }
+    }
+
+    /// The same for one that holds nothing of its session back; nothing if as many wait as may.
+    pub(crate) fn enter_quiet(
+        &mut self,
+        (id, session): (SlotId, SessionSlot),
+        metadata: &[u8],
+    ) -> Option<Parked> {
+        if self.quiet == QUIET_MAX {
+            return None;
+        }
+        self.quiet += 1;
+        let metadata = self.keep(metadata);
+        Some(Parked { id, session, metadata, is_quiet: true })
+    }
+
+    /// Copies metadata: its place and bytes, if it has some.
+    fn keep(&mut self, metadata: &[u8]) -> Option<(u16, u16)> {
         if metadata.is_empty() {
-            return Parked { id, session, metadata: None };
+            return None;
         }
         let place = self.free.pop().expect("a place for each that can wait");
         let at = usize::from(place) * METADATA;
         self.bytes[at..at + metadata.len()].copy_from_slice(metadata);
         let bytes = u16::try_from(metadata.len()).expect("at most 1 KiB");
-        Parked { id, session, metadata: Some((place, bytes)) }
+        Some((place, bytes))
     }
 
     /// The metadata of one that waits.
@@ -104,12 +134,16 @@ impl WaitingRoom {
     /// A request waits no more.
     pub(crate) fn leave(&mut self, parked: &Parked) {
         self.free.extend(parked.metadata.map(|(place, _)| place));
+        debug_assert!(self.free.len() <= self.bytes.len() / METADATA, "a place is left once");
+        if parked.is_quiet {
+            self.quiet = self.quiet.checked_sub(1).expect("what leaves has entered");
+            return;
+        }
         let left = &mut self.of[usize::from(parked.session.0)];
         *left = left.checked_sub(1).expect("what leaves has entered");
         if *left == 0 {
             self.sessions &= !(1 << parked.session.0);
         }
-        debug_assert!(self.free.len() <= self.bytes.len() / METADATA, "a place is left once");
     }
 }
 
@@ -213,8 +247,31 @@ pub(crate) fn sessions(mut bits: u64) -> impl Iterator<Item = SessionSlot> {
 mod tests {
     use kvrail_device::SlotId;
 
-    use super::{Parked, ParkedLines, Room, SessionSlot};
+    use super::{Parked, ParkedLines, QUIET_MAX, Room, SessionSlot, WaitingRoom};
     use crate::limits::TenantSlot;
+
+    fn parked(id: u64, session: u8) -> Parked {
+        let (id, session) = (SlotId::from_u64(id), SessionSlot(session));
+        Parked { id, session, metadata: None, is_quiet: false }
+    }
+
+    #[test]
+    fn what_waits_quietly_holds_nothing_back_and_has_places_of_its_own() {
+        let (mut room, session) = (WaitingRoom::new(64), SessionSlot(3));
+        let id = SlotId::from_u64;
+        let loud: Vec<_> = (0..64).map(|at| room.enter((id(at), session), &[7; 9])).collect();
+        let quiet: Vec<_> = (0..u64::from(QUIET_MAX))
+            .map(|at| room.enter_quiet((id(100 + at), session), &at.to_le_bytes()).unwrap())
+            .collect();
+        assert!(room.is_full(session) && room.enter_quiet((id(0), session), &[]).is_none());
+        loud.iter().for_each(|parked| room.leave(parked));
+        assert!(!room.has(session) && room.sessions() == 0, "quiet ones do not count");
+        for (at, parked) in (0_u64..).zip(&quiet) {
+            assert_eq!(room.metadata(parked), at.to_le_bytes());
+            room.leave(parked);
+        }
+        assert!(room.enter_quiet((id(0), session), &[]).is_some());
+    }
 
     #[test]
     fn users_take_turns_and_so_do_their_sessions() {
@@ -222,16 +279,14 @@ mod tests {
         for session in 0..3 {
             lines.seat(SessionSlot(session), TenantSlot(0));
             for at in 0..4 {
-                let id = SlotId::from_u64(u64::from(session) * 10 + at);
-                lines.push(Room::Put, Parked { id, session: SessionSlot(session), metadata: None });
+                lines.push(Room::Put, parked(u64::from(session) * 10 + at, session));
             }
         }
         lines.seat(SessionSlot(7), TenantSlot(1));
         assert!(lines.has_before(Room::Put, SessionSlot(1)));
         assert!(!lines.has_before(Room::Put, SessionSlot(7)));
         for at in 70..74 {
-            let (id, session) = (SlotId::from_u64(at), SessionSlot(7));
-            lines.push(Room::Put, Parked { id, session, metadata: None });
+            lines.push(Room::Put, parked(at, 7));
         }
         let order: Vec<u64> = std::iter::from_fn(|| {
             let first = lines.first(Room::Put, u64::MAX)?;

@@ -408,7 +408,7 @@ impl Shard {
         {
             return begun;
         }
-        if self.waits_for_late(pending) {
+        if self.waits_for_late(pending.asked()) {
             // It waits as for room, and finds the block once it is written. The store is not asked:
             // it would count each of many tries.
             return Begun::Done(Ending::Declined(DeclineReason::Busy).into());
@@ -562,9 +562,14 @@ impl Shard {
             _ if self.is_gone() => self.sleep_gone_ns(),
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
-            Phase::Serving if self.load.requests() > 0 => STEP_NS,
+            Phase::Serving if self.load.requests() > 0 || self.tier_walks() => STEP_NS,
             Phase::Serving => self.sleep_idle_ns(self.pulse.idle_ns(now_ns)),
         }
+    }
+
+    /// Whether the memory tier has more to look at than a step does, for which no client comes.
+    fn tier_walks(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.tier.is_walking())
     }
 
     /// The same, so long after the last work.

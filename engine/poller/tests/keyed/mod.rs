@@ -4,6 +4,7 @@ mod calls;
 mod faults;
 mod fills;
 mod late;
+mod late_durable;
 mod load_time;
 mod refusing;
 mod requests;

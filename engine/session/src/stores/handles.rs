@@ -10,8 +10,16 @@ use crate::failure::{Failure, quota};
 /// on its way must not change its meaning.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    /// By session, then by volume and name.
-    sessions: BTreeMap<u64, BTreeMap<(u16, String), Handle>>,
+    sessions: BTreeMap<u64, Own>,
+}
+
+/// The handles of one session.
+#[derive(Debug, Default)]
+struct Own {
+    /// By volume and name.
+    handles: BTreeMap<(u16, String), Handle>,
+    /// The volume and name of each number.
+    names: Vec<(u16, String)>,
 }
 
 /// A pool as one member of its store numbers it.
@@ -33,26 +41,27 @@ struct Handle {
 impl Handles {
     /// A session's handle of a namespace that it has opened before.
     pub(super) fn known(&self, session: u64, (volume, name): (u16, &str)) -> Option<u16> {
-        self.sessions.get(&session)?.get(&(volume, name.to_owned())).map(|handle| handle.number)
+        let own = &self.sessions.get(&session)?.handles;
+        own.get(&(volume, name.to_owned())).map(|handle| handle.number)
     }
 
     /// The volume and name of the namespace that a session's handle means, and its pool.
     pub(super) fn space(&self, session: u64, number: u16) -> Option<((u16, &str), PoolPlace)> {
         let own = self.sessions.get(&session)?;
-        let (of, handle) = own.iter().find(|(_, handle)| handle.number == number)?;
-        Some(((of.0, of.1.as_str()), handle.pool))
+        let of = own.names.get(usize::from(number))?;
+        Some(((of.0, of.1.as_str()), own.handles.get(of)?.pool))
     }
 
     /// Whether a session has opened a namespace of this store.
     pub(super) fn has_any(&self, session: u64, volume: u16) -> bool {
         let own = self.sessions.get(&session);
-        own.is_some_and(|own| own.keys().any(|(of, _)| *of == volume))
+        own.is_some_and(|own| own.handles.keys().any(|(of, _)| *of == volume))
     }
 
     /// Whether a session has opened the namespace with this uid, now or before it was cleared.
     pub(super) fn has_opened(&self, session: u64, uid: u64) -> bool {
         let own = self.sessions.get(&session);
-        own.is_some_and(|own| own.values().any(|handle| handle.uids.contains(&uid)))
+        own.is_some_and(|own| own.handles.values().any(|handle| handle.uids.contains(&uid)))
     }
 
     /// A session's handle for a namespace that it opens with this uid: the same each time.
@@ -65,8 +74,8 @@ impl Handles {
         (volume, name): (u16, &str),
         (uid, pool): (u64, PoolPlace),
     ) -> Result<u16, Failure> {
-        let own = self.sessions.entry(session).or_default();
-        let next = own.len();
+        let Own { handles: own, names } = self.sessions.entry(session).or_default();
+        let next = names.len();
         let number = u16::try_from(next).ok().filter(|_| next < HANDLES_MAX);
         match (own.get_mut(&(volume, name.to_owned())), number) {
             (Some(known), _) => {
@@ -81,6 +90,7 @@ impl Handles {
                     own.values().all(|handle| handle.number != number),
                     "a handle means one namespace for as long as the session lives"
                 );
+                names.push((volume, name.to_owned()));
                 own.insert((volume, name.to_owned()), Handle { number, uids: [uid; 2], pool });
                 Ok(number)
             }
@@ -114,6 +124,14 @@ mod tests {
         for at in 2..256 {
             assert_eq!(handles.of(1, (0, &at.to_string()), (6 + u64::from(at), POOL)).unwrap(), at);
         }
+        let other = PoolPlace { member: 1, number: 2 };
+        assert_eq!(handles.of(1, (0, "7"), (99, other)).unwrap(), 7);
+        for at in 2..256_u16 {
+            let pool = if at == 7 { other } else { POOL };
+            assert_eq!(handles.space(1, at), Some(((0, at.to_string().as_str()), pool)));
+        }
+        assert_eq!(handles.space(1, 1), Some(((1, "a"), POOL)));
+        assert!(handles.space(1, 256).is_none() && handles.space(3, 0).is_none());
         assert!(handles.of(1, (0, "more"), (1, POOL)).unwrap_err().1.contains("256 namespaces"));
         assert!(handles.has_any(1, 0) && handles.has_any(2, 1) && !handles.has_any(2, 0));
         handles.forget(1);

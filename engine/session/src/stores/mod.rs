@@ -20,6 +20,7 @@ mod report;
 mod requests;
 mod sample;
 mod served;
+mod summary;
 mod tiers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,8 +32,8 @@ use kvrail_memory::{Pinned, Region};
 use kvrail_poller::{
     PollerHandle, SessionSlot, SpaceRecord, StoreAsk, StoreCall, StoreFound, presence_witness,
 };
-use kvrail_protocol::{ControlReply, ControlRequest, NamespaceInfo};
-use kvrail_ring::{Status, TIER_PAGE_BYTES};
+use kvrail_protocol::{ControlReply, ControlRequest};
+use kvrail_ring::Status;
 use kvrail_store::{Members, Sizing, Start, Store as Shards};
 
 use call_failure::failure;
@@ -46,6 +47,7 @@ use memory_hits::MemoryHits;
 use refusals::RefusalLog;
 use requests::wish;
 pub use served::{ServedShard, ServedStore, ServedTier, memory_tier, presence_table};
+use summary::list;
 
 use crate::audit::AUDIT;
 use crate::failure::{Failure, invalid, quota};
@@ -81,8 +83,12 @@ struct Shard {
 }
 
 impl Shard {
+    fn spaces(&self) -> impl Iterator<Item = &SpaceRecord> {
+        self.spaces.iter().flatten()
+    }
+
     fn find(&self, name: &str) -> Option<&SpaceRecord> {
-        self.spaces.iter().flatten().find(|space| space.name == name)
+        self.spaces().find(|space| space.name == name)
     }
 }
 
@@ -369,7 +375,8 @@ impl Stores {
             return None;
         }
         if let Wish::List { rights } = &job.wish {
-            let mut all = list(&store.shards, |name| self.memory_hits.of(store.volume, name));
+            let spaces = store.shards.iter().flat_map(Shard::spaces);
+            let mut all = list(spaces, |name| self.memory_hits.of(store.volume, name));
             all.retain(|space| rights.of(&space.name).is_some());
             return Some(Ok(JobEnd::ControlReply(ControlReply::Namespaces(all))));
         }
@@ -611,7 +618,8 @@ fn may_go_on(
         Wish::Open { name, create: Create::Allowed, rights, .. } if job.stage == JobStage::New => {
             let is_new = shards.iter().all(|shard| shard.find(name).is_none());
             let room = shards.first().map_or(0, |shard| shard.served.config.spaces as usize);
-            if is_new { rights.check_room(name, &list(shards, |_| 0), room) } else { Ok(()) }
+            let all = || list(shards.iter().flat_map(Shard::spaces), |_| 0);
+            if is_new { rights.check_room(name, &all(), room) } else { Ok(()) }
         }
         Wish::Remove { name, otherwise } => {
             let Some(failure) = otherwise.take() else { return Ok(()) };
@@ -670,29 +678,4 @@ fn pool_of(shards: &[Shard], name: &str) -> PoolPlace {
         shard.find(name).map(|space| PoolPlace { member, number: space.pool })
     };
     members.find_map(place).unwrap_or_default()
-}
-
-/// All namespaces that any member has, with the gets that memory has served of each.
-fn list(shards: &[Shard], memory_hits: impl Fn(&str) -> u64) -> Vec<NamespaceInfo> {
-    let mut all: BTreeMap<&str, (NamespaceInfo, u64)> = BTreeMap::new();
-    for space in shards.iter().flat_map(|shard| shard.spaces.iter().flatten()) {
-        let (info, ages_s) = all.entry(&space.name).or_insert_with(|| {
-            let identity = String::from_utf8_lossy(&space.document).into_owned();
-            let (name, memory_hits) = (space.name.clone(), Some(memory_hits(&space.name)));
-            (NamespaceInfo { name, identity, memory_hits, ..NamespaceInfo::default() }, 0)
-        });
-        info.uid = info.uid.max(space.uid);
-        info.blocks += space.blocks;
-        info.bytes += space.bytes;
-        *info.hits.get_or_insert(0) += space.gets.hits;
-        *info.misses.get_or_insert(0) += space.gets.misses;
-        let (memory, tier) = (info.memory.get_or_insert_default(), space.tier);
-        memory.blocks += tier.blocks;
-        memory.bytes += tier.pages * u64::from(TIER_PAGE_BYTES);
-        memory.late_blocks += tier.late_blocks;
-        memory.never_written_bytes += tier.late_dropped_pages * u64::from(TIER_PAGE_BYTES);
-        *ages_s += tier.ages_s;
-        memory.mean_age_s = ages_s.checked_div(memory.blocks);
-    }
-    all.into_values().map(|(space, _)| space).collect()
 }

@@ -9,7 +9,7 @@
 use super::late::{LateBlocks, LateWrite, WriteStage};
 use super::places::{NONE, small};
 use super::write_share::BlockFate;
-use super::{Entry, EntryState, MemoryTier, TierRoom, TierView};
+use super::{Entry, EntryState, MemoryTier, TierCounts, TierRoom, TierView};
 
 /// What lies within this part of a tier ahead of the hand is written.
 const AHEAD_PART: u32 = 16;
@@ -111,7 +111,6 @@ impl MemoryTier {
                 view.gone(entry, key);
             }
             LateWrite::Declined => {
-                self.count_late_dropped(entry);
                 self.leave(entry, view);
             }
         }
@@ -296,18 +295,11 @@ impl MemoryTier {
         {
             let one = &self.entries[entry];
             late.share.left((one.uid, one.lo), BlockFate::Dropped);
-            self.count_late_dropped(entry);
         }
     }
 
-    /// An entry's block goes with all others: if the store has not got it, it is lost.
-    pub(super) fn count_cleared(&mut self, entry: usize) {
-        if self.entries[entry].stage != WriteStage::Stored {
-            self.count_late_dropped(entry);
-        }
-    }
-
-    fn count_late_dropped(&mut self, entry: usize) {
+    /// A late block leaves without being written.
+    pub(super) fn count_late_dropped(&mut self, entry: usize) {
         let pages = self.pages_of(entry);
         self.counts.late_dropped += 1;
         self.counts.late_dropped_pages += pages;
@@ -323,6 +315,9 @@ impl MemoryTier {
             .iter()
             .filter(|one| one.stage != WriteStage::Stored && one.state != EntryState::Held);
         let pages: u64 = late.clone().map(|one| u64::from(self.places.pages_of(one.span))).sum();
+        let shown = late.clone().filter(|one| one.state == EntryState::Shown).count() as u64;
+        let TierCounts { late: came, late_written, late_dropped, .. } = self.counts;
+        assert_eq!(came, late_written + late_dropped + shown, "none is in no counter");
         match &self.late {
             Some(all) => all.audit(stages, (late.count() as u64, pages)),
             None => assert_eq!(late.count(), 0, "a tier without late blocks has none"),

@@ -6,7 +6,7 @@ use kvrail_store::{
     PlaceKind, Priority, Put, Reply, Status, check,
 };
 
-use crate::model::Now;
+use crate::model::{Now, Value};
 use crate::world::{Asked, GUARD, Space, World};
 
 impl World {
@@ -109,6 +109,10 @@ impl World {
                 self.note(answer.length.into());
                 if answer.status == Status::Present {
                     self.model.present(space, key);
+                    if durable {
+                        let there = self.model.expect(space, key).now;
+                        self.confirmed((space, key), there, answer.check);
+                    }
                 }
                 return Some(answer.status);
             }
@@ -229,8 +233,7 @@ impl World {
                 other => panic!("{other:?}"),
             },
             Asked::Confirm { space, key, there } => match status {
-                Status::Present if self.clears(space) => {}
-                Status::Present => self.model.confirmed(space, key, there),
+                Status::Present => self.confirmed((space, key), there, reply.answer.check),
                 other => assert!(matches!(other, Status::Declined(_)), "{other:?}"),
             },
             Asked::Get { space, key, memory, expected, uid } => {
@@ -261,6 +264,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A durable put is answered PRESENT, with this check of what is there.
+    fn confirmed(&mut self, (space, key): (u16, u64), there: Now, sum: u64) {
+        let Some(Space { uid, .. }) = self.spaces[usize::from(space)] else { return };
+        if self.clears(space) || self.lying {
+            return;
+        }
+        let is_it = |value: Value| {
+            let crc = checksum(CrcAlgorithm::Crc64Nvme, &value.bytes());
+            check(crc, uid, Self::key(key), value.length) == sum
+        };
+        self.model.confirmed((space, key), there, is_it);
     }
 
     /// Whether a namespace is being cleared: what is put meanwhile may go with the rest.

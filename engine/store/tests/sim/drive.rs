@@ -13,7 +13,7 @@ const SECTORS: usize = 8;
 /// How a power cut or a kill treats what is not on stable media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// The process ends: what the drive has finished stays.
+    /// The process ends: what the drive has finished stays, in its cache too.
     Kill,
     /// The power fails: any subset of sectors that no flush covered is gone.
     Power,
@@ -232,16 +232,19 @@ impl Drive {
     /// The power fails, or nothing happens to the drive.
     pub(crate) fn cut(&mut self, rng: &mut Rng, cut: Cut) {
         let worst = rng.u8(..5);
+        if cut == Cut::Kill {
+            return;
+        }
         let (mut page, mut whole) = (0, false);
         for (sector, versions) in std::mem::take(&mut self.cached) {
             if sector / SECTORS != page {
                 (page, whole) = (sector / SECTORS, rng.bool());
             }
-            let kept = match (cut, worst) {
-                (Cut::Kill, _) | (_, 0) => versions.len(),
-                (_, 1) => 0,
+            let kept = match worst {
+                0 => versions.len(),
+                1 => 0,
                 // Pages as a whole, or every sector for itself.
-                (_, 2 | 3) => {
+                2 | 3 => {
                     if whole {
                         versions.len()
                     } else {
@@ -269,9 +272,9 @@ impl Drive {
         self.stable[at.expect("the bytes are on stable media")] ^= 0x10;
     }
 
-    /// The medium itself, for flips of bits. The cache must be empty.
+    /// The medium itself, for flips of bits, with all that is in the cache.
     pub(crate) fn medium(&mut self) -> &mut [u8] {
-        assert!(self.cached.is_empty(), "after a cut or a flush");
+        self.flush_ends(u64::MAX);
         &mut self.stable
     }
 }

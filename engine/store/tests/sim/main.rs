@@ -3,6 +3,7 @@
 
 mod asking;
 mod budget;
+mod confirms;
 mod crash;
 mod cut;
 mod drive;

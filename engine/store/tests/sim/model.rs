@@ -228,15 +228,30 @@ impl Model {
         state.doubtful = false;
     }
 
-    /// A durable put was answered: what was there at its begin is durable.
-    pub(crate) fn confirmed(&mut self, space: u16, key: u64, there: Now) {
+    /// A durable put was answered: what was there at its begin is durable. `is_it`: whether a value
+    /// has the check of the answer.
+    pub(crate) fn confirmed(
+        &mut self,
+        (space, key): (u16, u64),
+        there: Now,
+        is_it: impl Fn(Value) -> bool,
+    ) {
         let state = self.at(space, key);
-        if let Now::This(value) = there
-            && state.now == there
-            && !state.doubtful
-        {
-            state.must = Some(value);
+        if state.now != there || state.doubtful {
+            return;
         }
+        match there {
+            Now::This(value) => assert!(is_it(value), "key {key} has another check: {state:?}"),
+            // Recovery has found it: what it is is known now.
+            Now::Any => {
+                let found = state.history.iter().copied().find(|value| is_it(*value));
+                let value = found.unwrap_or_else(|| panic!("key {key} came back: {state:?}"));
+                state.now = Now::This(value);
+            }
+            Now::Nothing | Now::Absent | Now::Putting(_) => return,
+        }
+        let Now::This(value) = state.now else { return };
+        state.must = Some(value);
     }
 
     /// All keys ever used.

@@ -115,6 +115,7 @@ impl ShardTier {
             offset,
             metadata: u16::try_from(put.metadata.len()).expect("it fits the store"),
             is_shown: false,
+            is_awaited: false,
         };
         store(&*self.memory, block.metadata_at().min(self.memory.bytes()), put.metadata);
         self.shown.late.as_mut().expect("it has late puts").set(room.entry, block);
@@ -251,16 +252,18 @@ impl Shard {
 
     /// Whether this is a put that is to be durable of a key with a late block: the block that is
     /// there is written first, and the put finds it once it is. A put must not take it away, and
-    /// PENDING, while it is being written, would leave its client without what it asked for.
-    pub(super) fn waits_for_late(&mut self, pending: &Pending) -> bool {
-        let StoreRequest { space, key, durability, ask, .. } = *pending.asked();
-        if !matches!(ask, BlockCommand::Put { .. }) || durability != Durability::Durable {
+    /// PENDING, while it is being written, would leave its client without what it asked for. Later
+    /// parts wait behind the first one.
+    pub(crate) fn waits_for_late(&mut self, asked: &StoreRequest) -> bool {
+        let StoreRequest { space, key, durability, ask, .. } = *asked;
+        if !matches!(ask, BlockCommand::Put { at: 0, .. }) || durability != Durability::Durable {
             return false;
         }
         let (Some(tier), Some(uid)) = (&mut self.tier, self.store.uid_of(space)) else {
             return false;
         };
         let Some((entry, _)) = tier.late_of(uid, key) else { return false };
+        tier.shown.late.as_mut().expect("it has a late block").note_awaited(entry);
         // While too many are queued it is asked again, as the put is.
         let _queued = tier.tier.write_soon(entry);
         true
@@ -476,10 +479,14 @@ impl Shard {
         Some(is_it)
     }
 
-    /// Whether a get waits for the write of an entry.
+    /// Whether a get or a put waits for the write of an entry.
     pub(super) fn is_awaited(&self, entry: usize) -> bool {
-        let late = self.tier.as_ref().and_then(|tier| tier.late.as_ref());
-        late.is_some_and(|late| late.waiting.iter().any(|(of, _)| *of == entry))
+        let Some(ShardTier { late: Some(late), shown, .. }) = self.tier.as_deref() else {
+            return false;
+        };
+        let block = shown.late.as_ref().and_then(|blocks| blocks.get(entry));
+        block.is_some_and(|block| block.is_awaited)
+            || late.waiting.iter().any(|(of, _)| *of == entry)
     }
 
     /// Bytes of a late block that clients find.

@@ -43,6 +43,8 @@ pub(super) struct LateBlock {
     pub(super) metadata: u16,
     /// Whether the presence table has it on behalf of the tier.
     pub(super) is_shown: bool,
+    /// Whether a put waits for its write.
+    pub(super) is_awaited: bool,
 }
 
 impl LateBlock {
@@ -131,6 +133,11 @@ impl LateBlocks {
         let block = *self.get(entry)?;
         self.free.push(std::mem::replace(&mut self.at[entry], NONE));
         Some(block)
+    }
+
+    /// A put waits for the write of the entry's block.
+    pub(super) fn note_awaited(&mut self, entry: usize) {
+        self.blocks[self.at[entry] as usize].is_awaited = true;
     }
 
     pub(super) fn note_shown(&mut self, entry: usize) {

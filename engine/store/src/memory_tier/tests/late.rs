@@ -255,6 +255,8 @@ fn what_is_forgotten_while_it_is_written_keeps_its_memory() {
     rig.end(entry, LateWrite::Written);
     assert_eq!((rig.shown.gone.len(), rig.tier.late_blocks()), (1, 1), "that is still unwritten");
     assert!(rig.has(1));
+    let counts = rig.tier.counts();
+    assert_eq!((counts.late, counts.late_written, counts.late_dropped), (2, 0, 1));
     rig.renew();
     assert!(rig.put(3, 4, 0));
     rig.tier.audit();
@@ -559,12 +561,33 @@ fn blocks_of_a_namespace_that_is_over_go() {
     rig.renew();
     assert_eq!(rig.tier.share(UID).blocks, 8, "it is there");
     let held = rig.hold(3);
+    assert!(!rig.tier.is_walking());
     rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    assert!(rig.tier.is_walking(), "the caller must not sleep long");
     while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
-    assert_eq!((rig.tier.late_blocks(), rig.tier.counts().late_dropped), (0, 0));
+    assert!(!rig.tier.is_walking());
+    assert_eq!((rig.tier.late_blocks(), rig.tier.counts().late_dropped), (0, 8));
+    assert_eq!(rig.tier.share(UID).late_dropped_pages, 16, "none of them was written");
     assert_eq!(rig.tier.share(UID).blocks, 1, "what is read in place stays, and is not found");
     assert!(!rig.has(3));
     assert_eq!(rig.shown.gone.len(), 8);
     rig.shown.held.remove(&held);
+    rig.tier.audit();
+}
+
+/// A block whose bytes come while its namespace's blocks go is one of them.
+#[test]
+fn a_block_on_its_way_goes_with_its_namespace() {
+    let mut rig = Rig::late(64, 8, 64);
+    rig.tier.keep_only([(UID, 1)].into_iter());
+    assert!(rig.put(1, 2, 0));
+    let room = rig.room(2, 2, 0).expect("an empty tier has room");
+    rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert_eq!((rig.has(1), rig.tier.usage().0), (false, 1));
+    rig.show_late((2, 2), &room);
+    rig.tier.keep_only([(UID + 1, 0)].into_iter());
+    while rig.tier.renew(rig.now_ns, &mut rig.shown) {}
+    assert_eq!((rig.has(2), rig.tier.usage()), (false, (0, 0)));
     rig.tier.audit();
 }
