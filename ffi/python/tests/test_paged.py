@@ -124,7 +124,7 @@ def test_no_more_waves_have_memory_than_the_drives_are_given_and_one(client, spa
 
 
 class SlowDrive:
-    """A queue whose drive takes so long for each wave, and has all that it is given at a time."""
+    """A queue whose drive serves all waves at a time, and takes 30 ms for each of them."""
 
     WAVE_S = 0.03
 
