@@ -213,8 +213,8 @@ class Decoding:
         return {output.request_id for output in self._engine.step() if output.outputs}
 
     def between_s(self, tokens: int = 0, beside: list[int] | None = None) -> list[float]:
-        """Seconds before each of so many tokens; before those until another request has its first
-        one."""
+        """Seconds before each of the next tokens; before those until another request has its
+        first one."""
         asked = self._add(beside, 1) if beside else None
         gaps: list[float] = []
         while asked or len(gaps) < tokens:

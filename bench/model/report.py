@@ -78,7 +78,7 @@ def ttft(
     tables = [
         "Medians; in brackets the ratio to computing.",
         table(["tokens", *names], middle),
-        "The slowest (p99 by nearest rank), of so many.",
+        "The slowest (p99 by nearest rank), and their number.",
         table(["tokens", *names], slowest),
     ]
     if rates:

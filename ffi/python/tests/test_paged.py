@@ -113,13 +113,59 @@ def test_no_more_waves_have_memory_than_the_drives_are_given_and_one(client, spa
             its._fit(wave, int(waited * 10**9))
             return its._window
 
-        assert its._window == 4, "waves of four"
+        assert (its._window, its._window_most) == (1, 4), "waves of four"
         assert [came(4, waited) for waited in (0.0, 0.3, 0.5, 0.75, 0.99)] == [4, 4, 3, 2, 2]
         its._fit = lambda wave, queue_ns: None
         its._mover.spoil = lambda way, batch: used.append(slots - len(its._slots))
         assert its.get(keys(PAGES), range(PAGES)).all_ok and max(used) == 8
         del its._fit
-        assert [came(among, 0.0) for among in (1, 2, 3, 4)] == [2, 3, 4, 4]
+        its._window = 1
+        assert [came(among, 0.0) for among in (1, 2, 3, 4)] == [2, 4, 4, 4]
+
+
+class SlowDrive:
+    """A queue whose drive serves all waves at a time, and takes 30 ms for each of them."""
+
+    WAVE_S = 0.03
+
+    def __init__(self, queue):
+        self._queue, self._begun, self._came = queue, {}, []
+
+    def submit_get(self, *memory, **options):
+        ticket = self._queue.submit_get(*memory, **options)
+        self._begun[ticket] = time.monotonic()
+        return ticket
+
+    def poll(self):
+        self._came += self._queue.poll()
+        took = self.WAVE_S * len(self._begun)
+        for end in self._came:
+            if time.monotonic() - self._begun[end.ticket] >= took:
+                self._came.remove(end)
+                del self._begun[end.ticket]
+                return [end]
+        return []
+
+    def wait(self, timeout):
+        time.sleep(0.002)
+        return self.poll()
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+
+def test_a_drive_that_is_slow_from_the_start_is_waited_for(client, space, monkeypatch):
+    """With 16 waves at once it would be silent for half a second; patience is a tenth."""
+    monkeypatch.setattr(paged, "WAVE_BYTES", 8192)
+    cache, among = Tensors(2, 4096), []
+    with paged.Cache(client, space, cache.tensors, staging_bytes=16 * 8192) as its:
+        its.put(keys(PAGES), range(PAGES))
+        its._queue = drive = SlowDrive(its._queue)
+        its._mover.spoil = lambda way, batch: among.append(len(drive._begun))
+        for _ in range(2):
+            assert its.get(keys(PAGES), range(PAGES), prefix=True, patience=0.1).all_ok
+        assert max(among) > 8, "it is given more once it has answered"
+        its._queue = drive._queue
 
 
 def test_how_long_blocks_waited_for_their_drive():

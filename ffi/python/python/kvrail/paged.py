@@ -172,8 +172,9 @@ class Cache:
         self._arena = client.create_arena(slots * self._slot_bytes)
         # Waves of gets that may have memory: as many as the drives are given, and one that the GPU
         # has. If more had, they would wait in the sidecar, and drives fill more memory in turns:
-        # a virtual disk fills 12 MiB faster than 32, by a tenth.
-        self._window = self._window_most = -(-slots // self._most)
+        # a virtual disk fills 12 MiB faster than 32, by a tenth. The first one goes alone: it shows
+        # how long an answer takes, and a slow drive that has all of them is silent for long.
+        self._window, self._window_most = 1, -(-slots // self._most)
         self._space, self._queue = space, space.queue(depth)
         self._mover = Mover(
             shape,
@@ -200,7 +201,7 @@ class Cache:
         # Wrong blocks that are to be read again and reported, by job.
         self._suspects: list[tuple[Job, list[int]]] = []
         # When a drive answered last, when blocks of the tier came last, and how long waves of gets
-        # take at the drives.
+        # take at the drives, for each of those that are there together.
         self._answered, self._came, self._wave_s = 0.0, 0.0, 0.0
 
     @property
@@ -534,10 +535,10 @@ class Cache:
 
     def _fit(self, wave: Wave, queue_ns: int) -> None:
         """Derives the number of waves at the drives from an ended wave: all but those that waited
-        for them."""
+        for them, and twice as many where none did."""
         given = round(wave.among * (1 - queue_ns / (time.monotonic_ns() - wave.begun_ns)))
         waited = given < wave.among
-        window = given + 1 if waited else max(self._window, given + 1)
+        window = given + 1 if waited else max(self._window, 2 * given)
         self._window = min(max(2, window), self._window_most)
 
     def _from_pages(self, wave: Wave) -> None:
@@ -627,7 +628,7 @@ class Cache:
         if wave.way is Way.IN:
             self._fit(wave, results.queue_ns)
             took = self._answered - wave.begun_ns / 1e9
-            self._wave_s += _NOTICE * (took - self._wave_s)
+            self._wave_s += _NOTICE * (took / wave.among - self._wave_s)
         job, lengths, came, missed = wave.job, results.lengths, [], []
         for at, word in enumerate(results):
             if job.work == "put" or word != "OK":
@@ -677,10 +678,10 @@ class Cache:
         starts = [(it.job, it.begun_ns / 1e9) for it in on_drive]
         # Those that wait may wait for the GPU: it has blocks of the memory tier.
         starts += [(job, max(job.since, self._came)) for job in self._waiting["get"]]
-        now = time.monotonic()
+        now, silent_s = time.monotonic(), _WAVES * self._wave_s * _gets(self._on_drive.values())
         for job, start in starts:
             if job.patience is not None and job.open:
-                most = max(job.patience, _WAVES * self._wave_s)
+                most = max(job.patience, silent_s)
                 if now - max(self._answered, start) > most:
                     self._give_up(job, -1, f"no drive has answered for {most:.1f} s")
 
