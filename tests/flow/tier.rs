@@ -311,7 +311,8 @@ fn a_small_tier_keeps_what_is_used_and_never_a_wrong_byte() {
     }
     let report = sidecar.status();
     assert!(sum(&report, "tier_evictions") > 100, "other blocks came");
-    assert!(from_memory(&report) > rounds(20, 4) * 300, "hot ones stayed");
+    let (hits, most) = (from_memory(&report), rounds(20, 4) * 400);
+    assert!(hits > most / 4 * 3, "hot ones stayed: {hits} of {most} and more gets from memory");
     sidecar.stop();
 }
 
