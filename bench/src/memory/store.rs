@@ -110,7 +110,7 @@ impl<'a> HotStore<'a> {
         let space = store.namespace(&format!("bench-{}", unique.simple()), &identity)?;
         let late = store.namespace(&format!("{LATE_NAMES}{}", unique.simple()), &identity)?;
         let bytes = usize::try_from(block_bytes)?;
-        let arena = client.create_arena(bytes.next_multiple_of(4096) * AT_ONCE, Pages::Base)?;
+        let arena = client.create_arena(bytes.next_multiple_of(4096) * AT_ONCE, Pages::Auto)?;
         let queue = client.open_queue(AT_ONCE)?;
         let cold = blocks.min((COLD_BYTES_MAX / u64::from(block_bytes)).max(1));
         let hot = Block::set(0, blocks);
