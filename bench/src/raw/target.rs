@@ -90,7 +90,7 @@ impl RawTarget {
         let request_bytes_max = members.iter().map(W::request_bytes_max).min().unwrap_or(u32::MAX);
         let pieces_max = self.pieces_max(shape.buffer_bytes, request_bytes_max);
         let memory = Arc::new(PortBuffers::new(shape)?);
-        let entries = shape.slots * pieces_max;
+        let entries = self.mode.queue_entries(shape.slots * pieces_max);
         let mut ring = mode::ring::<W::Entry, W::Answer>(self.mode, entries, self.kernel_core()?)?;
         let (mut submitter, sq, cq) = ring.split();
         let fds: Vec<i32> = members.iter().map(|member| member.as_fd().as_raw_fd()).collect();

@@ -64,6 +64,14 @@ impl ModeName {
         matches!(self, Self::Sqpoll | Self::SqpollIopoll)
     }
 
+    /// Entries of a submission queue for this many requests in flight. A kernel thread frees entries
+    /// when it has submitted all that it found (`io_submit_sqes`), so completions can come before:
+    /// of as many requests as were in flight when it looked.
+    #[must_use]
+    pub const fn queue_entries(self, in_flight: u32) -> u32 {
+        if self.has_kernel_thread() { 2 * in_flight } else { in_flight }
+    }
+
     /// Whether it needs an NVMe namespace's character device.
     #[must_use]
     pub const fn passes_through(self) -> bool {
@@ -148,6 +156,14 @@ mod tests {
         let error = "SQPOLL".parse::<ModeName>().unwrap_err().to_string();
         assert!(error.contains("\"SQPOLL\""), "{error}");
         assert!(ModeName::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_thread_may_keep_the_entries_of_requests_that_have_come_back() {
+        for mode in ModeName::ALL {
+            let twice = [ModeName::Sqpoll, ModeName::SqpollIopoll].contains(&mode);
+            assert_eq!(mode.queue_entries(100), if twice { 200 } else { 100 }, "{mode}");
+        }
     }
 
     #[test]

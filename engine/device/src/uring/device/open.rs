@@ -123,7 +123,7 @@ impl<M: Mode> Uring<M> {
         let stream = target.stream(options.write_stream)?;
         let (wire, file) = M::SqeFormat::open(&target, stream)?;
         let limits = limits::<M>(&target, &wire, depth, transfer_bytes_max);
-        let entries = (limits.pieces + 1).next_power_of_two();
+        let entries = (M::NAME.queue_entries(limits.pieces) + 1).next_power_of_two();
         let file = file.as_ref().map_or(target.fd(), AsFd::as_fd);
         let plan = RingPlan { path: &path, file, entries, thread: options.thread };
         let made = main_ring::<M>(&plan, wire)?;
