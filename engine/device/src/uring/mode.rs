@@ -64,9 +64,9 @@ impl ModeName {
         matches!(self, Self::Sqpoll | Self::SqpollIopoll)
     }
 
-    /// Entries of a submission queue for this many requests in flight. A kernel thread frees entries
-    /// when it has submitted all that it found (`io_submit_sqes`), so completions can come before:
-    /// of as many requests as were in flight when it looked.
+    /// Entries of a submission queue for this many requests in flight. A kernel thread frees
+    /// entries when it has submitted all that it found (`io_submit_sqes`), so completions can come
+    /// before: of as many requests as were in flight when it looked.
     #[must_use]
     pub const fn queue_entries(self, in_flight: u32) -> u32 {
         if self.has_kernel_thread() { 2 * in_flight } else { in_flight }
