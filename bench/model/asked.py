@@ -4,6 +4,8 @@ import os
 import random
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,15 @@ class Place:
         if self.arm == "fs":
             for path in Path(self.files).iterdir():
                 shutil.rmtree(path)
+
+
+def settle(turn: Callable[[float], None], stored: Callable[[], str], seconds: float) -> None:
+    """Has an engine turn until three looks in a row find as much stored as before."""
+    last, same, until = None, 0, time.monotonic() + seconds
+    while same < 3 and time.monotonic() < until:
+        turn(0.25)
+        now = stored()
+        same, last = (same + 1, last) if now == last else (0, now)
 
 
 @dataclass(frozen=True)

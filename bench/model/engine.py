@@ -19,38 +19,25 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 import torch
 import vllm.model_executor.model_loader.dummy_loader as dummy
 from arms import FORGETS
-from asked import Answer, Model, Place, prompt
+from asked import Answer, Model, Place, prompt, settle
 from torch.multiprocessing.reductions import reduce_tensor
 from vllm import LLM, SamplingParams
 from vllm.inputs import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
-
-GAIN = 1.5
-"""Standard deviation of a layer's output for an input of 1: below 1 the KV cache hardly counts."""
+from weights import draw
 
 
 def fill_weights() -> None:
-    """Makes vLLM's loader of dummy weights draw from a seed, with a scale that keeps the signal."""
+    """Makes vLLM's loader of dummy weights draw them one after the other."""
     drawn = 0
 
-    @torch.no_grad()
     def initialise(weight: Any, *_: Any, name: str = "", **__: Any) -> None:
         nonlocal drawn
         if weight.device.type == "meta" or not torch.is_floating_point(weight):
             return
         drawn += 1
-        generator = torch.Generator(device=weight.device)
-        generator.manual_seed(1234 + drawn)
-        if name.endswith("_scale"):
-            weight.fill_(1.0)
-        elif weight.dim() >= 2:
-            bound = GAIN * (3.0 / weight.size(-1)) ** 0.5
-            weight.uniform_(-bound, bound, generator=generator)
-        elif "weight" in name:
-            weight.fill_(1.0)
-        else:
-            weight.uniform_(-0.5, 0.5, generator=generator)
+        draw(weight, name, drawn)
 
     dummy.initialize_single_dummy_weight = initialise
 
@@ -159,11 +146,7 @@ class Engine:
 
     def settle(self, seconds: float = 20.0) -> None:
         """Turns until three looks in a row find as many blocks stored as before."""
-        last, same, until = None, 0, time.monotonic() + seconds
-        while same < 3 and time.monotonic() < until:
-            self.turn(0.25)
-            now = self.place.stored()
-            same, last = (same + 1, last) if now == last else (0, now)
+        settle(self.turn, self.place.stored, seconds)
 
     def forget(self) -> None:
         """Empties the caches of GPU and CPU; blocks on drives stay, and those of arms without a

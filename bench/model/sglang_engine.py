@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from asked import Answer, Model, Place, prompt
+from asked import Answer, Model, Place, prompt, settle
 
 PAGE = 64
 """Tokens of a page."""
@@ -118,11 +118,7 @@ class SGLang:
 
     def settle(self, seconds: float = 20.0) -> None:
         """Turns until three looks in a row find as many pages stored as before."""
-        last, same, until = None, 0, time.monotonic() + seconds
-        while same < 3 and time.monotonic() < until:
-            self.turn(0.25)
-            now = self.place.stored()
-            same, last = (same + 1, last) if now == last else (0, now)
+        settle(self.turn, self.place.stored, seconds)
 
     def forget(self) -> None:
         """Empties the caches of GPU and CPU; pages in storage stay."""
