@@ -44,9 +44,9 @@ pub enum MemoryWay {
     Put,
     /// Puts that are acknowledged from the memory tier.
     LatePut,
-    /// As `Put`, [`AT_ONCE`] in flight.
+    /// As `Put`, `AT_ONCE` in flight.
     PutOf8,
-    /// As `LatePut`, [`AT_ONCE`] in flight.
+    /// As `LatePut`, `AT_ONCE` in flight.
     LatePutOf8,
 }
 
