@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_crc::crc64;
 use rustix::fs::{Mode, OFlags, open, rename};
 use rustix::io::{pread, pwrite, retry_on_intr};
 use tempfile::TempDir;
@@ -83,7 +83,7 @@ impl BlockArea {
     }
 
     fn check(&self, padded: &[u8]) -> u64 {
-        checksum(CrcAlgorithm::Crc64Nvme, &padded[..self.block_bytes as usize])
+        crc64(&padded[..self.block_bytes as usize])
     }
 
     fn padded(&self) -> usize {

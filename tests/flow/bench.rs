@@ -226,6 +226,7 @@ fn hot(report: &Value, sizes: &[u64]) {
                 "drive",
                 "hot_get",
                 "view",
+                "memcpy_in",
                 "put",
                 "late_put",
                 "put_of_8",
@@ -235,6 +236,8 @@ fn hot(report: &Value, sizes: &[u64]) {
         assert!(ways.iter().all(|way| way["bytes_per_second"].as_f64().unwrap() > 0.0), "{one}");
         let per_drive = one["ratios"]["throughput_per_drive"].as_f64().unwrap();
         assert!(per_drive > 0.0, "{one}");
+        let late = one["late_puts"]["throughput_of_8_per_memcpy_in"].as_f64().unwrap();
+        assert!(late > 0.0, "{one}");
     }
     assert_eq!(report["verification"]["verified_bytes"].as_u64(), Some(bytes));
     assert_eq!(report["verification"]["failures"], 0);

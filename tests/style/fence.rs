@@ -12,6 +12,7 @@ use crate::tokens::{each, is_group, is_word, line};
 /// unsafe.
 const FENCED: &[&str] = &[
     "bench/src/raw/",
+    "engine/crc/src/wide.rs",
     "engine/device/src/uring/",
     "engine/gpu/src/cuda/",
     "engine/memory/",

@@ -40,6 +40,8 @@ pub enum MemoryWay {
     HotGet,
     /// The memory tier, read in place: without a copy.
     View,
+    /// A copy of bytes that were just written into memory as large as that of hot blocks.
+    MemcpyIn,
     /// Puts that are answered once the drive has them.
     Put,
     /// Puts that are acknowledged from the memory tier.
@@ -51,13 +53,14 @@ pub enum MemoryWay {
 }
 
 impl MemoryWay {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Memcpy,
         Self::VerifiedCopy,
         Self::PageCache,
         Self::Drive,
         Self::HotGet,
         Self::View,
+        Self::MemcpyIn,
         Self::Put,
         Self::LatePut,
         Self::PutOf8,
@@ -74,6 +77,7 @@ impl MemoryWay {
             Self::Drive => "drive",
             Self::HotGet => "hot_get",
             Self::View => "view",
+            Self::MemcpyIn => "memcpy_in",
             Self::Put => "put",
             Self::LatePut => "late_put",
             Self::PutOf8 => "put_of_8",
@@ -87,7 +91,8 @@ impl MemoryWay {
 pub struct WaySpeed {
     /// `memcpy`; `verified_copy`, with the checksum; `page_cache`, reads of a file that lies in it;
     /// `drive`, first gets of the store; `hot_get`, gets that the memory tier serves; `view`, the
-    /// same blocks read in place, of which no byte is copied; `put`, until the drive has the bytes;
+    /// same blocks read in place, of which no byte is copied; `memcpy_in`, a copy of what was just
+    /// written into memory as large as that of hot blocks; `put`, until the drive has the bytes;
     /// `late_put`, until memory has them, where the sidecar's `memory_tier.write_late` names
     /// `late-bench-*`; `put_of_8` and `late_put_of_8`, the same of 8 that are in flight at once.
     pub name: String,
@@ -123,6 +128,15 @@ impl MemoryRatios {
     }
 }
 
+/// Rates of late puts / of `memcpy_in` in the same round, medians over rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatePutRatios {
+    /// One at a time.
+    pub throughput_per_memcpy_in: f64,
+    /// With 8 in flight.
+    pub throughput_of_8_per_memcpy_in: f64,
+}
+
 /// Hot blocks of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HotBlocks {
@@ -136,6 +150,8 @@ pub struct HotBlocks {
     pub ways: Vec<WaySpeed>,
     /// Hot gets against the others.
     pub ratios: MemoryRatios,
+    /// Late puts against a copy, where the sidecar acknowledges puts from memory.
+    pub late_puts: Option<LatePutRatios>,
 }
 
 /// Everything about the memory tier.
@@ -232,6 +248,7 @@ fn in_store(
                     not_served += missed;
                     seconds
                 }
+                MemoryWay::MemcpyIn => plain.copy_in(),
                 MemoryWay::Put => store.put_new(PutWay::Written, 1)?,
                 MemoryWay::PutOf8 => store.put_new(PutWay::Written, AT_ONCE)?,
                 MemoryWay::LatePut | MemoryWay::LatePutOf8 if !store.writes_late() => continue,
@@ -242,15 +259,16 @@ fn in_store(
         }
     }
     let checked = store.compare()?;
-    let (ways, ratios) = speeds(&seconds, (block_bytes, blocks));
-    Ok((HotBlocks { block_bytes, blocks, not_served, ways, ratios }, checked))
+    let (ways, ratios) = (speeds(&seconds, (block_bytes, blocks)), ratios(&seconds));
+    let late_puts = store.writes_late().then(|| late_put_ratios(&seconds));
+    Ok((HotBlocks { block_bytes, blocks, not_served, ways, ratios, late_puts }, checked))
 }
 
-/// Medians over rounds, of seconds for all blocks.
-fn speeds(
-    seconds: &[Vec<f64>; MemoryWay::ALL.len()],
-    (block_bytes, blocks): (u32, u64),
-) -> (Vec<WaySpeed>, MemoryRatios) {
+/// Seconds for all blocks in each round, by ways.
+type Seconds = [Vec<f64>; MemoryWay::ALL.len()];
+
+/// Medians over rounds.
+fn speeds(seconds: &Seconds, (block_bytes, blocks): (u32, u64)) -> Vec<WaySpeed> {
     let bytes = f64::from(block_bytes) * blocks as f64;
     let measured = MemoryWay::ALL.iter().zip(seconds).filter(|(_, rounds)| !rounds.is_empty());
     let ways = measured.map(|(way, rounds)| {
@@ -258,24 +276,37 @@ fn speeds(
         let (bytes_per_second, block_ns) = (bytes / took, took * 1e9 / blocks as f64);
         WaySpeed { name: way.name().to_owned(), bytes_per_second, block_ns }
     });
-    let of = |way: MemoryWay| &seconds[way as usize];
-    let per = |other| {
-        let rounds = of(other).iter().zip(of(MemoryWay::HotGet));
-        let ratios: Vec<f64> = rounds.map(|(other, hot)| other / hot).collect();
-        median(&ratios).unwrap_or(f64::NAN)
-    };
-    let ratios = MemoryRatios {
+    ways.collect()
+}
+
+/// The rate of one way / of another, the median over rounds.
+fn ratio(seconds: &Seconds, one: MemoryWay, other: MemoryWay) -> f64 {
+    let rounds = seconds[one as usize].iter().zip(&seconds[other as usize]);
+    let ratios: Vec<f64> = rounds.map(|(one, other)| other / one).collect();
+    median(&ratios).unwrap_or(f64::NAN)
+}
+
+fn ratios(seconds: &Seconds) -> MemoryRatios {
+    let per = |other| ratio(seconds, MemoryWay::HotGet, other);
+    MemoryRatios {
         throughput_per_memcpy: per(MemoryWay::Memcpy),
         throughput_per_verified_copy: per(MemoryWay::VerifiedCopy),
         throughput_per_page_cache: per(MemoryWay::PageCache),
         throughput_per_drive: per(MemoryWay::Drive),
-    };
-    (ways.collect(), ratios)
+    }
+}
+
+fn late_put_ratios(seconds: &Seconds) -> LatePutRatios {
+    let per = |late| ratio(seconds, late, MemoryWay::MemcpyIn);
+    LatePutRatios {
+        throughput_per_memcpy_in: per(MemoryWay::LatePut),
+        throughput_of_8_per_memcpy_in: per(MemoryWay::LatePutOf8),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{blocks_of, speeds, tier_bytes};
+    use super::{blocks_of, late_put_ratios, ratios, speeds, tier_bytes};
 
     #[test]
     fn ratios_are_of_the_same_round() {
@@ -284,19 +315,25 @@ mod tests {
         let [memcpy, verified, cache, drive] = seconds;
         let (gets, views) = (vec![2.0, 4.0], vec![0.001, 0.002]);
         let (puts, late) = (vec![9.0, 18.0], Vec::new());
+        let (copied_in, of_8) = (vec![3.0, 6.0], vec![4.0, 8.0]);
+        let [one, late_one] = [puts.clone(), late.clone()];
         let seconds =
-            [memcpy, verified, cache, drive, gets, views, puts.clone(), late.clone(), puts, late];
-        let (ways, ratios) = speeds(&seconds, (1 << 20, 1000));
+            [memcpy, verified, cache, drive, gets, views, copied_in, one, late_one, puts, of_8];
+        let (ways, hot) = (speeds(&seconds, (1 << 20, 1000)), ratios(&seconds));
         let found = [
-            ratios.throughput_per_memcpy,
-            ratios.throughput_per_verified_copy,
-            ratios.throughput_per_page_cache,
-            ratios.throughput_per_drive,
+            hot.throughput_per_memcpy,
+            hot.throughput_per_verified_copy,
+            hot.throughput_per_page_cache,
+            hot.throughput_per_drive,
         ];
         assert_eq!(found, [0.5, 1.0, 2.0, 20.0]);
+        let late = late_put_ratios(&seconds);
+        assert!((late.throughput_of_8_per_memcpy_in - 0.75).abs() < 1e-9);
+        assert!(late.throughput_per_memcpy_in.is_nan(), "it was not measured");
         let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
         let copies = ["memcpy", "verified_copy", "page_cache", "drive"];
-        let expected = [&copies[..], &["hot_get", "view", "put", "put_of_8"]].concat();
+        let others = ["hot_get", "view", "memcpy_in", "put", "put_of_8", "late_put_of_8"];
+        let expected = [&copies[..], &others].concat();
         assert_eq!(names, expected, "what was not measured is left out");
         assert!((ways[0].block_ns - 1.5e6).abs() < 1.0, "{ways:?}");
     }

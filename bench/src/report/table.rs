@@ -218,7 +218,7 @@ fn lanes(report: &LaneReport) -> String {
 fn memory(report: &MemoryReport) -> String {
     let mut table = empty(&["blocks in memory", "way", "GB/s", "a block", "hot get /"], 2);
     let mut notes = String::new();
-    for HotBlocks { block_bytes, blocks, not_served, ways, ratios } in &report.sizes {
+    for HotBlocks { block_bytes, blocks, not_served, ways, ratios, late_puts } in &report.sizes {
         let name = format!("{blocks} of {}", Size::new((*block_bytes).into()));
         for (at, way) in ways.iter().enumerate() {
             let ratio =
@@ -230,6 +230,13 @@ fn memory(report: &MemoryReport) -> String {
                 show_ns(way.block_ns),
                 ratio,
             ]);
+        }
+        if let Some(late) = late_puts {
+            let words = format!(
+                "{name}: late puts {:.2} x memcpy in, 8 in flight {:.2} x",
+                late.throughput_per_memcpy_in, late.throughput_of_8_per_memcpy_in
+            );
+            write!(notes, "\n{}", wrapped(&words)).expect("strings take everything");
         }
         if *not_served > 0 {
             let words = format!("{name}: {not_served} gets of hot blocks went to the drive");

@@ -1,6 +1,6 @@
 //! Keys, and the check that binds a block to its key.
 
-use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_crc::crc64;
 
 /// The 128 bits a block is known by within its namespace. The client library makes them uniform.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +53,7 @@ pub fn fold(uid: u64, key: Key, length: u32) -> u64 {
     bytes[..8].copy_from_slice(&uid.to_le_bytes());
     bytes[8..24].copy_from_slice(&key.bits().to_le_bytes());
     bytes[24..].copy_from_slice(&length.to_le_bytes());
-    checksum(CrcAlgorithm::Crc64Nvme, &bytes)
+    crc64(&bytes)
 }
 
 /// The check of a block with this CRC-64/NVME of its payload.

@@ -1,6 +1,6 @@
 //! The decoder of labels, for the target in `fuzz`.
 
-use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_crc::crc64;
 use uuid::Uuid;
 
 use crate::label::{COPIES_AT, COPY_BYTES, CRC_AT, LABEL_LENGTH, Label, LabelCopy, read_copy};
@@ -14,7 +14,7 @@ pub fn label(bytes: &[u8]) {
     let mut copy = [0; COPY_BYTES];
     let length = bytes.len().min(COPY_BYTES);
     copy[..length].copy_from_slice(&bytes[..length]);
-    let crc = checksum(CrcAlgorithm::Crc64Nvme, &copy[..CRC_AT]);
+    let crc = crc64(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     let mut area = area(&[]);
     for at in COPIES_AT {

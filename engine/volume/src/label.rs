@@ -5,7 +5,7 @@
 //! Numbers are little-endian. The checksum stands at the end of the image in every format version,
 //! so that a damaged version number is distinguishable from another version.
 
-use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_crc::crc64;
 use kvrail_ring::Geometry;
 use kvrail_store::{MEMBERS_MAX, Members};
 use serde::Serialize;
@@ -240,7 +240,7 @@ impl Label {
             reserved: [0; RESERVED],
             crc: 0.into(),
         };
-        image.crc = checksum(CrcAlgorithm::Crc64Nvme, &image.as_bytes()[..CRC_AT]).into();
+        image.crc = crc64(&image.as_bytes()[..CRC_AT]).into();
         image
     }
 
@@ -273,7 +273,7 @@ pub(crate) fn read_copy(area: &[u8; LABEL_LENGTH], copy: usize) -> LabelCopy {
     if image.magic != MAGIC {
         return LabelCopy::Absent;
     }
-    if checksum(CrcAlgorithm::Crc64Nvme, &bytes[..CRC_AT]) != image.crc.get() {
+    if crc64(&bytes[..CRC_AT]) != image.crc.get() {
         return LabelCopy::Torn;
     }
     let known = [LABEL_VERSION, STORE_LABEL_VERSION, CHANGED_LABEL_VERSION];
@@ -333,7 +333,7 @@ fn purpose(image: &LabelImage) -> Option<Purpose> {
 #[cfg(test)]
 pub(crate) fn reseal(area: &mut [u8]) {
     for at in COPIES_AT {
-        let crc = checksum(CrcAlgorithm::Crc64Nvme, &area[at..at + CRC_AT]);
+        let crc = crc64(&area[at..at + CRC_AT]);
         area[at + CRC_AT..at + COPY_BYTES].copy_from_slice(&crc.to_le_bytes());
     }
 }

@@ -4,7 +4,7 @@
 //! the in-flight table. A get whose bytes are wrong is read once more; then the sidecar is told,
 //! and the get ends as a MISS. A replacing put that finds other bytes drops them, and begins anew.
 
-use crc_fast::{CrcAlgorithm, checksum};
+use kvrail_crc::crc64;
 use kvrail_ring::limits::{self, REQUEST_LENGTH_MAX};
 use kvrail_ring::slot::{
     FLAG_DURABLE, FLAG_MORE, FLAG_PART, FLAG_PENDING, FLAG_PRESENT, FLAG_WARMING,
@@ -149,7 +149,7 @@ impl BlockOp {
         if op.request.opcode == Opcode::Put {
             let bytes = op.put_bytes();
             let payload = &op.lease()[..bytes as usize];
-            let crc = op.request.crc.unwrap_or_else(|| crc_of(payload));
+            let crc = op.request.crc.unwrap_or_else(|| crc64(payload));
             op.check = op.request.key.check(crc, opened.uid, bytes);
         }
         op
@@ -362,7 +362,7 @@ impl BlockOp {
             self.crc = self.request.key.check(check, self.opened.uid, bytes);
             return Next::End(Status::Ok, BlockNote::None, bytes.into());
         }
-        let crc = crc_of(&self.lease()[..length]);
+        let crc = crc64(&self.lease()[..length]);
         if self.request.key.check(crc, self.opened.uid, bytes) == check {
             verified.count_right();
             return Next::End(Status::Ok, BlockNote::None, bytes.into());
@@ -441,8 +441,4 @@ impl BlockNote {
             _ => Self::None,
         }
     }
-}
-
-pub(crate) fn crc_of(bytes: &[u8]) -> u64 {
-    checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }

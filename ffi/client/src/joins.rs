@@ -1,8 +1,8 @@
 //! Requests in several pieces, or with a checksum: their pieces end one by one, and are joined.
 
+use kvrail_crc::crc64;
 use kvrail_ring::{Opcode, Status};
 
-use crate::block_op::crc_of;
 use crate::done::{RangeEnd, Ticket};
 use crate::lease::Lease;
 
@@ -34,7 +34,7 @@ impl Origin {
     fn summed(&self, status: Status, bytes: u64) -> (Status, u64) {
         let crc = || {
             let lease = self.lease.as_ref().expect("checksums are of leases");
-            crc_of(&lease[..usize::try_from(bytes).expect("no more than the lease has")])
+            crc64(&lease[..usize::try_from(bytes).expect("no more than the lease has")])
         };
         match self.checksum {
             _ if status != Status::Ok => (status, 0),

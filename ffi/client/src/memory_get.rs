@@ -2,12 +2,13 @@
 
 use std::ptr::NonNull;
 
-use crate::block_op::{Verified, crc_of};
+use crate::block_op::Verified;
 use crate::block_request::Verifier;
 use crate::key::BlockKey;
 use crate::store::Store;
 use crate::tier::InMemory;
 use crate::view::View;
+use kvrail_crc::crc64;
 
 impl Store {
     /// Whether the sidecar shows this client a memory tier of this store: gets of blocks in it
@@ -70,7 +71,7 @@ pub(crate) fn view_block(
         return Viewed::Right(view, key.check(found.check(), uid, found.bytes()));
     }
     if !found.is_verified() {
-        if key.check(crc_of(&view), uid, found.bytes()) != found.check() {
+        if key.check(crc64(&view), uid, found.bytes()) != found.check() {
             verified.reread += 1;
             return Viewed::Wrong;
         }
@@ -106,7 +107,7 @@ pub(crate) fn copy_block(
     if verifier == Verifier::Program {
         return Copied::Right(key.check(check, uid, bytes));
     }
-    if key.check(crc_of(memory), uid, bytes) != check {
+    if key.check(crc64(memory), uid, bytes) != check {
         verified.reread += 1;
         return Copied::Wrong;
     }

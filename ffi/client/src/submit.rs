@@ -1,10 +1,11 @@
 //! Submission: requests checked, cut into pieces, written into lanes.
 
+use kvrail_crc::crc64;
 use kvrail_ring::slot::{FLAG_DURABLE, FLAG_TOUCH};
 use kvrail_ring::{Class, KeyedRequest, Opcode, RegionId, keys_slot};
 
 use crate::answers::KeysName;
-use crate::block_op::{BlockOp, crc_of};
+use crate::block_op::BlockOp;
 use crate::block_request::{BlockRequest, Verifier};
 use crate::done::Ticket;
 use crate::inflight::{InFlightEntry, InflightTable};
@@ -613,7 +614,7 @@ fn checksum_of(request: &Request) -> Result<Checksum, NotStaged> {
         return Ok(expected.map_or(Checksum::Compute, Checksum::Verify));
     }
     let bytes = usize::try_from(request.length).expect("no more than the lease has");
-    let computed = crc_of(&lease[..bytes]);
+    let computed = crc64(&lease[..bytes]);
     match expected {
         Some(expected) if expected != computed => Err(NotStaged::Corrupt(computed)),
         _ => Ok(Checksum::Known(computed)),

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use crc_fast::{CrcAlgorithm, Digest};
 use kvrail_counters::ServingCounters;
+use kvrail_crc::Crc64;
 use kvrail_store::{
     DropKey, Durability, Extent, Get, Got, Key, Now, Outcome, Reading, SpaceId, Status, Store,
     check,
@@ -67,7 +67,7 @@ pub(crate) struct Suspects {
     look: ReportStage,
     /// Of the first one.
     stand: ReportStand,
-    digest: Digest,
+    crc: Crc64,
     length: u32,
     at: u32,
     /// Where the block begins on the device.
@@ -86,7 +86,7 @@ impl Suspects {
             reports: VecDeque::with_capacity(REPORTS_MAX),
             look: ReportStage::None,
             stand: ReportStand::Open,
-            digest: Digest::new(CrcAlgorithm::Crc64Nvme),
+            crc: Crc64::default(),
             length: 0,
             at: 0,
             place: 0,
@@ -264,7 +264,7 @@ impl Suspects {
     /// The first one has this many bytes.
     fn begin(&mut self, length: u32) {
         (self.length, self.at, self.look) = (length, 0, ReportStage::Next);
-        self.digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+        self.crc = Crc64::default();
     }
 
     /// The piece that is to be read: first byte and bytes.
@@ -314,13 +314,13 @@ impl Suspects {
         let bytes = self.piece();
         let piece = &mut self.scratch[..bytes as usize];
         load(piece);
-        self.digest.update(piece);
+        self.crc.update(piece);
         self.at += bytes;
         self.look = ReportStage::Next;
         let Some(report) = self.reports.front().filter(|_| self.at == self.length) else {
             return ReportVerdict::Open;
         };
-        let sum = check(self.digest.finalize(), uid, report.key, self.length);
+        let sum = check(self.crc.finish(), uid, report.key, self.length);
         if sum == report.check { ReportVerdict::Right } else { ReportVerdict::Wrong }
     }
 

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kvrail_crc::crc64;
 use kvrail_memory::{load, store};
 use kvrail_ring::slot::{FLAG_MORE, FLAG_NOTICE, FLAG_PART, FLAG_SIDE};
 use kvrail_ring::{CHAIN_BEGINS, CHAIN_DEPTH_MAX, Completion, Opcode, Request as Slot, Status};
 use kvrail_store::{Chain, Priority};
 
 use super::rig::{ARENA_BYTES, LONG, Rig, UID};
-use crate::block_op::{TAIL_BYTES, crc_of};
+use crate::block_op::TAIL_BYTES;
 use crate::block_request::BlockRequest;
 use crate::client::Client;
 use crate::done::{BlockNote, Completed, Decline};
@@ -30,7 +31,7 @@ pub(super) fn key() -> BlockKey {
 
 /// The check of these bytes under `key`.
 pub(super) fn check(bytes: &[u8]) -> u64 {
-    key().check(crc_of(bytes), UID, u32::try_from(bytes.len()).unwrap())
+    key().check(crc64(bytes), UID, u32::try_from(bytes.len()).unwrap())
 }
 
 pub(super) fn bytes_of(length: usize) -> Vec<u8> {
@@ -146,7 +147,7 @@ fn bytes_that_the_program_verifies_come_with_what_they_must_be() {
     let slot = taken(&mut rig);
     serve(&mut rig, &slot, &[9; 4096], check(&right));
     let done = ended(&mut rig);
-    assert_eq!((done.status, done.bytes, done.checksum), (Status::Ok, 4096, crc_of(&right)));
+    assert_eq!((done.status, done.bytes, done.checksum), (Status::Ok, 4096, crc64(&right)));
     assert_eq!(rig.queue.verified().right, 0, "nobody has looked");
     let put = BlockRequest::put(&rig.space(3), key(), rig.lease(4096)).unverified();
     let refused = rig.queue.submit(put).unwrap_err();
@@ -170,7 +171,7 @@ fn bytes_that_are_right_at_the_second_look_are_handed_out() {
 #[test]
 fn a_get_of_another_key_or_length_is_wrong() {
     let (mut rig, right) = (rig(), bytes_of(4096));
-    let other = BlockKey::of(b"other").check(crc_of(&right), UID, 4096);
+    let other = BlockKey::of(b"other").check(crc64(&right), UID, 4096);
     for (length, check) in [(4096, other), (2048, check(&right))] {
         let slot = get(&mut rig, 4096);
         serve(&mut rig, &slot, &right[..length], check);

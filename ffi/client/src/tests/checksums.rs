@@ -1,17 +1,17 @@
 //! Checksums are this library's work: requests to the sidecar have none.
 
+use kvrail_crc::crc64;
 use kvrail_memory::store;
 use kvrail_ring::Status;
 
 use super::rig::{LONG, Rig};
-use crate::block_op::crc_of;
 use crate::request::Request;
 
 #[test]
 fn reads_are_summed_where_they_are_fetched_over_stripes_too() {
     let mut rig = Rig::new(2, 4096, 2, 8);
     let bytes: Vec<u8> = (0..8192_u32).map(|at| (at % 253) as u8).collect();
-    let right = crc_of(&bytes);
+    let right = crc64(&bytes);
     for (expected, status) in
         [(None, Status::Ok), (Some(right), Status::Ok), (Some(1), Status::Corrupt)]
     {
@@ -38,7 +38,7 @@ fn a_write_of_other_bytes_is_not_sent() {
     let mut rig = Rig::new(1, 4096, 1, 8);
     let mut lease = rig.lease(4096);
     lease.fill(7);
-    let right = crc_of(&lease);
+    let right = crc64(&lease);
     rig.queue.submit(Request::write(&rig.volume, 0, lease).verify(right ^ 1).tag(3)).unwrap();
     assert!(rig.sidecar.take().is_empty());
     let done = rig.queue.wait(LONG).unwrap().unwrap();
