@@ -1,6 +1,7 @@
 //! Holds of this client, in memory that its sidecar gives and looks at.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use kvrail_memory::{Pinned, Region, Sealing};
 use kvrail_protocol::{ControlReply, ControlRequest};
@@ -9,29 +10,45 @@ use kvrail_ring::Holds;
 use crate::control::Control;
 use crate::error::ClientError;
 
+/// How long the first view waits for its memory: a copy is there at once.
+const WAIT: Duration = Duration::from_millis(100);
+/// After a wait in vain none waits again for so long.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The holds of a session, from its first view on.
 #[derive(Debug, Default)]
-pub(crate) struct SharedHolds(OnceLock<Option<Arc<Holds>>>);
+pub(crate) struct SharedHolds {
+    known: OnceLock<Option<Arc<Holds>>>,
+    /// When a wait in vain ended.
+    in_vain: Mutex<Option<Instant>>,
+}
 
 impl SharedHolds {
-    /// None where the sidecar gives none: blocks are copied then. The next view asks again after
-    /// a failure that may pass.
+    /// None where the sidecar gives none, or does not answer: blocks are copied then. After a
+    /// failure that may pass a later view asks again.
     pub(crate) fn of(&self, control: &Control, volume: u16) -> Option<Arc<Holds>> {
-        if let Some(known) = self.0.get() {
+        if let Some(known) = self.known.get() {
             return known.clone();
+        }
+        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_vain.is_some_and(|ended| ended.elapsed() < PAUSE) {
+            return None;
         }
         let holds = match ask(control, volume) {
             Ok(holds) => holds,
             Err(ClientError::Denied { .. } | ClientError::Protocol { .. }) => None,
-            Err(_) => return None,
+            Err(_) => {
+                *in_vain = Some(Instant::now());
+                return None;
+            }
         };
-        self.0.get_or_init(|| holds).clone()
+        self.known.get_or_init(|| holds).clone()
     }
 }
 
 fn ask(control: &Control, volume: u16) -> Result<Option<Arc<Holds>>, ClientError> {
     let ask = ControlRequest::HoldBlocks { volume };
-    let (answer, [file]) = control.call("asking for holds", ask, &[])?.exactly()?;
+    let (answer, [file]) = control.call_within(WAIT, "asking for holds", ask)?.exactly()?;
     let ControlReply::Holds { bytes } = answer else {
         return Err(ClientError::protocol(format!("answer about holds: {answer:?}")));
     };

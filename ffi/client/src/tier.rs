@@ -25,12 +25,19 @@ struct Tiers {
 #[derive(Debug)]
 struct Tier {
     reader: Arc<TierReader>,
-    /// For each entry the count with which its block was verified in place: once is enough for
-    /// memory that only the sidecar writes.
-    verified: OnceLock<Box<[AtomicU32]>>,
+    /// What was verified of each entry's block in place: once is enough for memory that only the
+    /// sidecar writes.
+    verified: OnceLock<Box<[VerifiedBlock]>>,
     /// For each entry its count and the second in which a use was reported.
     reported: OnceLock<Box<[AtomicU64]>>,
     mapped: Instant,
+}
+
+/// The count of an entry, and the CRC of the bytes that it had then.
+#[derive(Debug, Default)]
+struct VerifiedBlock {
+    count: AtomicU32,
+    crc: AtomicU64,
 }
 
 impl Tier {
@@ -39,8 +46,8 @@ impl Tier {
         Self { reader: Arc::new(reader), verified, reported, mapped: Instant::now() }
     }
 
-    fn verified(&self) -> &[AtomicU32] {
-        let none = || (0..self.reader.entries()).map(|_| AtomicU32::new(0)).collect();
+    fn verified(&self) -> &[VerifiedBlock] {
+        let none = || (0..self.reader.entries()).map(|_| VerifiedBlock::default()).collect();
         self.verified.get_or_init(none)
     }
 
@@ -178,15 +185,22 @@ impl InMemory<'_> {
         HeldBlock::new(&self.tier.reader, &self.found, holds)
     }
 
-    /// Whether this process has verified it in place.
-    pub(crate) fn is_verified(&self) -> bool {
+    /// The CRC of its bytes, if this process has computed it in place. The directory knows half of
+    /// a key: with the CRC the check shows whether the block is that of the whole key. Where two
+    /// threads noted at once it may be another block's, and no check agrees with it.
+    pub(crate) fn known_crc(&self) -> Option<u64> {
         let (entry, count) = self.found.of();
-        self.tier.verified()[entry].load(Ordering::Relaxed) == count // orders nothing
+        let verified = &self.tier.verified()[entry];
+        // Pairs with Release in `note_crc`.
+        let is_known = verified.count.load(Ordering::Acquire) == count;
+        is_known.then(|| verified.crc.load(Ordering::Relaxed))
     }
 
-    /// It is verified, and was held meanwhile.
-    pub(crate) fn note_verified(&self) {
+    /// Its bytes have this CRC, and were held meanwhile.
+    pub(crate) fn note_crc(&self, crc: u64) {
         let (entry, count) = self.found.of();
-        self.tier.verified()[entry].store(count, Ordering::Relaxed); // as above
+        let verified = &self.tier.verified()[entry];
+        verified.crc.store(crc, Ordering::Relaxed);
+        verified.count.store(count, Ordering::Release); // pairs with Acquire in `known_crc`
     }
 }

@@ -1,8 +1,11 @@
 """Blocks in the sidecar's memory tier: gets that need no request."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import kvrail
 import kvrail.aio
@@ -128,6 +131,35 @@ def test_what_is_not_in_memory_has_no_view(hot):
     assert all(space.view(name) is None for name in names)
     with pytest.raises(kvrail.RequestError, match="a key is 1.5"):
         space.view(1.5)
+
+
+def test_a_view_is_of_the_whole_key(hot):
+    """The directory of the tier knows half of a key."""
+    space, _ = hot
+    alike = [kvrail.uniform([7 | rank << 64]) for rank in range(3)]
+    for rank in range(2):
+        assert space.put_many(alike[rank], [b"rank %d" % rank * 1000]).all_ok
+    until("one is in memory", lambda: space.lookup(alike[0], fetch=True) and space.view(alike[0]))
+    for _ in range(3):
+        for rank in range(3):
+            seen = space.view(alike[rank])
+            assert seen is None or rank < 2 and bytes(seen) == b"rank %d" % rank * 1000
+    assert bytes(space.get(alike[1])) == b"rank 1" * 1000 and space.get(alike[2]) is None
+
+
+def test_a_stopped_sidecar_costs_the_first_view_a_moment(hot, tiered):
+    space, names = hot
+    with tiered.attach(name="pytest") as client:
+        first = client.store("kv").namespace(space.name, {"model": "m"})
+        assert is_right([first.get(names[3])], names[3:4])
+        os.kill(tiered.pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            assert all(first.view(name) is None for name in names[:20])
+            assert time.monotonic() - begun < 5, "one wait, not twenty"
+        finally:
+            os.kill(tiered.pid, signal.SIGCONT)
+        until("views are there again", lambda: first.view(names[3]) is not None)
 
 
 def test_views_are_bounded_and_come_back(hot):
