@@ -3,13 +3,14 @@
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-DRIVES = 4
+from processes import end_sidecar
+
+DRIVES, MEMORY = 4, Path("/tmp/kvrail-model-memory")
 PART, READERS, READ = 4 << 20, 8, 2 << 30
 """Bytes of a read, threads that read, and bytes that they read."""
 
@@ -20,13 +21,11 @@ def run(*words: str | Path) -> None:
 
 def drives_in_memory(bytes_each: int) -> list[Path]:
     """Folders of file systems on loop devices whose files lie in memory."""
-    root = Path("/tmp/kvrail-model-memory")
-    folders = [root / f"drive-{number}" for number in range(DRIVES)]
-    if folders[-1].exists():
-        return folders
-    root.mkdir(parents=True, exist_ok=True)
+    unmount_drives()  # those of a run that was killed
+    folders = [MEMORY / f"drive-{number}" for number in range(DRIVES)]
+    MEMORY.mkdir(parents=True, exist_ok=True)
     size = f"huge=within_size,size={DRIVES * bytes_each + (1 << 30)}"
-    run("mount", "-t", "tmpfs", "-o", size, "tmpfs", root)
+    run("mount", "-t", "tmpfs", "-o", size, "tmpfs", MEMORY)
     for folder in folders:
         image = folder.with_suffix(".ext4")
         with open(image, "xb") as file:
@@ -38,13 +37,20 @@ def drives_in_memory(bytes_each: int) -> list[Path]:
     return folders
 
 
-SHARED = Path("/dev/shm")
+def unmount_drives() -> None:
+    """Gives their memory back, at the latest when the last process has ended that uses them."""
+    for folder in (*MEMORY.glob("drive-*"), MEMORY):
+        if os.path.ismount(folder):
+            run("umount", "--lazy", folder)
+
+
+SHARED, LEFT = Path("/dev/shm"), ("vllm_offload_*", "lmcache_l1_pool_kvrail-model-*")
 
 
 def make_room(tiers_bytes: int) -> None:
-    """For vLLM's CPU tiers, which lie in shared memory: its limit may be half of what a machine has
-    at its start. What engines that were killed have left there goes."""
-    for path in SHARED.glob("vllm_offload_*"):
+    """For CPU tiers, which lie in shared memory: its limit may be half of what a machine has at its
+    start. What engines that were killed have left there goes."""
+    for path in (path for left in LEFT for path in SHARED.glob(left)):
         path.unlink()
     if shutil.disk_usage(SHARED).free < tiers_bytes:
         run("mount", "-o", f"remount,size={tiers_bytes + (8 << 30)}", SHARED)
@@ -78,10 +84,6 @@ class Rate:
         self.seen.append(total / (time.perf_counter() - began))
         for fd in opened:
             os.close(fd)
-
-    def remove(self) -> None:
-        for path in self.files:
-            path.unlink()
 
 
 class Side:
@@ -122,15 +124,13 @@ class Side:
 
     def stop(self) -> None:
         """What is stored stays."""
-        pid = int(self.pid_file.read_text())
-        os.kill(pid, signal.SIGTERM)
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.05)
+        end_sidecar(self.pid_file)
 
     def remove(self, log: Path) -> None:
         """The store, too; the log of it stays."""
         subprocess.run(["kvrail", "store", "status", "--socket", self.socket], check=False)
-        shutil.copy(self.home / "log", log)
         self.stop()
+        if (self.home / "log").exists():
+            shutil.copy(self.home / "log", log)
         for member in self.members:
             member.unlink(missing_ok=True)
