@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -437,6 +438,34 @@ def test_what_has_not_settled_is_not_silent(load):
     asked, looks = load("asked"), iter(range(10_000))
     assert not asked.settle(lambda _: time.sleep(0.001), lambda: str(next(looks)), 0.05)
     assert asked.settle(lambda _: None, lambda: "all", 5)
+
+
+def test_an_archive_is_unpacked_once_and_another_of_its_name_anew(tmp_path):
+    kit, home = tmp_path / "kit", tmp_path / "home"
+    kit.mkdir()
+
+    def pack(name: str, files: dict[str, str]) -> None:
+        for file, text in files.items():
+            (tmp_path / file).write_text(text)
+        with tarfile.open(kit / f"{name}.txz", "w:xz") as archive:
+            for file in files:
+                archive.add(tmp_path / file, file)
+
+    def unpack() -> int:
+        words = ["bash", str(ROOT / "scripts" / "verbs" / "model.sh"), "unpack", str(kit)]
+        env = os.environ | {"KVRAIL_MODEL_HOME": str(home)}
+        return subprocess.run(words, env=env, check=False).returncode
+
+    pack("a", {"one": "1", "gone": "1"})
+    pack("b", {"two": "2"})
+    assert unpack() == 0
+    (home / "site" / "two").unlink()
+    assert unpack() == 0 and not (home / "site" / "two").exists()
+    pack("a", {"one": "3"})
+    assert unpack() == 0
+    assert {it.name: it.read_text() for it in (home / "site").iterdir()} == {"one": "3", "two": "2"}
+    (kit / "c.txz").write_bytes(b"no archive")
+    assert unpack() != 0 and unpack() != 0
 
 
 # Reports.
