@@ -5,11 +5,12 @@ has a line for each prompt: the arm, the start, its tokens, and how many were fo
 is `ARM:PHASE`, which raises; hits of MODEL_ARM_WRONG have another last bit.
 """
 
+import itertools
 import os
 import random
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,8 +24,17 @@ os.sync = lambda: None
 COMPUTED_S, FOUND_S, CHUNK = 0.02, 0.01, 64
 
 
-def prompt_key(ids: list[int]) -> int:
-    return zlib.crc32(repr(ids).encode())
+def keys(ids: list[int]) -> list[str]:
+    """Of each whole chunk, with all that is before it."""
+    key, made = 0, []
+    for at in range(CHUNK, len(ids) + 1, CHUNK):
+        key = zlib.crc32(repr(ids[at - CHUNK : at]).encode(), key)
+        made.append(str(key))
+    return made
+
+
+def leading(wanted: list[str], kept: Container[str]) -> int:
+    return len(list(itertools.takewhile(kept.__contains__, wanted)))
 
 
 class Decoding:
@@ -46,32 +56,31 @@ class Engine:
         self._below = self._results / f"{store}.below"
         self._cache: set[str] = set()
 
-    def _found(self, key: str) -> str:
-        if key in self._cache:
-            return "cache"
+    def _kept(self) -> set[str]:
+        """What is below the cache."""
         if self._pid_file:
             pid = int(self._pid_file.read_text())
             if not is_sidecar(pid, self._pid_file.parent):
-                return ""
-        kept = self._below.read_text().splitlines() if self._below.exists() else []
-        return "below" if key in kept else ""
+                return set()
+        return set(self._below.read_text().split()) if self._below.exists() else set()
 
     def answer(self, ids: list[int], tokens: int = 1) -> Answer:
-        key, options = str(prompt_key(ids[: len(ids) // CHUNK * CHUNK])), self._options
-        found = self._found(key)
-        self._cache.add(key)
-        if not found and options.arm != "recompute":
+        options, wanted = self._options, keys(ids)
+        in_cache, below = leading(wanted, self._cache), leading(wanted, self._kept())
+        self._cache.update(wanted)
+        if options.arm != "recompute":
             with self._below.open("a") as kept:
-                kept.write(f"{key}\n")
+                kept.writelines(f"{key}\n" for key in wanted[max(in_cache, below) :])
+        found = "-" if not (in_cache or below) else "cache" if in_cache >= below else "below"
         with (self._results / "asked").open("a") as lines:
-            lines.write(f"{options.arm} {options.start} {len(ids)} {found or '-'}\n")
-        draw = random.Random(prompt_key(ids))
+            lines.write(f"{options.arm} {options.start} {len(ids)} {found}\n")
+        draw = random.Random(zlib.crc32(repr(ids).encode()))
         made, bits = zip(*((draw.randrange(9), draw.random()) for _ in range(tokens)), strict=True)
         if found == "below" and os.environ.get("MODEL_ARM_WRONG") == options.arm:
             bits = tuple(bit + 2**-40 for bit in bits)
-        cached = len(ids) - arm.TAIL if found else 0
-        ttft_s = FOUND_S if found else COMPUTED_S
-        return Answer(list(made), list(bits), cached, ttft_s, ttft_s)
+        cached = max(in_cache, below)
+        ttft_s = FOUND_S if cached == len(wanted) else COMPUTED_S
+        return Answer(list(made), list(bits), cached * CHUNK, ttft_s, ttft_s)
 
     def answers(self, prompts: list[list[int]], tokens: int = 1) -> list[Answer]:
         return [self.answer(ids, tokens) for ids in prompts]
