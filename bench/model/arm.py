@@ -107,7 +107,7 @@ class Arm:
             ids = prompt(seed, tokens + TAIL)
             self.engine.answer(ids, 4), self.engine.answer(ids, 4)
         if self.keeps:
-            self.settle(5)
+            self.engine.settle(5)
             self.engine.forget()
             self.engine.answer(ids, 4)
         self.engine.forget()

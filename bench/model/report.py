@@ -329,7 +329,7 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
 
     figure, axes = pyplot.subplots(1, len(places), figsize=(5 * len(places), 3.6), squeeze=False)
     for axis, (place, curves) in zip(axes[0], places.items(), strict=True):
-        for arm, points in curves.items():
+        for arm, points in ((arm, points) for arm, points in curves.items() if points):
             tokens = sorted(points)
             style = "--" if arm in COMPUTES else "-"
             seconds = [points[at] for at in tokens]

@@ -78,19 +78,18 @@ def token_bytes(options: Namespace) -> int:
 
 def put_bytes(arms: list[str], options: Namespace) -> int:
     """The most that these arms, over one store or folder, have there at a time."""
-    starts = 1 + sum(phase.name == "restart" for phase in options.phases)
     most = 0
     for chunk in {SPECIAL.get(arm, {}).get("block_size") for arm in arms}:
         alike = [arm for arm in arms if SPECIAL.get(arm, {}).get("block_size") == chunk]
         alone = sum(arm in ALONE for arm in alike)
-        tokens = starts * sum(warms_up(options)) * (alone + (alone < len(alike)))
-        peak = tokens
+        warm = sum(warms_up(options)) * (alone + (alone < len(alike)))
+        tokens = peak = warm
         for phase in options.phases:
             taking = sum(arm in phase.arms for arm in alike)
             once, each = puts(phase, options)
             if alike == ["fs"] and phase.name in ("stored", "interfere"):  # which clear its folder
                 tokens, each = 0, each // options.turns
-            tokens += once * bool(taking) + each * taking
+            tokens += warm if phase.name == "restart" else once * bool(taking) + each * taking
             peak = max(peak, tokens)
         most += peak
     return most * token_bytes(options)
