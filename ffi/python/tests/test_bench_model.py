@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,6 +195,27 @@ def test_what_is_put_is_counted_by_store(asked, load):
     alone = (2048 + 2048 + warm) * token
     assert room.put_bytes(["direct", "latency"], options) == both
     assert room.put_bytes(["direct", "latency", "fine"], options) == both + alone
+
+
+def documented(path: str) -> list[tuple[int, str]]:
+    """The runs that a document has as commands: GiB of the host's memory, and the arguments."""
+    text, found = (ROOT / path).read_text().replace("\\\n", " "), []
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        host = re.search(r"a host with (\d+) GiB", block)
+        runs = re.findall(r"model run FOLDER RESULTS (.*)", block)
+        found += [(int(host[1]) if host else HOST_GIB, line) for line in runs]
+    return found
+
+
+@pytest.mark.parametrize(("path", "count"), [("README.md", 2), ("bench/model/RUNS.md", 9)])
+def test_documented_runs_can_work(asked, load, monkeypatch, path, count):
+    runs = documented(path)
+    assert len(runs) == count
+    free = SimpleNamespace(free=50 * GIB)
+    monkeypatch.setattr(load("room").shutil, "disk_usage", lambda _: free)
+    for host, line in runs:
+        monkeypatch.setattr(load("room"), "host_bytes", lambda host=host: host * GIB)
+        asked(line)
 
 
 # Whole runs, with an engine that only remembers prompts.
