@@ -82,15 +82,17 @@ home=${KVRAIL_MODEL_HOME:-/tmp/kvrail-model-engine}
 
 # unpack FOLDER: each archive once. With another one of the same name all is unpacked anew.
 unpack() {
-    local archive sum parts=() pids=() pid
+    local archive mark parts=() pids=() pid
     for archive in "$1"/*.txz; do
         [[ -e $archive ]] || continue
-        sum=$(sha256sum <"$archive")
-        [[ -e $home/${archive##*/}.done ]] || { parts+=("$archive") && continue; }
-        [[ $(<"$home/${archive##*/}.done") == "$sum" ]] && continue
-        rm -rf "$home"
-        unpack "$1"
-        return
+        mark=$home/${archive##*/}.done
+        if [[ ! -e $mark ]]; then
+            parts+=("$archive")
+        elif [[ $(<"$mark") != "$(sha256sum <"$archive")" ]]; then
+            rm -rf "$home"
+            unpack "$1"
+            return
+        fi
     done
     mkdir -p "$home/site"
     for archive in "${parts[@]}"; do

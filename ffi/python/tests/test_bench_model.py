@@ -242,7 +242,7 @@ sys.path.insert(0, model)
 import places, processes, run
 home = Path(home)
 processes.CACHES, places.SHARED, run.HOME = home / "caches", home / "shm", home / "home"
-places.READ, run.ARM, os.sync = 1 << 24, standin, lambda: None
+places.READ, run.ARM, os.sync, os.O_DIRECT = 1 << 24, standin, lambda: None, 0
 sys.exit(run.main(words))
 """
 
