@@ -14,6 +14,9 @@ DRIVES, MEMORY = 4, Path("/tmp/kvrail-model-memory")
 PART, READERS, READ = 4 << 20, 8, 2 << 30
 """Bytes of a read, threads that read, and bytes that they read."""
 
+ANSWERS_S = 20.0
+"""The longest that a sidecar may take to answer, in seconds."""
+
 
 def run(*words: str | Path) -> None:
     subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
@@ -111,12 +114,11 @@ class Side:
             f"ulimit -l unlimited; kvrail serve --config {home}/kvrail.toml "
             f">>{home}/log 2>&1 </dev/null & echo $! >{self.pid_file}"
         )
-        self.start()
 
     def start(self) -> None:
         subprocess.run(self.serve, shell=True, check=True, start_new_session=True)
         words = ["kvrail", "status", "--socket", str(self.socket)]
-        until = time.monotonic() + 20
+        until = time.monotonic() + ANSWERS_S
         while subprocess.run(words, capture_output=True, check=False).returncode:
             if time.monotonic() > until:
                 raise RuntimeError(f"the sidecar does not answer: {self.home}/log")

@@ -80,6 +80,7 @@ class Run:
             owner = store_of(arm, options.share)
             if arm in KVRAIL and owner not in self.sides:
                 self.sides[owner] = self._side(owner)
+                self.sides[owner].start()
             if arm not in KVRAIL:
                 self._files(arm).mkdir()
 

@@ -78,7 +78,7 @@ part() {
     du -sh "$2"
 }
 
-home=${KVRAIL_MODEL_HOME:-/tmp/kvrail-model-engine}
+home=${MODEL_HOME:-/tmp/kvrail-model-engine}
 
 # unpack FOLDER: each archive once. With another one of the same name all is unpacked anew.
 unpack() {

@@ -231,6 +231,7 @@ case "$1 $2" in
         shift
     done ;;
 "serve "*) while :; do sleep 0.1; done ;;
+"status "*) [ -z "$MODEL_SIDECAR" ] ;;
 esac
 """
 
@@ -242,6 +243,7 @@ sys.path.insert(0, model)
 import places, processes, run
 home = Path(home)
 processes.CACHES, places.SHARED, run.HOME = home / "caches", home / "shm", home / "home"
+places.ANSWERS_S = 2.0
 places.READ, run.ARM, os.sync, os.O_DIRECT = 1 << 24, standin, lambda: None, 0
 sys.exit(run.main(words))
 """
@@ -374,6 +376,15 @@ def test_a_phase_that_fails_fails_the_run_and_no_other_arm(tmp_path):
     assert "ttft" in started.saw("latency")
 
 
+def test_a_sidecar_that_does_not_answer_leaves_its_log_and_nothing_else(tmp_path):
+    started = Started(tmp_path, FEW, MODEL_SIDECAR="silent")
+    assert started.ends()[0] == 1
+    assert (started.results / "disk-b-direct.sidecar.log").exists()
+    pid = int((tmp_path / "home" / "direct" / "pid").read_text())
+    assert not Path(f"/proc/{pid}/exe").exists()
+    assert not (tmp_path / "kvrail-model-disk").exists()
+
+
 @pytest.mark.parametrize("invariant", [True, False])
 def test_bits_that_differ_fail_a_batch_invariant_run_alone(tmp_path, invariant):
     more = {"VLLM_BATCH_INVARIANT": str(int(invariant)), "MODEL_ARM_WRONG": "latency"}
@@ -476,7 +487,7 @@ def test_an_archive_is_unpacked_once_and_another_of_its_name_anew(tmp_path):
 
     def unpack() -> int:
         words = ["bash", str(ROOT / "scripts" / "verbs" / "model.sh"), "unpack", str(kit)]
-        env = os.environ | {"KVRAIL_MODEL_HOME": str(home)}
+        env = os.environ | {"MODEL_HOME": str(home)}
         return subprocess.run(words, env=env, check=False).returncode
 
     pack("a", {"one": "1", "gone": "1"})
