@@ -120,6 +120,7 @@ class Arm:
             cold = self.engine.answer(ids, DECODE)
             in_gpu = self.engine.answer(ids, DECODE)
             row: dict[str, Any] = {"gpu": in_gpu.beside(cold), "hits": [], "cold_s": []}
+            row["first_cached_tokens"] = cold.cached_tokens  # another arm over the store was first
             rows[str(length)] = row | {"tokens": in_gpu.tokens, "logprobs": in_gpu.logprobs}
             if self.keeps:
                 self.settle()

@@ -183,7 +183,7 @@ class Run:
         self.arms = []
 
     def remove(self) -> None:
-        """All but the results; one that fails keeps none of the others."""
+        """All but the results; also behind a sidecar that cannot be removed."""
         self.end()
         for owner, side in self.sides.items():
             try:

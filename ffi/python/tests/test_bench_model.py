@@ -516,6 +516,14 @@ def test_equal_hits_are_counted_among_those_of_the_whole_prompt(load):
     assert "| kvrail direct | 2 of 4 | 1 of 2 | 1 of 1 |" in load("report").exactness(rows)
 
 
+def test_a_first_answer_that_was_found_is_not_one_that_was_computed(load):
+    rows = {"direct": seen(512, [(512, True)]), "latency": seen(512, [(512, True)])}
+    rows["latency"]["ttft"]["512"]["first_cached_tokens"] = 512
+    text = load("report").exactness(rows)
+    assert "| kvrail direct | 1 of 1 | 1 of 1 | 1 of 1 | 1 of 1 |" in text
+    assert "| kvrail direct, latency | 1 of 1 | 1 of 1 | 0 of 0 | 1 of 1 |" in text
+
+
 def test_an_arm_may_lack_a_length_of_a_phase(load):
     def answers(ttft_s: float) -> list[dict[str, Any]]:
         it = {"tokens": [1], "logprobs": [0.5], "cached_tokens": 512, "ttft_s": ttft_s}
