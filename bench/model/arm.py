@@ -1,5 +1,5 @@
-"""One arm in one process, which takes turns with others: see turns.py. Phases, with prompts of some
-lengths:
+"""One arm in one process, which takes turns with others: see turns.py. Its arguments come from
+run.py: options as JSON, and a pipe for answers. Phases, with prompts of some lengths:
 
 ttft       computing, a hit in the GPU's cache, and hits after the caches of GPU and CPU are empty
 stored     prompts of users, which are stored
@@ -14,27 +14,28 @@ returning  users whose prompts were stored come back, some at once; the caches o
            no room for all
 """
 
-import argparse
 import json
 import logging
 import math
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from arms import ARMS, COMPUTES
+from arms import ALONE, ARMS, COMPUTES
 from asked import Answer, prompt
 from engines import engine_of
 from processes import Used, drives_read, family
 from turns import take_part
 
-TAIL = 5
-"""Tokens of a prompt behind its last whole page, which are always computed."""
+TAIL, DECODE = 5, 24
+"""Tokens of a prompt behind its last whole page, which are always computed, and those to make."""
 
 STORED_AT_ONCE, TTFTS = 4, 4
 """Prompts of users that are computed without a pause, and the fewest times to a first token that
@@ -43,9 +44,9 @@ make a row."""
 LOSSES = 2
 """Sidecars that die in a load of each length."""
 
-WARMS_UP, UNSEEN = 16_384, 2
-"""Tokens of the longest prompt before the first phase; hits before those that count, where they
-come out of the sidecar's memory tier: it takes a block at its second get."""
+UNSEEN = 2
+"""Hits before those that count, where they come out of the sidecar's memory tier: it takes a block
+at its second get."""
 
 STREAMS, TOKENS, STREAM = 4, 150, 3000
 """Requests that decode beside others, the tokens that are looked at before and behind these, and
@@ -55,14 +56,17 @@ the most that each makes."""
 class Arm:
     """The engine with a way to keep blocks, and what was seen."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: SimpleNamespace) -> None:
         self.options, self._began = options, time.monotonic()
         self.engine = engine_of(options)
         self.keeps = options.arm not in COMPUTES
-        before = json.loads(options.out.read_text()) if options.out.exists() else {}
+        # Prompts that no other arm over the same store has put.
+        self.own = 1_000_000 * (1 + list(ARMS).index(options.arm))
+        self._out = Path(options.out)
+        before = json.loads(self._out.read_text()) if self._out.exists() else {}
         self.seen: dict[str, Any] = before | {
             "arm": options.arm,
-            "shape": options.shape.name,
+            "shape": Path(options.shape).name,
             "chunk_tokens": options.chunk_tokens,
             "gpu": self.engine.gpu(),
             "ranks": options.ranks,
@@ -74,8 +78,16 @@ class Arm:
     def note(self, phase: str, row: Any) -> None:
         """Keeps what a phase saw, at once: a run may be cut short."""
         self.seen[phase] = row
-        self.options.out.write_text(json.dumps(self.seen, indent=1))
+        part = self._out.with_suffix(".part")
+        part.write_text(json.dumps(self.seen, indent=1))
+        part.replace(self._out)
         print(f"[{self.options.arm} {time.monotonic() - self._began:6.1f} s] {phase}", flush=True)
+
+    def settle(self, seconds: float = 20.0) -> None:
+        """Until nothing more is stored, or these seconds are over, which is noted."""
+        if not self.engine.settle(seconds):
+            print(f"not settled after {seconds:.0f} s", flush=True)
+            self.seen["unsettled"] = self.seen.get("unsettled", 0) + 1
 
     def begin(self, phase: str, lengths: list[int]) -> Iterator[None]:
         """The turns of a phase; none of one that this arm does not have."""
@@ -86,32 +98,36 @@ class Arm:
         turns: Iterator[None] = getattr(self, phase)(lengths)
         return turns
 
-    def warm_up(self) -> None:
-        """Kernels of all shapes, and one way through the store."""
+    def warm_up(self, lengths: list[int]) -> Iterator[None]:
+        """Kernels of all shapes, and one way through the store. Computed anew at each start; an arm
+        that chooses learns here how fast it computes."""
         ids: list[int] = []
-        for tokens in (600, min(self.options.longest, WARMS_UP)):
-            ids = prompt(7 * tokens + 1, tokens + TAIL)
+        for tokens in lengths:
+            seed = 7 * tokens + self.options.start + self.own * (self.options.arm in ALONE)
+            ids = prompt(seed, tokens + TAIL)
             self.engine.answer(ids, 4), self.engine.answer(ids, 4)
         if self.keeps:
             self.engine.settle(5)
             self.engine.forget()
             self.engine.answer(ids, 4)
         self.engine.forget()
+        yield
 
     def ttft(self, lengths: list[int]) -> Iterator[None]:
         rows: dict[str, Any] = {}
         for length in lengths:
-            ids, rest = prompt(length, length + TAIL), self.options.decode
-            cold = self.engine.answer(ids, rest)
-            in_gpu = self.engine.answer(ids, rest)
+            ids = prompt(length, length + TAIL)
+            cold = self.engine.answer(ids, DECODE)
+            in_gpu = self.engine.answer(ids, DECODE)
             row: dict[str, Any] = {"gpu": in_gpu.beside(cold), "hits": [], "cold_s": []}
+            row["first_cached_tokens"] = cold.cached_tokens  # another arm over the store was first
             rows[str(length)] = row | {"tokens": in_gpu.tokens, "logprobs": in_gpu.logprobs}
             if self.keeps:
-                self.engine.settle()
+                self.settle()
             for _ in range(UNSEEN * (self.options.tier_gib > 0)):
                 self.engine.forget()
                 self.engine.answer(ids)
-                self.engine.settle()
+                self.settle()
             yield
             for turn in range(self.options.turns):
                 self.engine.forget()
@@ -119,7 +135,7 @@ class Arm:
                     row["hits"].append(self._hit(ids, in_gpu))
                 else:
                     other = prompt(length * 1000 + turn, length + TAIL)
-                    row["cold_s"].append(self.engine.answer(other, rest).ttft_s)
+                    row["cold_s"].append(self.engine.answer(other, DECODE).ttft_s)
                 self.note("ttft", rows)
                 yield
 
@@ -129,9 +145,9 @@ class Arm:
         return answer.beside(other) | {"drive_bytes": read}
 
     def _reading(self, ids: list[int]) -> tuple[Answer, int | None]:
-        drives = [Path(word) for word in self.options.drives.split(":")]
+        drives = [Path(folder) for folder in self.options.drives]
         before = drives_read(drives)
-        answer = self.engine.answer(ids, self.options.decode)
+        answer = self.engine.answer(ids, DECODE)
         now = drives_read(drives)
         return answer, None if before is None or now is None else now - before
 
@@ -152,8 +168,8 @@ class Arm:
         self.engine.place.clear()
         for length in lengths:
             for user in range(self.options.turns):
-                self.engine.answer(prompt(600_000 + user, length + TAIL))
-                self.engine.settle()
+                self.engine.answer(of_user(600_000, length, user))
+                self.settle()
                 yield
 
     def again(self, lengths: list[int]) -> Iterator[None]:
@@ -162,8 +178,9 @@ class Arm:
             row = rows.setdefault(str(length), [])
             for user in range(self.options.turns):
                 self.engine.forget()
-                row.append(self._first(prompt(600_000 + user, length + TAIL)))
+                row.append(self._first(of_user(600_000, length, user)))
                 self.note("again", rows)
+                self.settle()  # one that was not found is stored before the next arm's turn
                 yield
 
     def shared(self, lengths: list[int]) -> Iterator[None]:
@@ -171,9 +188,9 @@ class Arm:
         for length in lengths:
             row = rows.setdefault(str(length), [])
             for turn in range(self.options.turns):
-                row.append(self._first(prompt(650_000 + turn, length + TAIL)))
+                row.append(self._first(of_user(650_000, length, turn)))
                 self.note("shared", rows)
-                self.engine.settle()
+                self.settle()
                 yield
 
     def interfere(self, lengths: list[int]) -> Iterator[None]:
@@ -181,21 +198,22 @@ class Arm:
         length, rows = max(lengths), []
         for turn in range(self.options.turns):
             self.engine.place.clear()
-            ids = prompt(777_000 + turn, length + TAIL)
+            ids = prompt(self.own + 777_000 + turn, length + TAIL)
             stored = self.engine.answer(ids)
             at_once = self.engine.answer(ids)
-            self.engine.settle()
+            self.settle()
             self.engine.forget()
-            streams = [prompt(31_000 + number, 500) for number in range(STREAMS)]
+            streams = [prompt(self.own + 31_000 + number, 500) for number in range(STREAMS)]
             decoding = self.engine.decoding(streams, STREAM)
             row: dict[str, Any] = {"stored_s": stored.ttft_s, "gpu_hit_s": at_once.ttft_s}
             row["alone_s"] = decoding.between_s(TOKENS)
             row["loading_s"] = decoding.between_s(beside=ids)
             decoding.between_s(TOKENS // 3)
-            row["computing_s"] = decoding.between_s(beside=prompt(778_000 + turn, length + TAIL))
+            other = prompt(self.own + 778_000 + turn, length + TAIL)
+            row["computing_s"] = decoding.between_s(beside=other)
             row["storing_s"] = decoding.between_s(TOKENS)
             decoding.end()
-            self.engine.settle()
+            self.settle()
             rows.append(row)
             self.note("interfere", rows)
             yield
@@ -205,14 +223,14 @@ class Arm:
         ids = prompt(lengths[0], lengths[0] + TAIL)
         self.engine.forget()
         self.engine.answer(ids)
-        in_gpu = self.engine.answer(ids, self.options.decode)
-        self.engine.settle()
+        in_gpu = self.engine.answer(ids, DECODE)
+        self.settle()
         flipped = flip_files(self.options.files) if self.options.arm == "fs" else sum(
-            flip_member(Path(member)) for member in self.options.members.split(":")
+            flip_member(Path(member)) for member in self.options.members
         )
         self.engine.forget()
         damaged = self._hit(ids, in_gpu)
-        self.engine.settle()
+        self.settle()
         self.engine.forget()
         anew = self._hit(ids, in_gpu)
         self.note("flip", {"flipped": flipped, "damaged": damaged, "anew": anew})
@@ -220,23 +238,23 @@ class Arm:
 
     def kill(self, lengths: list[int]) -> Iterator[None]:
         """The first length alone."""
-        length, rest = lengths[0], self.options.decode
-        prompts = [prompt(555_000 + number, length + TAIL) for number in range(6)]
+        seeds = range(self.own + 555_000, self.own + 555_006)
+        prompts = [prompt(seed, lengths[0] + TAIL) for seed in seeds]
         self.engine.forget()
-        cold = [self.engine.answer(ids, rest) for ids in prompts]
-        in_gpu = [self.engine.answer(ids, rest) for ids in prompts]
-        self.engine.settle(30)
+        cold = [self.engine.answer(ids, DECODE) for ids in prompts]
+        in_gpu = [self.engine.answer(ids, DECODE) for ids in prompts]
+        self.settle(30)
         self.engine.forget()
-        hits = self.engine.answers(prompts, rest)
+        hits = self.engine.answers(prompts, DECODE)
         self.engine.forget()
         timer = self._kill_in(hits[0].wall_s / 4)
-        killed = self.engine.answers(prompts, rest)
+        killed = self.engine.answers(prompts, DECODE)
         timer.join()
         self.engine.forget()
-        down = self.engine.answer(prompts[0], rest)
+        down = self.engine.answer(prompts[0], DECODE)
         back_s = self._hits_again_s(prompts[1])
         self.engine.forget()
-        after = [self.engine.answer(ids, rest) for ids in prompts]
+        after = [self.engine.answer(ids, DECODE) for ids in prompts]
         self.note("kill", {
             "wall_s": {"hits": hits[0].wall_s, "killed": killed[0].wall_s},
             "killed": besides(killed, in_gpu),
@@ -249,25 +267,25 @@ class Arm:
     def lost(self, lengths: list[int]) -> Iterator[None]:
         rows: dict[str, Any] = {}
         for length in lengths:
-            ids, rest = prompt(660_000 + length, length + TAIL), self.options.decode
-            cold = self.engine.answer(ids, rest)
-            in_gpu = self.engine.answer(ids, rest)
-            self.engine.settle()
+            ids = prompt(self.own + 660_000 + length, length + TAIL)
+            cold = self.engine.answer(ids, DECODE)
+            in_gpu = self.engine.answer(ids, DECODE)
+            self.settle()
             self.engine.forget()
-            hit = self.engine.answer(ids, rest)
+            hit = self.engine.answer(ids, DECODE)
             row = {"cold_s": cold.ttft_s, "hit": hit.beside(in_gpu), "losses": list[Any]()}
             rows[str(length)] = row
             for _ in range(LOSSES):
                 self.engine.forget()
                 timer = self._kill_in(hit.ttft_s / 3)
-                killed = self.engine.answer(ids, rest)
+                killed = self.engine.answer(ids, DECODE)
                 timer.join()
                 self.engine.forget()
-                down = self.engine.answer(ids, rest)
+                down = self.engine.answer(ids, DECODE)
                 back_s = self._hits_again_s(ids)
-                self.engine.settle()
+                self.settle()
                 self.engine.forget()
-                after = self.engine.answer(ids, rest)
+                after = self.engine.answer(ids, DECODE)
                 named = {"killed": killed, "down": down, "after": after}
                 loss = {name: answer.beside(in_gpu) for name, answer in named.items()}
                 row["losses"].append(loss | {"back_s": back_s})
@@ -289,7 +307,7 @@ class Arm:
         # A store that has begun keeps its pages: groups leave it time.
         for first in range(0, len(prompts) if self.keeps else 0, STORED_AT_ONCE):
             self.engine.answers(prompts[first : first + STORED_AT_ONCE])
-            self.engine.settle()
+            self.settle()
         stored = {"seconds": time.monotonic() - began, **self._since(before)}
         yield
         seen: list[dict[str, Any]] = []
@@ -301,7 +319,7 @@ class Arm:
                 some = [prompts[(turn * count + at) % len(prompts)] for at in range(count)]
                 asked = [ids + prompt(turn * 100 + at, TAIL) for at, ids in enumerate(some)]
                 before = self._used()
-                answers = self.engine.answers(asked, self.options.decode)
+                answers = self.engine.answers(asked, DECODE)
                 used = self._since(before)
                 row["ttft_s"] += [answer.ttft_s for answer in answers]
                 row["cached_tokens"] += sum(answer.cached_tokens for answer in answers)
@@ -340,6 +358,11 @@ class Arm:
         return None
 
 
+def of_user(base: int, length: int, number: int) -> list[int]:
+    """A prompt that does not begin with one of another length."""
+    return prompt(base + 100 * length + number, length + TAIL)
+
+
 def besides(answers: list[Answer], others: list[Answer]) -> list[dict[str, Any]]:
     return [answer.beside(other) for answer, other in zip(answers, others, strict=True)]
 
@@ -370,42 +393,15 @@ def flip_member(member: Path) -> int:
     return flipped
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("arm", choices=ARMS)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--shape", type=Path, required=True, help="folder with a config.json")
-    parser.add_argument("--longest", type=int, default=32_768, help="tokens of a prompt")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--decode", type=int, default=24, help="tokens to make for each prompt")
-    parser.add_argument("--chunk-tokens", type=int, default=256)
-    parser.add_argument("--cpu-gib", type=int, default=8)
-    parser.add_argument("--gpu-gib", type=int, default=12)
-    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
-    parser.add_argument("--kv-cache-dtype", default="auto", help="fp8: 8 bits a number")
-    parser.add_argument(
-        "--served", action="store_true", help="the engine's own process, and CUDA graphs"
-    )
-    parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
-    parser.add_argument("--socket", default="")
-    parser.add_argument("--tier-gib", type=int, default=0, help="of the sidecar's memory")
-    parser.add_argument("--files", default="", help="folder of vLLM's own tiers")
-    parser.add_argument("--disk-gib", type=int, default=20, help="of SimpleCPUOffload's disk")
-    parser.add_argument("--drives", required=True, help="folders, with colons between")
-    parser.add_argument("--weights", default="", help="a folder by which engines share them")
-    parser.add_argument("--members", default="", help="the store's members, with colons between")
-    parser.add_argument("--pid-file", default="", help="a file with the sidecar's process id")
-    parser.add_argument("--serve", default="", help="a command that starts the sidecar again")
-    parser.add_argument("replies", type=int, help="a pipe for the answers of turns.py")
-    return parser.parse_args()
-
-
 def main() -> None:
     logging.basicConfig()
     logging.getLogger("kvrail").setLevel(logging.INFO)  # what is declined
-    arm = Arm(options())
-    arm.warm_up()
-    with os.fdopen(arm.options.replies, "w") as replies:
+    options = SimpleNamespace(**json.loads(sys.argv[1]))
+    arm = Arm(options)
+    if options.arm not in ALONE:
+        for _ in arm.warm_up(options.warms_up):
+            pass
+    with os.fdopen(int(sys.argv[2]), "w") as replies:
         take_part(arm.begin, replies)
     # The engine's threads and processes may outlive a sidecar that was killed.
     for pid in list(family(os.getpid()))[1:]:

@@ -36,8 +36,22 @@ KVRAIL = ("tier", *DIRECT, "lmcache_kvrail", "sglang_kvrail")
 COMPUTES = ("recompute", "sglang")
 """Arms without anything below the GPU's cache."""
 SIMPLE = ("simple", "simple_disk")
+ALONE = ("latency",)
+"""Arms that choose by how fast they have computed: they warm up when no other does."""
+
 FORGETS = ("fs", "tier")
 """Arms whose CPU tier is above drives: it is emptied before a hit that is to come from these."""
 
 SHARED_MEMORY = ("cpu", *FORGETS, *LMCACHE)
 """Arms whose memory of the host is in /dev/shm."""
+
+PHASES = ("ttft", "stored", "again", "shared", "interfere", "flip", "kill", "lost", "returning")
+"""What arm.py can do; run.py has `restart` beside these."""
+
+
+def store_of(arm: str, share: bool) -> str:
+    """The arm by which the store of this one is named."""
+    owners = {"second": "hot"}
+    if share:
+        owners |= dict.fromkeys(("narrow", "fine", "latency"), "direct")
+    return owners.get(arm, arm)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arms import DIRECT, FORGETS, KVRAIL, SIMPLE, SPECIAL
-from processes import Used
+from processes import Used, drop_caches
 
 TOKEN_IDS = range(10, 100_000)
 
@@ -70,7 +70,9 @@ class Place:
         return ""
 
     def forget(self) -> None:
-        """Empties what is above the drives and outside of the engine: nothing."""
+        """Empties what is above the drives and outside of the engine."""
+        if self.arm == "sglang_file":  # others read past the kernel's memory
+            drop_caches()
 
     def clear(self) -> None:
         """Removes what only grows: vLLM's own tier never removes a file."""
@@ -79,13 +81,15 @@ class Place:
                 shutil.rmtree(path)
 
 
-def settle(turn: Callable[[float], None], stored: Callable[[], str], seconds: float) -> None:
-    """Has an engine turn until three looks in a row find as much stored as before."""
+def settle(turn: Callable[[float], None], stored: Callable[[], str], seconds: float) -> bool:
+    """Has an engine turn until three looks in a row find as much stored as before; whether they
+    did."""
     last, same, until = None, 0, time.monotonic() + seconds
     while same < 3 and time.monotonic() < until:
         turn(0.25)
         now = stored()
         same, last = (same + 1, last) if now == last else (0, now)
+    return same >= 3
 
 
 @dataclass(frozen=True)

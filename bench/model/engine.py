@@ -144,9 +144,9 @@ class Engine:
                 return
             time.sleep(0.02)
 
-    def settle(self, seconds: float = 20.0) -> None:
+    def settle(self, seconds: float) -> bool:
         """Turns until three looks in a row find as many blocks stored as before."""
-        settle(self.turn, self.place.stored, seconds)
+        return settle(self.turn, self.place.stored, seconds)
 
     def forget(self) -> None:
         """Empties the caches of GPU and CPU; blocks on drives stay, and those of arms without a
@@ -201,6 +201,8 @@ class Decoding:
         asked = self._add(beside, 1) if beside else None
         gaps: list[float] = []
         while asked or len(gaps) < tokens:
+            if not self._engine.has_unfinished_requests():
+                raise RuntimeError("the requests that decode have ended")
             got = self._step()
             if self._names[0] in got:
                 now = time.perf_counter()

@@ -1,18 +1,26 @@
 """The engine of an arm."""
 
-import argparse
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from arms import LMCACHE, SGLANG
 from asked import Model, Place
+from lmcache_server import UnderLMCache
 
 
-def engine_of(options: argparse.Namespace) -> Any:
-    """Loads that engine alone; `options` are those of arm.py."""
-    words = (options.arm, options.socket, options.files, options.chunk_tokens)
-    place = Place(*words, options.cpu_gib << 30, options.disk_gib << 30)
+def engine_of(options: SimpleNamespace) -> Any:
+    """Loads that engine alone; `options` are those that arm.py gets."""
+    place = (UnderLMCache if options.arm in LMCACHE else Place)(
+        options.arm,
+        options.socket,
+        options.files,
+        options.chunk_tokens,
+        options.cpu_gib << 30,
+        options.disk_gib << 30,
+    )
     model = Model(
-        options.shape,
+        Path(options.shape),
         options.longest,
         options.gpu_gib << 30,
         options.ranks,
@@ -26,9 +34,6 @@ def engine_of(options: argparse.Namespace) -> Any:
         return SGLang(place, model)
     from engine import Engine
 
-    if options.arm in LMCACHE:
-        from lmcache_server import UnderLMCache
-
-        place = UnderLMCache(*words, options.cpu_gib << 30, options.disk_gib << 30)
-        place.start(options.shape)
+    if isinstance(place, UnderLMCache):
+        place.start(model.shape)
     return Engine(place, model)

@@ -3,15 +3,19 @@
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-DRIVES = 4
+from processes import end_sidecar
+
+DRIVES, MEMORY = 4, Path("/tmp/kvrail-model-memory")
 PART, READERS, READ = 4 << 20, 8, 2 << 30
 """Bytes of a read, threads that read, and bytes that they read."""
+
+ANSWERS_S = 20.0
+"""The longest that a sidecar may take to answer, in seconds."""
 
 
 def run(*words: str | Path) -> None:
@@ -20,13 +24,11 @@ def run(*words: str | Path) -> None:
 
 def drives_in_memory(bytes_each: int) -> list[Path]:
     """Folders of file systems on loop devices whose files lie in memory."""
-    root = Path("/tmp/kvrail-model-memory")
-    folders = [root / f"drive-{number}" for number in range(DRIVES)]
-    if folders[-1].exists():
-        return folders
-    root.mkdir(parents=True, exist_ok=True)
+    unmount_drives()  # those of a run that was killed
+    folders = [MEMORY / f"drive-{number}" for number in range(DRIVES)]
+    MEMORY.mkdir(parents=True, exist_ok=True)
     size = f"huge=within_size,size={DRIVES * bytes_each + (1 << 30)}"
-    run("mount", "-t", "tmpfs", "-o", size, "tmpfs", root)
+    run("mount", "-t", "tmpfs", "-o", size, "tmpfs", MEMORY)
     for folder in folders:
         image = folder.with_suffix(".ext4")
         with open(image, "xb") as file:
@@ -38,13 +40,20 @@ def drives_in_memory(bytes_each: int) -> list[Path]:
     return folders
 
 
-SHARED = Path("/dev/shm")
+def unmount_drives() -> None:
+    """Gives their memory back, at the latest when the last process has ended that uses them."""
+    for folder in (*MEMORY.glob("drive-*"), MEMORY):
+        if os.path.ismount(folder):
+            run("umount", "--lazy", folder)
+
+
+SHARED, LEFT = Path("/dev/shm"), ("vllm_offload_*", "lmcache_l1_pool_kvrail-model-*")
 
 
 def make_room(tiers_bytes: int) -> None:
-    """For vLLM's CPU tiers, which lie in shared memory: its limit may be half of what a machine has
-    at its start. What engines that were killed have left there goes."""
-    for path in SHARED.glob("vllm_offload_*"):
+    """For CPU tiers, which lie in shared memory: its limit may be half of what a machine has at its
+    start. What engines that were killed have left there goes."""
+    for path in (path for left in LEFT for path in SHARED.glob(left)):
         path.unlink()
     if shutil.disk_usage(SHARED).free < tiers_bytes:
         run("mount", "-o", f"remount,size={tiers_bytes + (8 << 30)}", SHARED)
@@ -79,10 +88,6 @@ class Rate:
         for fd in opened:
             os.close(fd)
 
-    def remove(self) -> None:
-        for path in self.files:
-            path.unlink()
-
 
 class Side:
     """A sidecar with a store of its own over the folders of a place."""
@@ -109,12 +114,11 @@ class Side:
             f"ulimit -l unlimited; kvrail serve --config {home}/kvrail.toml "
             f">>{home}/log 2>&1 </dev/null & echo $! >{self.pid_file}"
         )
-        self.start()
 
     def start(self) -> None:
         subprocess.run(self.serve, shell=True, check=True, start_new_session=True)
         words = ["kvrail", "status", "--socket", str(self.socket)]
-        until = time.monotonic() + 20
+        until = time.monotonic() + ANSWERS_S
         while subprocess.run(words, capture_output=True, check=False).returncode:
             if time.monotonic() > until:
                 raise RuntimeError(f"the sidecar does not answer: {self.home}/log")
@@ -122,15 +126,13 @@ class Side:
 
     def stop(self) -> None:
         """What is stored stays."""
-        pid = int(self.pid_file.read_text())
-        os.kill(pid, signal.SIGTERM)
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.05)
+        end_sidecar(self.pid_file)
 
     def remove(self, log: Path) -> None:
         """The store, too; the log of it stays."""
         subprocess.run(["kvrail", "store", "status", "--socket", self.socket], check=False)
-        shutil.copy(self.home / "log", log)
         self.stop()
+        if (self.home / "log").exists():
+            shutil.copy(self.home / "log", log)
         for member in self.members:
             member.unlink(missing_ok=True)

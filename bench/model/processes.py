@@ -1,11 +1,17 @@
 """What processes have used, as the kernel counts it."""
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
+CACHES = Path("/proc/sys/vm/drop_caches")
+ENDS_S = (20.0, 10.0)
+"""The longest that a sidecar may take to end, in seconds: asked to, and killed."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +74,36 @@ def family(pid: int) -> Iterator[int]:
             continue
         for child in children:
             yield from family(int(child))
+
+
+def drop_caches() -> None:
+    """Nothing of files stays in the kernel's memory."""
+    os.sync()
+    CACHES.write_text("3")
+
+
+def is_sidecar(pid: int, home: Path) -> bool:
+    """Whether this process is a sidecar of this folder; one that has ended is none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"kvrail" in words and str(home).encode() in words
+
+
+def end_sidecar(pid_file: Path) -> None:
+    """What is stored stays. Nothing where it has ended already."""
+    try:
+        pid = int(pid_file.read_text())
+    except (OSError, ValueError):
+        return
+    for signalled, seconds in zip((signal.SIGTERM, signal.SIGKILL), ENDS_S, strict=True):
+        if not is_sidecar(pid, pid_file.parent):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signalled)
+        until = time.monotonic() + seconds
+        while is_sidecar(pid, pid_file.parent) and time.monotonic() < until:
+            time.sleep(0.05)
+    if is_sidecar(pid, pid_file.parent):
+        raise RuntimeError(f"the sidecar {pid} does not end")

@@ -1,18 +1,18 @@
 """Tables and a plot of what run.py left: report.py RESULTS [TAG]. The plot needs matplotlib.
 
 Writes RESULTS/model.md and RESULTS/model.png, and prints the tables; with the tag of a run it only
-prints the tables of that run.
+prints the tables of that run. Ends with 1 where bits of a batch-invariant run are not equal.
 """
 
 import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from arms import ARMS, COMPUTES
+from arms import ARMS, COMPUTES, PHASES
 
 SHADES = ("black", "tab:blue", "tab:cyan", "tab:orange", "tab:brown", "tab:green", "tab:red")
 SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray", "navy", "teal", "gold")
@@ -116,30 +116,59 @@ def beside_drives(rows: Rows, rates: list[float]) -> list[str]:
 
 
 def exactness(rows: Rows) -> str:
-    """Whether hits have the tokens and log-probabilities of a hit in the GPU's cache, and this has
-    those of the first arm's."""
+    """Whether hits of the whole prompt have the tokens and log-probabilities of a hit in the GPU's
+    cache, and this has those of the first arm's."""
     cells, first = [], next(seen["ttft"] for seen in rows.values() if "ttft" in seen)
     for arm, seen in rows.items():
         rows_of = seen.get("ttft", {})
-        hits = [hit for row in rows_of.values() for hit in row["hits"]]
-        exact = sum(hit["bit_exact"] for hit in hits)
+        hits = sum(len(row["hits"]) for row in rows_of.values())
+        full = [hit for length, row in rows_of.items() for hit in whole(length, row)]
+        computed = [row for row in rows_of.values() if not row.get("first_cached_tokens")]
         pairs = [(row, first[at]) for at, row in rows_of.items() if at in first]
-        alike = sum(
-            row["tokens"] == other["tokens"] and row["logprobs"] == other["logprobs"]
-            for row, other in pairs
-        )
-        computed = sum(row["gpu"]["bit_exact"] for row in rows_of.values())
-        whole_hits = sum(len(whole(length, row)) for length, row in rows_of.items())
         cells.append([
             ARMS[arm],
-            f"{whole_hits} of {len(hits)}",
-            f"{exact} of {len(hits)}",
-            f"{computed} of {len(rows_of)}",
-            f"{alike} of {len(pairs)}",
+            f"{len(full)} of {hits}",
+            f"{sum(hit['bit_exact'] for hit in full)} of {len(full)}",
+            f"{sum(row['gpu']['bit_exact'] for row in computed)} of {len(computed)}",
+            f"{sum(alike(row, other) for row, other in pairs)} of {len(pairs)}",
         ])  # fmt: skip
     head = ["arm", "hits of the whole prompt", "equal to the last bit to one in the GPU's cache",
-            "that equal to the first answer", "and to the first arm's"]  # fmt: skip
+            "that equal to the first answer, computed", "and to the first arm's"]  # fmt: skip
     return table(head, cells)
+
+
+def alike(answer: dict[str, Any], other: dict[str, Any]) -> bool:
+    """To the last bit."""
+    return bool(answer["tokens"] == other["tokens"] and answer["logprobs"] == other["logprobs"])
+
+
+def compared(seen: Any) -> Iterator[dict[str, Any]]:
+    """All answers that stand beside another one, somewhere in what an arm saw."""
+    if isinstance(seen, dict) and "bit_exact" in seen:
+        yield seen
+    elif isinstance(seen, dict | list):
+        for part in seen.values() if isinstance(seen, dict) else seen:
+            yield from compared(part)
+
+
+def unequal(rows: Rows) -> list[str]:
+    """What differs in batch-invariant arms, where each answer has to be that of computing; flipped
+    bytes of vLLM's files stay there."""
+    found: list[str] = []
+    first: dict[tuple[str, str, int], Any] = {}
+    for arm, seen in rows.items():
+        if seen["batch_invariant"] != "1":
+            continue
+        for phase in (it for it in PHASES if (it, arm) != ("flip", "fs")):
+            answers = list(compared(seen.get(phase)))
+            if wrong := sum(not it["bit_exact"] for it in answers):
+                found.append(f"{arm}, {phase}: {wrong} of {len(answers)} answers")
+        for phase in ("ttft", "again", "shared"):
+            for length, row in seen.get(phase, {}).items():
+                for at, answer in enumerate([row] if phase == "ttft" else row):
+                    if not alike(answer, first.setdefault((phase, length, at), answer)):
+                        found.append(f"{arm}, {phase}: {length} tokens, beside the first arm")
+    return found
 
 
 def measured(
@@ -217,10 +246,10 @@ def firsts(rows: Rows, phase: str, title: str) -> list[str]:
     by_arm = {arm: seen[phase] for arm, seen in rows.items() if phase in seen}
     if not by_arm:
         return []
-    first, cells = next(iter(by_arm.values())), []
+    cells = []
     for arm, by_length in by_arm.items():
         for length, answers in by_length.items():
-            others = first.get(length, [])
+            others = next(it[length] for it in by_arm.values() if length in it)
             times = [it["ttft_s"] for it in answers]
             cold = statistics.median(it["ttft_s"] for it in others)
             pairs = list(zip(answers, others))
@@ -301,7 +330,7 @@ def plot(path: Path, places: dict[str, dict[str, dict[int, float]]]) -> None:
 
     figure, axes = pyplot.subplots(1, len(places), figsize=(5 * len(places), 3.6), squeeze=False)
     for axis, (place, curves) in zip(axes[0], places.items(), strict=True):
-        for arm, points in curves.items():
+        for arm, points in ((arm, points) for arm, points in curves.items() if points):
             tokens = sorted(points)
             style = "--" if arm in COMPUTES else "-"
             seconds = [points[at] for at in tokens]
@@ -339,12 +368,16 @@ def part(results: Path, place: tuple[str, str], tag: str) -> tuple[list[str], An
         tables, curves = ttft(rows, machine.get("drives_read", {}).get("ttft", []))
         parts += [*tables, exactness(rows)]
     parts += [*returning(rows), *others(rows)]
+    if late := [f"{ARMS[arm]} {seen['unsettled']}" for arm, seen in rows.items()
+                if "unsettled" in seen]:  # fmt: skip
+        parts.append(f"Waits that ended while blocks were still stored: {', '.join(late)}.")
+    parts += [f"Not equal: {text}." for text in unequal(rows)]
     parts += firsts(rows, "again", "Users that come back, once each:")
     parts += firsts(rows, "shared", "Prompts that the first arm computes, and then the other gets:")
     return parts, curves
 
 
-def main() -> None:
+def main() -> int:
     results, tag = Path(sys.argv[1]), "".join(sys.argv[2:3])
     parts, places = ["# Time to first token with a model on the GPU"], {}
     for place in (("disk", "One disk"), ("memory", "Four drives in memory")):
@@ -357,7 +390,8 @@ def main() -> None:
     if not tag:
         (results / "model.md").write_text(text)
         plot(results / "model.png", places)
+    return 1 if "\nNot equal: " in text else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -89,10 +89,8 @@ class SGLang:
             first_s, rows, cached = 0.0, list[Any](), 0
             async for part in parts:
                 first_s = first_s or time.perf_counter() - began
-                about = part["meta_info"]
-                # All so far, or those since the part before.
-                now, cached = about["output_token_logprobs"], about["cached_tokens"]
-                rows = list(now) if len(now) > len(rows) else rows + list(now)
+                about = part["meta_info"]  # of all tokens so far
+                rows, cached = about["output_token_logprobs"], about["cached_tokens"]
             return first_s, rows, cached
 
         async def ask_all() -> list[tuple[float, list[Any], int]]:
@@ -116,12 +114,13 @@ class SGLang:
         self.answer(prompt(self._small, 20), 2)
         time.sleep(seconds)
 
-    def settle(self, seconds: float = 20.0) -> None:
+    def settle(self, seconds: float) -> bool:
         """Turns until three looks in a row find as many pages stored as before."""
-        settle(self.turn, self.place.stored, seconds)
+        return settle(self.turn, self.place.stored, seconds)
 
     def forget(self) -> None:
         """Empties the caches of GPU and CPU; pages in storage stay."""
+        self.place.forget()
         for _ in range(200):
             if self._engine.flush_cache().success:
                 return

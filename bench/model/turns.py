@@ -1,8 +1,8 @@
 """Arms that take turns: each is a process that goes on when it is asked to.
 
 An arm gets a line for each request, `begin PHASE LENGTHS` or `go on`, and answers `turn` where the
-others may go on, or `done`. So no two arms work at a time, and a median over turns is of all arms
-in the same minutes.
+others may go on, `done`, or `failed`. So no two arms work at a time, and a median over turns is of
+all arms in the same minutes.
 """
 
 import os
@@ -15,6 +15,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
+
+TURN_S = 200.0
+"""The longest that an arm may take for a turn, in seconds."""
 
 Begin = Callable[[str, list[int]], Iterator[None]]
 """Begins a phase with prompts of these lengths; what it returns ends a turn at each step."""
@@ -30,11 +33,11 @@ def take_part(begin: Begin, replies: IO[str], requests: Iterable[str] = sys.stdi
         try:
             if word == "begin":
                 phase = begin(rest[0], [int(length) for length in rest[1].split(",")])
-            more = next(phase, "over") is None
+            reply = "turn" if next(phase, "over") is None else "done"
         except Exception:
             traceback.print_exc()
-            more = False
-        print("turn" if more else "done", file=replies, flush=True)
+            reply = "failed"
+        print(reply, file=replies, flush=True)
 
 
 class Arm:
@@ -59,18 +62,23 @@ class Arm:
 
     def is_ready(self, until: float) -> bool:
         """Whether the arm has started; `until` in seconds of the monotonic clock."""
-        return self.alive and self._hears("turn", until)
+        return self._hears(until) == "turn"
 
-    def has_more(self, request: str, until: float) -> bool:
-        """Whether there is more to do behind this request; an arm that dies or is late has no
-        more."""
+    def goes_on(self, request: str, until: float) -> str:
+        """Its answer to this request: `turn`, `done`, or `failed`, as of an arm that dies or is
+        late; `over` where it cannot begin, or the whole time ends."""
         if not self.alive or time.monotonic() >= until:
-            return False
+            return "over"
         try:
             print(request, file=self._process.stdin, flush=True)
         except BrokenPipeError:
             pass
-        return self._hears("turn", until)
+        reply = self._hears(min(until, time.monotonic() + TURN_S))
+        if reply == "failed":
+            print(f"{self.name}: failed; its log has the reason", flush=True)
+        if reply:
+            return reply
+        return "failed" if time.monotonic() < until else "over"
 
     def end(self) -> None:
         """With all processes that it has started."""
@@ -81,20 +89,25 @@ class Arm:
             pass
         self._process.wait()
 
-    def _hears(self, word: str, until: float) -> bool:
+    def _hears(self, until: float) -> str:
+        """Its next answer; an arm that has none is ended."""
         left = max(until - time.monotonic(), 0.0)
         line = self._replies.readline() if select.select([self._replies], [], [], left)[0] else ""
         if not line:
             print(f"{self.name}: ended, or late; its log has the reason", flush=True)
             self.end()
-        return line.strip() == word
+        return line.strip()
 
 
 def take_turns(
     arms: list[Arm], request: str, until: float, between: Callable[[], None] = lambda: None
-) -> None:
-    """All arms begin, and then go on one after the other until none has more to do."""
-    running = [(arm, request) for arm in arms]
+) -> list[str]:
+    """All arms begin, and then go on one after the other until none has more to do. The names of
+    those that fail."""
+    running, failed = [(arm, request) for arm in arms], list[str]()
     while running:
         between()
-        running = [(arm, "go on") for arm, word in running if arm.has_more(word, until)]
+        replies = [(arm, arm.goes_on(word, until)) for arm, word in running]
+        failed += [arm.name for arm, reply in replies if reply == "failed"]
+        running = [(arm, "go on") for arm, reply in replies if reply == "turn"]
+    return failed

@@ -78,18 +78,30 @@ part() {
     du -sh "$2"
 }
 
-home=/tmp/kvrail-model-engine
+home=${MODEL_HOME:-/tmp/kvrail-model-engine}
 
+# unpack FOLDER: each archive once. With another one of the same name all is unpacked anew.
 unpack() {
-    local archive
+    local archive mark parts=() pids=() pid
     for archive in "$1"/*.txz; do
-        [[ -e $archive && ! -e $home/${archive##*/}.done ]] || continue
-        mkdir -p "$home/site"
+        [[ -e $archive ]] || continue
+        mark=$home/${archive##*/}.done
+        if [[ ! -e $mark ]]; then
+            parts+=("$archive")
+        elif [[ $(<"$mark") != "$(sha256sum <"$archive")" ]]; then
+            rm -rf "$home"
+            unpack "$1"
+            return
+        fi
+    done
+    mkdir -p "$home/site"
+    for archive in "${parts[@]}"; do
         python3 -c 'import sys, tarfile
 tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="fully_trusted")' "$archive" "$home/site" \
-            && touch "$home/${archive##*/}.done" &
+            && sha256sum <"$archive" >"$home/${archive##*/}.done" &
+        pids+=($!)
     done
-    wait
+    for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
 run() {

@@ -1,0 +1,105 @@
+"""What a run is to do: its options and phases, and why it cannot."""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from arms import ARMS, PHASES, SGLANG, SIMPLE
+from room import no_room
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    lengths: list[int]
+    arms: list[str]
+
+    @classmethod
+    def of(cls, word: str, options: argparse.Namespace) -> "Phase":
+        rest, _, arms = word.partition(":")
+        name, _, lengths = rest.partition("@")
+        if name == "restart":
+            return cls(name, [], [])
+        numbers = [int(at) for at in lengths.split("+")] if lengths else options.lengths
+        return cls(name, numbers, arms.split("+") if arms else options.arms)
+
+
+def faults(options: argparse.Namespace) -> Iterator[str]:
+    """Why this run cannot do what it is asked to."""
+    names = [phase.name for phase in options.phases if phase.name != "restart"]
+    twice = [word for it in (names, options.arms) for word, n in Counter(it).items() if n > 1]
+    yield from (f"{word} is there twice" for word in twice)
+    yield from (f"there is no phase {name}" for name in names if name not in PHASES)
+    yield from (f"there is no arm {arm}" for arm in options.arms if arm not in ARMS)
+    for phase in options.phases:
+        yield from (
+            f"{phase.name}: --arms has no {arm}" for arm in phase.arms if arm not in options.arms
+        )
+        yield from (
+            f"{length} tokens are no multiple of a chunk's {options.chunk_tokens}"
+            for length in phase.lengths
+            if length % options.chunk_tokens
+        )
+        if phase.name == "interfere" and set(phase.arms) & set(SGLANG):
+            yield "SGLang's arms have no phase interfere"
+    if set(SGLANG) & set(options.arms) and not set(options.arms) <= set(SGLANG):
+        yield "SGLang's arms need a run of their own: ratios are to one engine's computing"
+    if set(SIMPLE) & set(options.arms) and not options.served:
+        yield "SimpleCPUOffload lets its caches go with --served alone"
+    if machine_file(options).exists():
+        yield f"{options.results} has such a run: give a --tag, or another folder"
+
+
+def machine_file(options: argparse.Namespace) -> Path:
+    """What is known of a run's machine: each run has one."""
+    return Path(options.results / f"{options.place}-{options.tag}machine.json")
+
+
+def parser_of_run(about: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("place", choices=("disk", "memory"))
+    parser.add_argument("--dir", type=Path, default=Path("/tmp"), help="the folder of `disk`")
+    parser.add_argument("--arms", default="recompute,direct,latency,fs,cpu")
+    parser.add_argument("--shape", default="llama8b")
+    parser.add_argument("--phases", default="ttft")
+    parser.add_argument("--lengths", default="8192,16384,32768")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--chunk-tokens", type=int, default=256)
+    parser.add_argument("--gpu-gib", type=int, default=9, help="each engine's cache")
+    parser.add_argument("--cpu-gib", type=int, default=9, help="each CPU tier of vLLM")
+    parser.add_argument("--disk-gib", type=int, default=20, help="of SimpleCPUOffload's disk")
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs that share the model")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="fp8: 8 bits a number")
+    parser.add_argument(
+        "--served", action="store_true", help="the engine's own process, and CUDA graphs"
+    )
+    parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
+    parser.add_argument(
+        "--store-gib", type=int, default=20, help="a store keeps a sixth of it free for new blocks"
+    )
+    parser.add_argument("--drive-gib", type=int, default=32, help="of each drive in memory")
+    parser.add_argument("--tier-gib", type=int, default=12, help="memory tier of the arm `hot`")
+    parser.add_argument("--late", action="store_true", help="`hot` writes late")
+    parser.add_argument("--share", action="store_true", help="arms like `direct` have one store")
+    parser.add_argument("--own-weights", action="store_true", help="one copy for each engine")
+    parser.add_argument("--seconds", type=float, default=540, help="after which no arm goes on")
+    parser.add_argument("--tag", default="", help="a word in the names of the files")
+    return parser
+
+
+def arguments(about: str, words: list[str] | None = None) -> argparse.Namespace:
+    """Those of run.py, where they can work."""
+    parser = parser_of_run(about)
+    options = parser.parse_args(words)
+    options.began = time.monotonic()
+    options.until = options.began + options.seconds
+    options.arms = options.arms.split(",")
+    options.lengths = [int(word) for word in options.lengths.split(",")]
+    options.phases = [Phase.of(word, options) for word in options.phases.split(",")]
+    if found := list(faults(options)) or list(no_room(options)):
+        parser.error("; ".join(found))
+    return options
