@@ -1,12 +1,13 @@
 //! Puts that are acknowledged from the memory tier, and written when they leave it, or never.
 
 use std::collections::HashMap;
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
 use kvrail_client::{BlockRequest, KeyState, Lookup, Status};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rig::{Place, Sidecar, eventually, rounds, run};
 use crate::stalled::Held;
@@ -202,6 +203,18 @@ fn no_kill_brings_back_what_was_replaced() {
         // By then the drops of what was replaced are on the drive.
         sleep(Duration::from_millis(150));
         sidecar.kill();
+    }
+}
+
+#[test]
+fn a_tier_with_more_than_the_store_has_is_remarked_on() {
+    for (bytes, is_remarked) in [("32MiB", false), ("160MiB", true)] {
+        let place = place(bytes);
+        let child = place.serve().stderr(Stdio::piped()).spawn().unwrap();
+        eventually("it serves", || place.socket().exists());
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+        assert_eq!(log.contains("memory_tier.bytes is more than"), is_remarked, "{bytes}: {log}");
     }
 }
 

@@ -124,8 +124,10 @@ impl Rights {
     }
 
     /// Whether all of the store may be read.
-    pub(crate) fn are_all(&self) -> bool {
-        matches!(self, Self::All)
+    pub(crate) fn read_all(&self) -> bool {
+        let Self::Some(some) = self else { return true };
+        let (user, tenants) = &**some;
+        tenants.iter().any(|rule| rule.namespaces == "*" && rule.names(user))
     }
 
     /// # Errors
@@ -197,6 +199,8 @@ mod tests {
         assert_eq!(rights(1002, &[9, 50]).of("team a llama"), Some(Right::Write), "by its group");
         assert_eq!(Rights::All.of("anything"), Some(Right::Own));
         assert_eq!(rights(7, &[]).permit("x"), Permit::Read);
+        assert!(Rights::All.read_all() && rights(7, &[]).read_all(), "so the memory tier too");
+        assert!(!rights(1001, &[]).read_all() && !rights(1002, &[50]).read_all());
         assert_eq!(rights(1000, &[]).permit("team a x"), Permit::Write);
     }
 

@@ -99,7 +99,9 @@ pub(crate) fn seconds(what: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration
 /// A time in seconds.
 pub(crate) fn duration(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
-        let text = format!("{what} is {seconds}; it must be seconds from 0 on, or None");
-        RequestError::new_err(text)
+        RequestError::new_err(format!(
+            "{what} is {seconds:?}; it must be 0 to {} seconds, or be left out",
+            u64::MAX
+        ))
     })
 }

@@ -120,13 +120,12 @@ fn advance(
 }
 
 fn too_late(group: &Group) -> PyErr {
-    TimedOutError::new_err(format!(
-        "{} of {} blocks ended in time, {} are in flight: leave their memory alone until the arena \
-         is closed",
-        group.ended(),
-        group.count(),
-        group.in_flight()
-    ))
+    let advice = match group.in_flight() {
+        0 => "none is in flight: the others were not sent, their memory is free".into(),
+        some => format!("{some} are in flight: leave their memory alone until the arena is closed"),
+    };
+    let (ended, count) = (group.ended(), group.count());
+    TimedOutError::new_err(format!("{ended} of {count} blocks ended in time, {advice}"))
 }
 
 /// Keys of a lookup, and the use of found blocks.

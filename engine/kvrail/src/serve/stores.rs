@@ -271,7 +271,13 @@ impl PreparedStores {
         // They all have the same reason.
         let remark = self.shards.iter().find_map(|shard| shard.remark.as_ref());
         let remark = remark.map(|why| format!("    note: memory for stores: {why}\n"));
-        self.shards.iter().map(line).chain(remark).collect()
+        let crowded = !self.late.is_empty() && self.shards.iter().any(PreparedShard::is_crowded);
+        let crowded = crowded.then(|| {
+            "    note: memory_tier.bytes is more than the store has: at a stop late blocks drive \
+             out each other; make the tier smaller\n"
+                .into()
+        });
+        self.shards.iter().map(line).chain(remark).chain(crowded).collect()
     }
 }
 
@@ -391,6 +397,12 @@ fn is_put_back(served: &Served, one: &Super, supers: &[Super]) -> bool {
 }
 
 impl PreparedShard {
+    /// Whether its memory tier has more bytes than its member has for blocks.
+    fn is_crowded(&self) -> bool {
+        let store_bytes = self.setup.config.area_bytes;
+        self.tier.as_ref().is_some_and(|tier| tier.memory.bytes() as u64 > store_bytes)
+    }
+
     fn new(
         (device, served, shape): (&PlannedDevice, &Served, StoreShape),
         begin: Begin,

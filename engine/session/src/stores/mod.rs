@@ -252,7 +252,7 @@ impl Stores {
             ControlRequest::Events { volume, since } => {
                 self.hear_all_gone(pollers.handles());
                 let mut page = self.stores[self.position(volume)?].history.since(since)?;
-                if !rights(volume).are_all() {
+                if !rights(volume).read_all() {
                     page.events.retain(|event| self.handles.has_opened(session, event.uid));
                 }
                 return Ok(vec![Reply::new(session, seq, ControlReply::Events(page))]);

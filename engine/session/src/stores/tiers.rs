@@ -27,7 +27,7 @@ impl Stores {
             return Err((Status::Denied, message.into()));
         }
         // Blocks of all namespaces lie side by side there.
-        if !rights.are_all() {
+        if !rights.read_all() {
             let message = "the memory tier is for clients that may read all of the store; this one \
                            gets its blocks from the drives";
             return Err((Status::Denied, message.into()));
@@ -48,7 +48,7 @@ impl Stores {
         let store = &self.stores[self.position(volume)?];
         let has_tier = store.shards.iter().any(|shard| shard.served.tier.is_some());
         // An open namespace has taken a place among the sessions, of which there are few.
-        if !has_tier || !rights.are_all() || !self.handles.has_any(session, volume) {
+        if !has_tier || !rights.read_all() || !self.handles.has_any(session, volume) {
             let message = "only a client that is shown a memory tier reads blocks in place there";
             return Err((Status::Denied, message.into()));
         }

@@ -437,7 +437,9 @@ class Namespace:
         fetch: bool = False,
         timeout: float | None = None,
     ) -> Found:
-        """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`).
+        """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`);
+        `held` counts those. Blocks that memory alone has (`memory_tier.write_late`) are not among
+        them: they count as used.
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
         what is found counts as used, as by a get; with `demote` it goes first until it is used
         again, as of a session that has ended; with `fetch` it comes into the sidecar's memory tier
