@@ -37,8 +37,9 @@ class Client:
         timeout: float | None = None,
         wait: float | None = None,
     ) -> None:
-        """Attaches. `name` is shown by `kvrail status`; `timeout` is the longest wait for the
-        sidecar's answers in seconds (30 unless said otherwise). `wait` is the longest wait in
+        """Attaches. `name` is shown by `kvrail status`; `timeout` is the longest wait in seconds
+        for the sidecar's answers about sessions, namespaces and memory (30 unless said otherwise):
+        calls that move or look up blocks have one of their own. `wait` is the longest wait in
         seconds for a sidecar where there is none or one that is stopping, as while it is upgraded;
         without it that is an error at once."""
     @property
