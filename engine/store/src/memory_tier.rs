@@ -331,6 +331,11 @@ impl MemoryTier {
         room
     }
 
+    /// A block that the tier was to be asked for a room for found none before that.
+    pub fn refuse(&mut self) {
+        self.counts.refused += 1;
+    }
+
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
     /// Goes on with a clear, or looks for blocks of namespaces that are over. True: there is more
     /// of that to do. Chooses late blocks to be written.
