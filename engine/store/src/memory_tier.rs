@@ -3,22 +3,25 @@
 //! A block comes in at its second get within the time in which as many other keys were asked for as
 //! the tier has entries: what is asked for once passes through. Places are spans in the order of
 //! their addresses. A hand goes round them: a span that was used since its last visit stays, others
-//! go, and the first run of free bytes that is long enough is the new block's. So lengths may
-//! differ, no byte is ever moved, and each step is a few words. What clients fetch comes in at
-//! once, and takes a part of the tier from other blocks in a second (`fetches`). A late block comes
-//! in at its put, and may be written to the store later (`writing`).
+//! go, and the first run of free bytes that is long enough is the new block's. While much is free
+//! it passes over all of them. So lengths may differ, no byte is ever moved, and each step is a few
+//! words. What clients fetch comes in at once, and takes a part of the tier from other blocks in a
+//! second (`fetches`). A late block comes in at its put, and may be written to the store later
+//! (`writing`).
 
 mod fetches;
 mod late;
+mod lists;
 mod places;
 mod shares;
 mod write_share;
 mod writing;
 
-use fetches::FetchBudget;
+use fetches::{FREE_PART, FetchBudget};
 pub use late::LateWrite;
 use late::{LateBlocks, WriteStage};
-use places::{NONE, Places, small};
+use lists::NONE;
+use places::{Places, small};
 pub use shares::TierShare;
 use shares::TierShares;
 pub use write_share::{BlockFate, WriteShare};
@@ -144,6 +147,8 @@ pub struct MemoryTier {
     places: Places,
     /// Spans that may still be visited until `renew`.
     visits: u32,
+    /// The pages for which there was to be room last.
+    asked_pages: u32,
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
     /// The next entry that is looked at for blocks of namespaces that are over.
@@ -177,6 +182,7 @@ impl MemoryTier {
             entries: vec![EMPTY; entries].into_boxed_slice(),
             places: Places::new(pages, entries),
             visits: VISITS_MAX,
+            asked_pages: 1,
             clearing: None,
             sweeping: None,
             sweeps_again: false,
@@ -409,6 +415,7 @@ impl MemoryTier {
         if pages > self.pages() || self.clearing.is_some() || self.visits == 0 {
             return None;
         }
+        self.asked_pages = pages;
         let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
         let page = self.places.take(span, pages, small(entry));
@@ -438,7 +445,16 @@ impl MemoryTier {
     }
 
     /// Goes round until this number of pages lies free one behind the other; returns their span.
+    /// While much is free, blocks are passed over, unless all that is free lies in short pieces.
     fn sweep(&mut self, pages: u32, view: &mut impl TierView) -> Option<u32> {
+        let (_, entry, there) = self.places.at_hand();
+        let fits = entry == NONE && there >= pages;
+        if !fits
+            && self.has_free(0)
+            && let Some(span) = self.places.find_free(pages)
+        {
+            return Some(span);
+        }
         while self.visits > 0 {
             self.visits -= 1;
             let (at, entry, there) = self.places.at_hand();
@@ -454,6 +470,12 @@ impl MemoryTier {
             self.places.move_hand(free.unwrap_or_else(|| self.places.after(at)));
         }
         None
+    }
+
+    /// Whether so much is free that no block has to leave for others, and these pages besides.
+    fn has_free(&self, besides: u32) -> bool {
+        let kept = u64::from(self.pages() / FREE_PART) + u64::from(besides);
+        self.used_pages + kept < self.pages().into()
     }
 
     /// The hand comes by: what was not used goes. Returns the free span.
