@@ -41,6 +41,9 @@ const CLEARED_BLOCK: usize = 4;
 /// `CLEARED_BLOCK`: some microseconds.
 const SWEPT_AT_ONCE: usize = 256;
 
+/// Hidden blocks that a step looks at.
+const HELD_AT_ONCE: u32 = 32;
+
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryState {
@@ -157,6 +160,10 @@ pub struct MemoryTier {
     sweeps_again: bool,
     /// The last look has left blocks that were on their way.
     sweep_left_some: bool,
+    /// Entries whose blocks are hidden, while one may still read them.
+    held: usize,
+    /// Those of them that are looked at in this second.
+    held_left: usize,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -187,6 +194,8 @@ impl MemoryTier {
             sweeping: None,
             sweeps_again: false,
             sweep_left_some: false,
+            held: 0,
+            held_left: 0,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -348,11 +357,16 @@ impl MemoryTier {
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
         let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
-        self.now_s = self.now_s.max(now_s);
+        if now_s > self.now_s {
+            self.now_s = now_s;
+            // All of the second before come first, and then there is a step without more to do.
+            self.held_left = if self.held_left > 0 { self.held_left } else { self.held };
+        }
         self.fetches.renew(now_ns);
         let Some(from) = self.clearing else {
             self.choose_writes();
-            return self.sweep_over(view);
+            self.free_held(view);
+            return self.sweep_over(view) || self.held_left > 0;
         };
         let (mut end, mut left) = (from, CLEARED_AT_ONCE);
         while end < self.entries.len() && left > 0 {
@@ -366,6 +380,21 @@ impl MemoryTier {
         }
         self.clearing = (end < self.entries.len()).then_some(end);
         self.clearing.is_some()
+    }
+
+    /// Memory of hidden blocks that none reads any more is free: of some of them, each once in a
+    /// second.
+    fn free_held(&mut self, view: &mut impl TierView) {
+        let mut left = HELD_AT_ONCE;
+        while self.held_left > 0 && left > 0 {
+            left = left.saturating_sub(1 + costs(view));
+            self.held_left -= 1;
+            let Some(entry) = self.places.next_held() else { continue };
+            let entry = entry as usize;
+            if !self.is_writing(entry) && !view.is_held(entry) {
+                self.release(entry);
+            }
+        }
     }
 
     /// Blocks of namespaces that are over go: some entries further. True: there are more.
@@ -510,7 +539,7 @@ impl MemoryTier {
     }
 
     /// No reader finds the block of an entry from now on. Returns the free span, unless one still
-    /// reads it, or the device does: its memory is free when the hand comes by and none does.
+    /// reads it, or the device does: its memory is free when none does (`free_held`, or the hand).
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
         if self.lose(entry) {
@@ -519,6 +548,8 @@ impl MemoryTier {
         }
         if self.is_writing(entry) || view.is_held(entry) {
             self.entries[entry].state = EntryState::Held;
+            self.places.hold(self.entries[entry].span);
+            self.held += 1;
             return None;
         }
         Some(self.release(entry))
@@ -526,7 +557,12 @@ impl MemoryTier {
 
     /// Frees an entry and its pages, which no reader and no device uses any more.
     fn release(&mut self, entry: usize) -> u32 {
-        let (Entry { uid, span, came_s, .. }, pages) = (self.entries[entry], self.pages_of(entry));
+        let (one, pages) = (self.entries[entry], self.pages_of(entry));
+        let Entry { uid, span, came_s, state, .. } = one;
+        if state == EntryState::Held {
+            self.places.end_hold(span);
+            self.held -= 1;
+        }
         self.lose(entry);
         self.entries[entry] = EMPTY;
         self.blocks -= 1;
@@ -625,7 +661,15 @@ impl MemoryTier {
     /// Whether there is more to look at than one `renew` does.
     #[must_use]
     pub fn is_walking(&self) -> bool {
-        self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again
+        let walks = self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again;
+        walks || self.held_left > 0
+    }
+
+    /// Whether `renew` is to be called once in a second: one may still read hidden blocks, and
+    /// their memory is free once none does.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        self.held > 0
     }
 
     /// Checks that spans and entries are what they say, for tests.
@@ -633,11 +677,17 @@ impl MemoryTier {
     /// # Panics
     /// If they are not.
     pub fn audit(&self) {
-        let (blocks, used) = self.places.audit(|entry| {
-            let Entry { state, span, .. } = self.entries[entry];
-            assert_ne!(state, EntryState::Empty, "an empty entry has no span");
-            span
-        });
+        let held = self.entries.iter().filter(|one| one.state == EntryState::Held);
+        let held: Vec<u32> = held.map(|one| one.span).collect();
+        let (blocks, used) = self.places.audit(
+            |entry| {
+                let Entry { state, span, .. } = self.entries[entry];
+                assert_ne!(state, EntryState::Empty, "an empty entry has no span");
+                span
+            },
+            held.iter().copied(),
+        );
+        assert_eq!(held.len(), self.held, "they are counted");
         assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
         self.audit_shares();
         self.audit_late();

@@ -1,10 +1,13 @@
-//! Free spans of a tier by their length: a block that comes in finds one without a walk.
+//! Spans of a tier that are found without a walk: free ones by their length, for blocks that come
+//! in, and those that are to be free once no reader has them.
 
 /// No span, or no entry.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Free spans of `2^n` pages and more, to less than twice as many, are in list `n`.
 const LENGTHS: usize = 32;
+/// Spans whose blocks are hidden, while one may still read them.
+const HELD: usize = LENGTHS;
 
 /// Spans of the list in which one may be too short that a search looks at; in those behind it none
 /// is.
@@ -19,17 +22,17 @@ struct Link {
     before: u32,
 }
 
-/// Lists of spans, by number. Each free span is in one of them.
+/// Lists of spans, by number. Each free span is in one of them, and each one that is held.
 #[derive(Debug)]
 pub(super) struct SpanLists {
-    first: [u32; LENGTHS],
+    first: [u32; LENGTHS + 1],
     links: Vec<Link>,
 }
 
 impl SpanLists {
     /// For this number of spans.
     pub(super) fn new(spans: usize) -> Self {
-        Self { first: [NONE; LENGTHS], links: Vec::with_capacity(spans) }
+        Self { first: [NONE; LENGTHS + 1], links: Vec::with_capacity(spans) }
     }
 
     /// A span of this number of pages is free.
@@ -40,6 +43,24 @@ impl SpanLists {
     /// It is not free any more, or has other pages.
     pub(super) fn take_free(&mut self, span: u32, pages: u32) {
         self.take(of_length(pages), span);
+    }
+
+    /// A span is to be free once no reader has it.
+    pub(super) fn add_held(&mut self, span: u32) {
+        self.add(HELD, span);
+    }
+
+    /// No reader has it.
+    pub(super) fn take_held(&mut self, span: u32) {
+        self.take(HELD, span);
+    }
+
+    /// The one of those that was returned longest ago.
+    pub(super) fn next_held(&mut self) -> Option<u32> {
+        let span = Some(self.first[HELD]).filter(|span| *span != NONE)?;
+        self.take(HELD, span);
+        self.add(HELD, span);
+        Some(span)
     }
 
     /// A free span of at least this number of pages, if one is found among a few: rather one of
@@ -56,7 +77,7 @@ impl SpanLists {
             }
             at = self.links[at as usize].next;
         }
-        self.first[own + 1..].iter().copied().find(|first| *first != NONE)
+        self.first[own + 1..LENGTHS].iter().copied().find(|first| *first != NONE)
     }
 
     /// A span comes last in a list.
@@ -91,8 +112,13 @@ impl SpanLists {
         }
     }
 
-    /// Checks that each free span is in the list of its length, for tests: numbers and pages.
-    pub(super) fn audit(&self, free: impl Iterator<Item = (u32, u32)>) {
+    /// Checks that each free span is in the list of its length, and each that is held in theirs,
+    /// for tests: numbers of spans, and pages of free ones.
+    pub(super) fn audit(
+        &self,
+        free: impl Iterator<Item = (u32, u32)>,
+        held: impl Iterator<Item = u32>,
+    ) {
         let listed = |list: usize| {
             let (mut at, mut last) = (self.first[list], NONE);
             let mut spans = Vec::new();
@@ -110,8 +136,9 @@ impl SpanLists {
             }
             spans
         };
-        let mut there: Vec<_> = (0..LENGTHS).flat_map(listed).collect();
-        let mut all: Vec<_> = free.map(|(span, pages)| (of_length(pages), span)).collect();
+        let mut there: Vec<_> = (0..=HELD).flat_map(listed).collect();
+        let free = free.map(|(span, pages)| (of_length(pages), span));
+        let mut all: Vec<_> = free.chain(held.map(|span| (HELD, span))).collect();
         there.sort_unstable();
         all.sort_unstable();
         assert_eq!(there, all, "each span is in its list, once");

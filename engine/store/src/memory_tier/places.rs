@@ -103,6 +103,22 @@ impl Places {
         self.spans[span as usize].first
     }
 
+    /// The block of a span is hidden, and one still reads it.
+    pub(super) fn hold(&mut self, span: u32) {
+        self.lists.add_held(span);
+    }
+
+    /// None reads it any more.
+    pub(super) fn end_hold(&mut self, span: u32) {
+        self.lists.take_held(span);
+    }
+
+    /// The entry of a span that was held, each in turn.
+    pub(super) fn next_held(&mut self) -> Option<u32> {
+        let span = self.lists.next_held()?;
+        Some(self.spans[span as usize].entry)
+    }
+
     /// The pages of a span are free from now on. The free span that it is part of.
     pub(super) fn free(&mut self, span: u32) -> u32 {
         self.spans[span as usize].entry = NONE;
@@ -175,9 +191,13 @@ impl Places {
         }
     }
 
-    /// Checks that spans fill the pages, and that each is the one of its entry. Entries that have
-    /// one, and pages of theirs.
-    pub(super) fn audit(&self, span_of: impl Fn(usize) -> u32) -> (u64, u64) {
+    /// Checks that spans fill the pages, that each is the one of its entry, and that these are
+    /// held. Entries that have one, and pages of theirs.
+    pub(super) fn audit(
+        &self,
+        span_of: impl Fn(usize) -> u32,
+        held: impl Iterator<Item = u32>,
+    ) -> (u64, u64) {
         let (mut at, mut before, mut page, mut was_free) = (FIRST, NONE, 0, false);
         let (mut blocks, mut used, mut free) = (0, 0, Vec::new());
         while at != NONE {
@@ -193,7 +213,7 @@ impl Places {
             (page, before, at, was_free) = (page + pages, at, next, entry == NONE);
         }
         assert_eq!(page, self.pages, "spans fill the memory");
-        self.lists.audit(free.into_iter());
+        self.lists.audit(free.into_iter(), held);
         (blocks, used)
     }
 }

@@ -270,6 +270,34 @@ fn what_is_read_in_place_stays_where_it_is() {
     rig.tier.audit();
 }
 
+/// Nothing comes in: the hand stands.
+#[test]
+fn what_was_held_is_free_a_second_after_its_last_reader() {
+    let mut rig = Rig::new(256, 64);
+    (0..100).for_each(|lo| rig.bring(lo, 1));
+    let held: Vec<usize> = (0..100).map(|lo| rig.hold(lo)).collect();
+    (0..99).for_each(|lo| assert!(rig.tier.forget(UID, lo, &mut rig.shown)));
+    assert!(rig.tier.has_held() && !rig.tier.is_walking());
+    let look = |rig: &mut Rig| {
+        rig.now_ns += 1_000_000_000;
+        let mut steps = 1;
+        while rig.tier.renew(rig.now_ns, &mut rig.shown) {
+            assert!(rig.tier.is_walking(), "the caller must not sleep long");
+            steps += 1;
+        }
+        rig.tier.audit();
+        (rig.tier.usage().0, steps)
+    };
+    assert_eq!(look(&mut rig), (100, 4), "all are read, and a step is short");
+    held[..98].iter().step_by(2).for_each(|entry| assert!(rig.shown.held.remove(entry).is_some()));
+    let now_ns = rig.now_ns + 999_999_999;
+    assert!(!rig.tier.renew(now_ns, &mut rig.shown), "once in a second");
+    assert_eq!(look(&mut rig).0, 51);
+    rig.shown.held.clear();
+    assert_eq!(look(&mut rig).0, 1, "one was never hidden");
+    assert!(rig.has(99) && !rig.tier.has_held());
+}
+
 #[test]
 fn a_clear_leaves_what_is_read_in_place_until_it_is_not() {
     let mut rig = Rig::new(8, 1);

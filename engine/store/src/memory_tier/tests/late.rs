@@ -427,6 +427,7 @@ impl Play {
             4 => rig.tier.use_block(UID, lo, &mut rig.shown),
             5 => {
                 rig.tier.forget(UID, lo, &mut rig.shown);
+                rig.renew();
             }
             6 if rig.has(lo) => {
                 rig.hold(lo);
