@@ -311,6 +311,14 @@ impl MemoryTier {
         self.make_room_in_share((uid, lo), pages, view)
     }
 
+    /// A block is to come in now, and the caller brings as many as it can already.
+    pub fn fetch_refused(&mut self, (uid, lo): (u64, u64), view: &mut impl TierView) {
+        match self.find(uid, lo, view) {
+            Some(entry) => self.set_used(entry, view),
+            None => self.refuse(),
+        }
+    }
+
     /// A room for a block that was not asked for twice, unless such blocks have taken much from
     /// others lately.
     fn make_room_in_share(
