@@ -444,6 +444,27 @@ fn a_block_that_is_viewed_stays_as_it_is_whatever_becomes_of_its_key() {
     sidecar.stop();
 }
 
+/// A poller without work sleeps until a client comes, and the end of a view is no request.
+#[test]
+fn the_memory_of_a_dropped_block_is_free_behind_its_last_view_on_an_idle_host() {
+    let place = place("16MiB");
+    let sidecar = Sidecar::start(&place);
+    let (mut writer, mut reader) = (User::open(&sidecar), User::open(&sidecar));
+    (0..8).for_each(|number| writer.put(number, 0));
+    warm(&sidecar, &mut writer, 8);
+    let views: Vec<_> = (0..3).map(|number| reader.view(number).expect("it is there")).collect();
+    (0..3).for_each(|number| {
+        let dropped = writer.0.run(BlockRequest::drop_block(&writer.0.space, key(number)));
+        assert_eq!(dropped, Status::Ok);
+    });
+    let blocks = || sum(&sidecar.status(), "tier_blocks");
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(blocks(), 8, "what is viewed is there");
+    drop(views);
+    eventually("what was viewed is gone", || blocks() == 5);
+    sidecar.stop();
+}
+
 /// The memory of a session that has ended is used again: none of its blocks stays for ever.
 #[test]
 fn what_a_client_that_is_gone_has_held_is_free() {

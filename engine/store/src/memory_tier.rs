@@ -3,22 +3,25 @@
 //! A block comes in at its second get within the time in which as many other keys were asked for as
 //! the tier has entries: what is asked for once passes through. Places are spans in the order of
 //! their addresses. A hand goes round them: a span that was used since its last visit stays, others
-//! go, and the first run of free bytes that is long enough is the new block's. So lengths may
-//! differ, no byte is ever moved, and each step is a few words. What clients fetch comes in at
-//! once, and takes a part of the tier from other blocks in a second (`fetches`). A late block comes
-//! in at its put, and may be written to the store later (`writing`).
+//! go, and the first run of free bytes that is long enough is the new block's. While much is free
+//! it passes over all of them. So lengths may differ, no byte is ever moved, and each step is a few
+//! words. What clients fetch comes in at once, and takes a part of the tier from other blocks in a
+//! second (`fetches`). A late block comes in at its put, and may be written to the store later
+//! (`writing`).
 
 mod fetches;
 mod late;
+mod lists;
 mod places;
 mod shares;
 mod write_share;
 mod writing;
 
-use fetches::FetchBudget;
+use fetches::{FREE_PART, FetchBudget};
 pub use late::LateWrite;
 use late::{LateBlocks, WriteStage};
-use places::{NONE, Places, small};
+use lists::NONE;
+use places::{Places, small};
 pub use shares::TierShare;
 use shares::TierShares;
 pub use write_share::{BlockFate, WriteShare};
@@ -37,6 +40,9 @@ const CLEARED_BLOCK: usize = 4;
 /// Entries that a step looks at for blocks of namespaces that are over, each that goes counted as
 /// `CLEARED_BLOCK`: some microseconds.
 const SWEPT_AT_ONCE: usize = 256;
+
+/// Hidden blocks that a step looks at.
+const HELD_AT_ONCE: u32 = 32;
 
 /// What an entry is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +150,8 @@ pub struct MemoryTier {
     places: Places,
     /// Spans that may still be visited until `renew`.
     visits: u32,
+    /// The pages for which there was to be room last.
+    asked_pages: u32,
     /// The next entry of a clear that goes on; nothing comes in meanwhile.
     clearing: Option<usize>,
     /// The next entry that is looked at for blocks of namespaces that are over.
@@ -152,6 +160,10 @@ pub struct MemoryTier {
     sweeps_again: bool,
     /// The last look has left blocks that were on their way.
     sweep_left_some: bool,
+    /// Entries whose blocks are hidden, while one may still read them.
+    held: usize,
+    /// Those of them that are looked at in this second.
+    held_left: usize,
     fetches: FetchBudget,
     late: Option<LateBlocks>,
     /// Fingerprints of keys that were asked for once, newest first in each set: with one place for
@@ -177,10 +189,13 @@ impl MemoryTier {
             entries: vec![EMPTY; entries].into_boxed_slice(),
             places: Places::new(pages, entries),
             visits: VISITS_MAX,
+            asked_pages: 1,
             clearing: None,
             sweeping: None,
             sweeps_again: false,
             sweep_left_some: false,
+            held: 0,
+            held_left: 0,
             fetches: FetchBudget::new(pages),
             late: None,
             seen: vec![[0; WAYS]; (entries / WAYS).next_power_of_two()].into_boxed_slice(),
@@ -296,6 +311,14 @@ impl MemoryTier {
         self.make_room_in_share((uid, lo), pages, view)
     }
 
+    /// A block is to come in now, and the caller brings as many as it can already.
+    pub fn fetch_refused(&mut self, (uid, lo): (u64, u64), view: &mut impl TierView) {
+        match self.find(uid, lo, view) {
+            Some(entry) => self.set_used(entry, view),
+            None => self.refuse(),
+        }
+    }
+
     /// A room for a block that was not asked for twice, unless such blocks have taken much from
     /// others lately.
     fn make_room_in_share(
@@ -331,17 +354,27 @@ impl MemoryTier {
         room
     }
 
+    /// A block that the tier was to be asked for a room for found none before that.
+    pub fn refuse(&mut self) {
+        self.counts.refused += 1;
+    }
+
     /// Searches may visit spans again: called once in a while, which bounds the work in between.
     /// Goes on with a clear, or looks for blocks of namespaces that are over. True: there is more
     /// of that to do. Chooses late blocks to be written.
     pub fn renew(&mut self, now_ns: u64, view: &mut impl TierView) -> bool {
         self.visits = VISITS_MAX;
         let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
-        self.now_s = self.now_s.max(now_s);
+        if now_s > self.now_s {
+            self.now_s = now_s;
+            // All of the second before come first, and then there is a step without more to do.
+            self.held_left = if self.held_left > 0 { self.held_left } else { self.held };
+        }
         self.fetches.renew(now_ns);
         let Some(from) = self.clearing else {
             self.choose_writes();
-            return self.sweep_over(view);
+            self.free_held(view);
+            return self.sweep_over(view) || self.held_left > 0;
         };
         let (mut end, mut left) = (from, CLEARED_AT_ONCE);
         while end < self.entries.len() && left > 0 {
@@ -355,6 +388,21 @@ impl MemoryTier {
         }
         self.clearing = (end < self.entries.len()).then_some(end);
         self.clearing.is_some()
+    }
+
+    /// Memory of hidden blocks that none reads any more is free: of some of them, each once in a
+    /// second.
+    fn free_held(&mut self, view: &mut impl TierView) {
+        let mut left = HELD_AT_ONCE;
+        while self.held_left > 0 && left > 0 {
+            left = left.saturating_sub(1 + costs(view));
+            self.held_left -= 1;
+            let Some(entry) = self.places.next_held() else { continue };
+            let entry = entry as usize;
+            if !self.is_writing(entry) && !view.is_held(entry) {
+                self.release(entry);
+            }
+        }
     }
 
     /// Blocks of namespaces that are over go: some entries further. True: there are more.
@@ -404,6 +452,7 @@ impl MemoryTier {
         if pages > self.pages() || self.clearing.is_some() || self.visits == 0 {
             return None;
         }
+        self.asked_pages = pages;
         let entry = self.choose_entry((uid, lo), view)?;
         let span = self.sweep(pages, view)?;
         let page = self.places.take(span, pages, small(entry));
@@ -433,7 +482,16 @@ impl MemoryTier {
     }
 
     /// Goes round until this number of pages lies free one behind the other; returns their span.
+    /// While much is free, blocks are passed over, unless all that is free lies in short pieces.
     fn sweep(&mut self, pages: u32, view: &mut impl TierView) -> Option<u32> {
+        let (_, entry, there) = self.places.at_hand();
+        let fits = entry == NONE && there >= pages;
+        if !fits
+            && self.has_free(0)
+            && let Some(span) = self.places.find_free(pages)
+        {
+            return Some(span);
+        }
         while self.visits > 0 {
             self.visits -= 1;
             let (at, entry, there) = self.places.at_hand();
@@ -449,6 +507,12 @@ impl MemoryTier {
             self.places.move_hand(free.unwrap_or_else(|| self.places.after(at)));
         }
         None
+    }
+
+    /// Whether so much is free that no block has to leave for others, and these pages besides.
+    fn has_free(&self, besides: u32) -> bool {
+        let kept = u64::from(self.pages() / FREE_PART) + u64::from(besides);
+        self.used_pages + kept < self.pages().into()
     }
 
     /// The hand comes by: what was not used goes. Returns the free span.
@@ -483,7 +547,7 @@ impl MemoryTier {
     }
 
     /// No reader finds the block of an entry from now on. Returns the free span, unless one still
-    /// reads it, or the device does: its memory is free when the hand comes by and none does.
+    /// reads it, or the device does: its memory is free when none does (`free_held`, or the hand).
     fn leave(&mut self, entry: usize, view: &mut impl TierView) -> Option<u32> {
         view.hide(entry);
         if self.lose(entry) {
@@ -492,6 +556,8 @@ impl MemoryTier {
         }
         if self.is_writing(entry) || view.is_held(entry) {
             self.entries[entry].state = EntryState::Held;
+            self.places.hold(self.entries[entry].span);
+            self.held += 1;
             return None;
         }
         Some(self.release(entry))
@@ -499,7 +565,12 @@ impl MemoryTier {
 
     /// Frees an entry and its pages, which no reader and no device uses any more.
     fn release(&mut self, entry: usize) -> u32 {
-        let (Entry { uid, span, came_s, .. }, pages) = (self.entries[entry], self.pages_of(entry));
+        let (one, pages) = (self.entries[entry], self.pages_of(entry));
+        let Entry { uid, span, came_s, state, .. } = one;
+        if state == EntryState::Held {
+            self.places.end_hold(span);
+            self.held -= 1;
+        }
         self.lose(entry);
         self.entries[entry] = EMPTY;
         self.blocks -= 1;
@@ -598,7 +669,15 @@ impl MemoryTier {
     /// Whether there is more to look at than one `renew` does.
     #[must_use]
     pub fn is_walking(&self) -> bool {
-        self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again
+        let walks = self.clearing.is_some() || self.sweeping.is_some() || self.sweeps_again;
+        walks || self.held_left > 0
+    }
+
+    /// Whether `renew` is to be called once in a second: one may still read hidden blocks, and
+    /// their memory is free once none does.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        self.held > 0
     }
 
     /// Checks that spans and entries are what they say, for tests.
@@ -606,11 +685,17 @@ impl MemoryTier {
     /// # Panics
     /// If they are not.
     pub fn audit(&self) {
-        let (blocks, used) = self.places.audit(|entry| {
-            let Entry { state, span, .. } = self.entries[entry];
-            assert_ne!(state, EntryState::Empty, "an empty entry has no span");
-            span
-        });
+        let held = self.entries.iter().filter(|one| one.state == EntryState::Held);
+        let held: Vec<u32> = held.map(|one| one.span).collect();
+        let (blocks, used) = self.places.audit(
+            |entry| {
+                let Entry { state, span, .. } = self.entries[entry];
+                assert_ne!(state, EntryState::Empty, "an empty entry has no span");
+                span
+            },
+            held.iter().copied(),
+        );
+        assert_eq!(held.len(), self.held, "they are counted");
         assert_eq!((blocks, used), (self.blocks, self.used_pages), "they are counted");
         self.audit_shares();
         self.audit_late();

@@ -58,6 +58,9 @@ const SLEEP_NS: u64 = 5_000_000;
 const SETTLED_NS: u64 = 100_000_000;
 /// How late it may be from then on: a twentieth of the time to a flush.
 const SLEEP_SETTLED_NS: u64 = 50_000_000;
+/// How long a poller sleeps at most while clients read hidden blocks of a memory tier: none comes
+/// to it when the last one has ended.
+const SLEEP_HELD_NS: u64 = 1_000_000_000;
 /// The same while the store starts.
 const SLEEP_STARTING_NS: u64 = 1_000_000;
 
@@ -563,7 +566,11 @@ impl Shard {
             Phase::Starting | Phase::Warming => SLEEP_STARTING_NS,
             Phase::Failed(_) => u64::MAX,
             Phase::Serving if self.load.requests() > 0 || self.tier_walks() => STEP_NS,
-            Phase::Serving => self.sleep_idle_ns(self.pulse.idle_ns(now_ns)),
+            Phase::Serving => {
+                let has_held = self.tier.as_ref().is_some_and(|tier| tier.tier.has_held());
+                let most_ns = if has_held { SLEEP_HELD_NS } else { u64::MAX };
+                self.sleep_idle_ns(self.pulse.idle_ns(now_ns)).min(most_ns)
+            }
         }
     }
 

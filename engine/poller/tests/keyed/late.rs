@@ -352,6 +352,27 @@ fn puts_that_outrun_the_tier_are_written_at_once_and_none_is_lost_unseen() {
     assert!(dropped <= dropped_since && written + late > 0);
 }
 
+/// There are four of them for each block of the store's mean length, and none leaves for its pages.
+#[test]
+fn short_blocks_are_late_as_long_as_the_directory_has_entries() {
+    const PUTS: u64 = 3000;
+    let mut rig = rig();
+    let mut client = rig.client(0);
+    let mut at = Vec::new();
+    for number in 1..=PUTS {
+        let put = rig.put(&mut client, key(number), &block(number, 4000));
+        assert_eq!(put.status(), Status::Ok, "{number}");
+        if number % 500 == 0 {
+            rig.pass(20_000_000); // counters are shown
+            at.push(rig.counted().0);
+        }
+    }
+    let refused = rig.stats.devices[0].store.counters.serving.tier_refused.get();
+    assert_eq!(at[5] + refused, PUTS, "what is not late is counted");
+    assert!(at[0] >= 450, "nearly all of the first 500: {at:?}");
+    assert!(at.is_sorted_by(|one, next| one + 100 < *next), "late writing goes on: {at:?}");
+}
+
 #[test]
 fn metadata_and_the_place_in_a_chain_go_to_the_device_with_a_late_block() {
     let mut rig = rig();

@@ -6,8 +6,8 @@
 /// The part of a tier that gives way to fetched blocks in a second.
 const PART: u32 = 4;
 
-/// Where more than this part of a tier is free, fetched blocks take that and push nothing out.
-const FREE_PART: u64 = 8;
+/// Where more than this part of a tier is free, blocks that come in take that and push nothing out.
+pub(super) const FREE_PART: u32 = 8;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -40,7 +40,7 @@ impl FetchBudget {
 
     /// Whether a tier of `pages` pages, `used` of them in use, takes another fetched block.
     pub(super) fn allows(&self, pages: u32, used: u64) -> bool {
-        self.left > 0 || used + u64::from(pages) / FREE_PART < u64::from(pages)
+        self.left > 0 || used + u64::from(pages / FREE_PART) < u64::from(pages)
     }
 
     /// A fetched block had others pushed out, or searched in vain: its pages count, also beyond

@@ -1,10 +1,9 @@
 //! Which pages of a tier are whose: spans in the order of their addresses, and the hand among them.
 
+use super::lists::{NONE, SpanLists};
+
 /// The first span by address: it grows and shrinks, and never goes.
 const FIRST: u32 = 0;
-
-/// No span, or no entry.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// Consecutive pages: of one entry, or free.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +22,7 @@ pub(super) struct Places {
     spans: Vec<Span>,
     /// Numbers of spans that are none now.
     unused: Vec<u32>,
+    lists: SpanLists,
     /// Where the next search begins.
     hand: u32,
     /// A span that the hand comes to soon.
@@ -37,7 +37,9 @@ impl Places {
         assert!(u32::try_from(spans_max).is_ok_and(|max| max < NONE), "numbers have 32 bits");
         let mut spans = Vec::with_capacity(spans_max);
         spans.push(Span { first: 0, pages, entry: NONE, next: NONE, before: NONE });
-        Self { spans, unused: Vec::with_capacity(spans_max), hand: FIRST, ahead: FIRST, pages }
+        let (unused, mut lists) = (Vec::with_capacity(spans_max), SpanLists::new(spans_max));
+        lists.add_free(FIRST, pages);
+        Self { spans, unused, lists, hand: FIRST, ahead: FIRST, pages }
     }
 
     /// All of them.
@@ -81,31 +83,66 @@ impl Places {
         Some(entry)
     }
 
+    /// A free span with at least this number of pages, wherever the hand is. `None`: there is none,
+    /// or none was found soon.
+    pub(super) fn find_free(&self, pages: u32) -> Option<u32> {
+        self.lists.find(pages, |span| self.pages_of(span))
+    }
+
     /// Gives an entry the first pages of a free span; the hand goes on behind it. The first page.
     pub(super) fn take(&mut self, span: u32, pages: u32, entry: u32) -> u32 {
+        self.lists.take_free(span, self.pages_of(span));
         self.cut(span, pages);
         self.spans[span as usize].entry = entry;
-        self.hand = self.after(span);
+        let next = self.after(span);
+        let was_at = std::mem::replace(&mut self.hand, next);
+        if was_at != span {
+            // It has left out what is in between.
+            self.ahead = self.hand;
+        }
         self.spans[span as usize].first
+    }
+
+    /// The block of a span is hidden, and one still reads it.
+    pub(super) fn hold(&mut self, span: u32) {
+        self.lists.add_held(span);
+    }
+
+    /// None reads it any more.
+    pub(super) fn end_hold(&mut self, span: u32) {
+        self.lists.take_held(span);
+    }
+
+    /// The entry of a span that was held, each in turn.
+    pub(super) fn next_held(&mut self) -> Option<u32> {
+        let span = self.lists.next_held()?;
+        Some(self.spans[span as usize].entry)
     }
 
     /// The pages of a span are free from now on. The free span that it is part of.
     pub(super) fn free(&mut self, span: u32) -> u32 {
         self.spans[span as usize].entry = NONE;
-        let span = self.join_with_next(span);
-        let before = self.spans[span as usize].before;
-        match before != NONE && self.spans[before as usize].entry == NONE {
-            true => self.join_with_next(before),
-            false => span,
+        let Span { next, before, .. } = self.spans[span as usize];
+        if self.is_free(next) {
+            self.lists.take_free(next, self.pages_of(next));
+            self.join_with_next(span);
         }
+        let at = if self.is_free(before) { before } else { span };
+        if at == before {
+            self.lists.take_free(before, self.pages_of(before));
+            self.join_with_next(before);
+        }
+        self.lists.add_free(at, self.pages_of(at));
+        at
     }
 
-    /// One free span of this one and the next, if that is free.
-    fn join_with_next(&mut self, at: u32) -> u32 {
+    fn is_free(&self, span: u32) -> bool {
+        span != NONE && self.spans[span as usize].entry == NONE
+    }
+
+    /// One free span of this one and the next.
+    fn join_with_next(&mut self, at: u32) {
         let next = self.spans[at as usize].next;
-        if next == NONE || self.spans[next as usize].entry != NONE {
-            return at;
-        }
         let Span { pages, next: behind, .. } = self.spans[next as usize];
         self.spans[at as usize].pages += pages;
         self.spans[at as usize].next = behind;
@@ -118,10 +155,9 @@ impl Places {
             }
         }
         self.unused.push(next);
-        at
     }
 
-    /// Leaves a free span this number of pages, and makes another of the rest.
+    /// Leaves a span this number of pages, and makes a free one of the rest.
     fn cut(&mut self, at: u32, pages: u32) {
         let Span { first, pages: there, next, .. } = self.spans[at as usize];
         if there == pages {
@@ -144,6 +180,7 @@ impl Places {
         if next != NONE {
             self.spans[next as usize].before = number;
         }
+        self.lists.add_free(number, there - pages);
     }
 
     /// The next span by address; behind the last comes the first.
@@ -154,11 +191,15 @@ impl Places {
         }
     }
 
-    /// Checks that spans fill the pages, and that each is the one of its entry. Entries that have
-    /// one, and pages of theirs.
-    pub(super) fn audit(&self, span_of: impl Fn(usize) -> u32) -> (u64, u64) {
+    /// Checks that spans fill the pages, that each is the one of its entry, and that these are
+    /// held. Entries that have one, and pages of theirs.
+    pub(super) fn audit(
+        &self,
+        span_of: impl Fn(usize) -> u32,
+        held: impl Iterator<Item = u32>,
+    ) -> (u64, u64) {
         let (mut at, mut before, mut page, mut was_free) = (FIRST, NONE, 0, false);
-        let (mut blocks, mut used) = (0, 0);
+        let (mut blocks, mut used, mut free) = (0, 0, Vec::new());
         while at != NONE {
             let Span { first, pages, entry, next, before: back } = self.spans[at as usize];
             assert_eq!((first, back), (page, before), "spans lie one behind the other");
@@ -166,10 +207,13 @@ impl Places {
             if entry != NONE {
                 assert_eq!(span_of(entry as usize), at, "a span is its entry's");
                 (blocks, used) = (blocks + 1, used + u64::from(pages));
+            } else {
+                free.push((at, pages));
             }
             (page, before, at, was_free) = (page + pages, at, next, entry == NONE);
         }
         assert_eq!(page, self.pages, "spans fill the memory");
+        self.lists.audit(free.into_iter(), held);
         (blocks, used)
     }
 }

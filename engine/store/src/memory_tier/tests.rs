@@ -138,6 +138,37 @@ fn what_was_used_since_the_hand_came_by_stays() {
     rig.tier.audit();
 }
 
+/// Most of a tier is free, while the hand goes round for what comes and goes.
+#[test]
+fn nothing_goes_while_much_is_free() {
+    let mut rig = Rig::new(256, 256);
+    (0..40).for_each(|lo| rig.bring(lo, 1 + u32::try_from(lo % 3).unwrap()));
+    for lo in 1000..3000_u64 {
+        rig.bring(lo, 1 + u32::try_from(lo % 4).unwrap());
+        rig.tier.forget(UID, lo - 20, &mut rig.shown);
+        rig.tier.audit();
+    }
+    assert!((0..40).all(|lo| rig.has(lo)));
+    assert_eq!((rig.tier.counts().evicted, rig.tier.counts().refused), (0, 0));
+    // Short of free pages, all of it goes.
+    (4000..4300).for_each(|lo| rig.bring(lo, 1));
+    assert!(!(0..40).any(|lo| rig.has(lo)) && rig.tier.usage().1 > 250, "{:?}", rig.tier.usage());
+    rig.tier.audit();
+}
+
+/// Half of a tier is free, in pieces of a page.
+#[test]
+fn free_pieces_that_are_short_stop_no_long_block() {
+    let mut rig = Rig::new(256, 256);
+    (0..256).for_each(|lo| rig.bring(lo, 1));
+    (0..256).step_by(2).for_each(|lo| assert!(rig.tier.forget(UID, lo, &mut rig.shown)));
+    rig.bring(1000, 1);
+    assert_eq!(rig.tier.counts().evicted, 0, "that has room");
+    rig.bring(1001, 4);
+    assert!(rig.has(1001) && rig.tier.counts().evicted <= 3, "{}", rig.tier.counts().evicted);
+    rig.tier.audit();
+}
+
 #[test]
 fn a_long_block_takes_the_place_of_short_neighbours() {
     let mut rig = Rig::new(16, 16);
@@ -237,6 +268,34 @@ fn what_is_read_in_place_stays_where_it_is() {
     rig.bring(5, 4);
     assert!(rig.has(5));
     rig.tier.audit();
+}
+
+/// Nothing comes in: the hand stands.
+#[test]
+fn what_was_held_is_free_a_second_after_its_last_reader() {
+    let mut rig = Rig::new(256, 64);
+    (0..100).for_each(|lo| rig.bring(lo, 1));
+    let held: Vec<usize> = (0..100).map(|lo| rig.hold(lo)).collect();
+    (0..99).for_each(|lo| assert!(rig.tier.forget(UID, lo, &mut rig.shown)));
+    assert!(rig.tier.has_held() && !rig.tier.is_walking());
+    let look = |rig: &mut Rig| {
+        rig.now_ns += 1_000_000_000;
+        let mut steps = 1;
+        while rig.tier.renew(rig.now_ns, &mut rig.shown) {
+            assert!(rig.tier.is_walking(), "the caller must not sleep long");
+            steps += 1;
+        }
+        rig.tier.audit();
+        (rig.tier.usage().0, steps)
+    };
+    assert_eq!(look(&mut rig), (100, 4), "all are read, and a step is short");
+    held[..98].iter().step_by(2).for_each(|entry| assert!(rig.shown.held.remove(entry).is_some()));
+    let now_ns = rig.now_ns + 999_999_999;
+    assert!(!rig.tier.renew(now_ns, &mut rig.shown), "once in a second");
+    assert_eq!(look(&mut rig).0, 51);
+    rig.shown.held.clear();
+    assert_eq!(look(&mut rig).0, 1, "one was never hidden");
+    assert!(rig.has(99) && !rig.tier.has_held());
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! writes the block as it would without a tier.
 
 use super::late::{LateBlocks, LateWrite, WriteStage};
-use super::places::{NONE, small};
+use super::lists::NONE;
+use super::places::small;
 use super::write_share::BlockFate;
 use super::{Entry, EntryState, MemoryTier, TierCounts, TierRoom, TierView};
 
@@ -204,6 +205,10 @@ impl MemoryTier {
     /// Queues blocks that the hand comes to soon, and that it would write.
     fn write_ahead(&mut self) {
         let window = self.pages() / AHEAD_PART;
+        if self.has_free(window) && self.places.find_free(self.asked_pages).is_some() {
+            // The hand passes blocks over, and is not to take them soon.
+            return;
+        }
         for _ in 0..AHEAD_AT_ONCE {
             if !self.late.as_ref().is_some_and(LateBlocks::has_room) {
                 return;

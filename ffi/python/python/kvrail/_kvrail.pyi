@@ -444,7 +444,8 @@ class Namespace:
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
         what is found counts as used, as by a get; with `demote` it goes first until it is used
         again, as of a session that has ended; with `fetch` it comes into the sidecar's memory tier
-        in the background, as it is needed soon.
+        in the background, as it is needed soon: 64 blocks of each drive at once, and what is beyond
+        stays on the drives until it is asked for again.
 
         >>> space.lookup(keys, hold=5.0).prefix  # doctest: +SKIP
         64

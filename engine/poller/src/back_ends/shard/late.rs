@@ -18,7 +18,7 @@ use kvrail_store::{
 
 use super::super::pending::{BlockCommand, Pending, StoreRequest};
 use super::Shard;
-use super::late_blocks::{GETS_MAX, LateBlock, LateBlocks, LateCopy, LatePuts};
+use super::late_blocks::{GETS_MAX, LateBlock, LateCopy, LatePuts};
 use super::tier::ShardTier;
 use crate::copier::{CopyEnd, CopyJob, CopyPiece};
 use crate::limits::SIDECAR;
@@ -91,9 +91,11 @@ impl ShardTier {
         from: ArrayVec<CopyPiece, 2>,
         of: &mut Store,
     ) -> bool {
-        let may = self.late.as_ref().is_some_and(LatePuts::has_room);
-        let has_place = self.shown.late.as_ref().is_some_and(LateBlocks::has_room);
-        if self.is_stopped || !may || !has_place {
+        if self.is_stopped {
+            return false;
+        }
+        if !self.late.as_ref().is_some_and(LatePuts::has_room) {
+            self.tier.refuse();
             return false;
         }
         let pages = put.length.div_ceil(PAGE) + u32::from(!put.metadata.is_empty());

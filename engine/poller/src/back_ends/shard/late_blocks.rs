@@ -21,8 +21,6 @@ pub(super) const GETS_MAX: usize = 64;
 const DROPS_MAX: usize = 64;
 /// No place.
 const NONE: u32 = u32::MAX;
-/// Entries of a directory for each block: fewer late blocks find room where they are shorter.
-const ENTRIES_OF_BLOCK: usize = 4;
 /// Late blocks that may leave between two looks: a search's, and a step's of a clear.
 const GONE_MAX: usize = 1024 + 64;
 /// A block that the device does not have.
@@ -76,6 +74,9 @@ impl LateBlock {
     }
 }
 
+// There is a place for each entry of a directory: its size is memory of the sidecar.
+const _: () = assert!(size_of::<LateBlock>() <= 80);
+
 /// The late blocks of a tier by its entries, and those that have left since the last look.
 #[derive(Debug)]
 pub(super) struct LateBlocks {
@@ -91,18 +92,17 @@ pub(super) struct LateBlocks {
 }
 
 impl LateBlocks {
+    /// Each entry may have a late block: were there fewer places, puts of short blocks would find
+    /// none, and nothing that moves the hand would make some. Memory is used by as many as there
+    /// are at once.
     pub(super) fn new(entries: usize) -> Self {
         Self {
             at: vec![NONE; entries].into_boxed_slice(),
-            blocks: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
-            free: Vec::with_capacity(entries.div_ceil(ENTRIES_OF_BLOCK)),
+            blocks: Vec::with_capacity(entries),
+            free: Vec::with_capacity(entries),
             gone: Vec::with_capacity(GONE_MAX),
             is_void: false,
         }
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.blocks.len() < self.blocks.capacity()
     }
 
     /// Entries of the directory.
@@ -116,7 +116,7 @@ impl LateBlocks {
     }
 
     pub(super) fn set(&mut self, entry: usize, block: LateBlock) {
-        debug_assert!(self.has_room(), "a poller allocates nothing");
+        debug_assert_eq!(self.at[entry], NONE, "an entry has one block");
         self.at[entry] = match self.free.pop() {
             Some(at) => {
                 self.blocks[at as usize] = block;

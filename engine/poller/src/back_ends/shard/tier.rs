@@ -177,10 +177,10 @@ impl ShardTier {
 
     /// A client expects to use a block with this length and check.
     pub(super) fn fetch(&mut self, of: (SpaceId, u64, u64), answer: &Answer) {
-        if !self.has_room_for(answer) {
-            return;
-        }
         let (key, pages) = ((of.1, of.2), answer.length.div_ceil(PAGE));
+        if !self.has_room_for(answer) {
+            return self.tier.fetch_refused(key, &mut self.shown);
+        }
         if let Some(room) = self.tier.fetch(key, pages, &mut self.shown) {
             self.begin(room, of, answer);
         }

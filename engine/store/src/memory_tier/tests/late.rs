@@ -181,6 +181,29 @@ fn writes_run_ahead_of_the_hand_and_no_further() {
     rig.tier.audit();
 }
 
+/// The hand stands before blocks that it passes over: none of them is to leave.
+#[test]
+fn nothing_is_written_ahead_while_much_is_free() {
+    let mut rig = Rig::late(256, 256, 100);
+    (0..40).for_each(|lo| assert!(rig.put(lo, 1, 0)));
+    for lo in 1000..3000 {
+        rig.renew();
+        assert!(rig.put(lo, 2, 0), "{lo}");
+        rig.tier.forget(UID, lo - 20, &mut rig.shown);
+        assert_eq!(rig.tier.next_write(), None, "{lo}");
+    }
+    assert!((0..40).all(|lo| rig.has(lo)));
+    let mut written = Vec::new();
+    for lo in 4000..4200 {
+        rig.renew();
+        written.extend(rig.write());
+        assert!(rig.put(lo, 1, 0), "writes run ahead again: {lo}");
+    }
+    assert!((0..40).all(|lo| rig.has(lo) || written.contains(&lo)), "{written:?}");
+    assert_eq!(rig.tier.counts().evicted + rig.tier.usage().0, 240 + 20);
+    rig.tier.audit();
+}
+
 /// Nothing is written: the tier takes what it has room for, and then no more.
 #[test]
 fn puts_that_outrun_writes_find_no_room_and_lose_nothing() {
@@ -404,6 +427,7 @@ impl Play {
             4 => rig.tier.use_block(UID, lo, &mut rig.shown),
             5 => {
                 rig.tier.forget(UID, lo, &mut rig.shown);
+                rig.renew();
             }
             6 if rig.has(lo) => {
                 rig.hold(lo);
