@@ -131,7 +131,7 @@ def no_room(options: Namespace) -> Iterator[str]:
 
 
 def memory_bytes(options: Namespace, kept: int) -> int:
-    """Of the host, with drives in memory that keep so much: an estimate."""
+    """Of the host, with drives in memory that keep these bytes: an estimate."""
     tiers = sum(arm in (*SHARED_MEMORY, *SIMPLE, *SGLANG[1:]) for arm in options.arms)
     tier = options.tier_gib if "hot" in over_stores(options) else 0
     return kept + READ + (tiers * options.cpu_gib + tier) * GIB + len(options.arms) * ENGINE

@@ -509,7 +509,7 @@ impl MemoryTier {
         None
     }
 
-    /// Whether so much is free that no block has to leave for others, and these pages besides.
+    /// Whether more than a part is free, for which no block has to leave, and these pages besides.
     fn has_free(&self, besides: u32) -> bool {
         let kept = u64::from(self.pages() / FREE_PART) + u64::from(besides);
         self.used_pages + kept < self.pages().into()

@@ -12,7 +12,7 @@ use crate::error::ClientError;
 
 /// How long the first view waits for its memory: a copy is there at once.
 const WAIT: Duration = Duration::from_millis(100);
-/// After a wait in vain none waits again for so long.
+/// From a wait in vain until another one.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The holds of a session, from its first view on.

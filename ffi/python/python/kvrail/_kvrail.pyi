@@ -438,7 +438,7 @@ class Namespace:
         fetch: bool = False,
         timeout: float | None = None,
     ) -> Found:
-        """Looks which blocks are there. For so many seconds what is found is not evicted (`hold`);
+        """Looks which blocks are there. What is found is not evicted for `hold` seconds;
         `held` counts those. Blocks that memory alone has (`memory_tier.write_late`) are not among
         them: they count as used.
         With `prefix_only` little is asked for behind the first key that is missing. With `touch`
