@@ -1,9 +1,11 @@
 //! The sidecar dies: every request is reported once, and acknowledged data are there.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kvrail_client::{AttachOptions, Client, ClientError, Pages, Request, Status};
 use kvrail_tests::{Tally, span_bytes, verify};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::rig::{Actor, LONG, Place, Sidecar, eventually};
 
@@ -41,6 +43,39 @@ fn a_killed_sidecar_reports_each_request_once_and_loses_nothing_acknowledged() {
         Actor::traffic(&sidecar, 0, 2 * THREADS, 0.5).tally().assert_right();
         sidecar.stop();
     }
+}
+
+/// Also while it has reads of a device in flight, which go on behind its end.
+#[test]
+fn a_watch_on_transfers_hangs_up_behind_a_kill() {
+    let hangs_up = |pipe: &OwnedFd, within: Duration| {
+        let within = Timespec::try_from(within).unwrap();
+        let mut ends = [PollFd::new(pipe, PollFlags::empty())];
+        poll(&mut ends, Some(&within)).unwrap() > 0
+    };
+    let place = Place::with_volume(2, 128 << 20);
+    let sidecar = Sidecar::start(&place);
+    let client = sidecar.attach();
+    let watches = [(); 2].map(|()| client.watch_transfers().unwrap().expect("of this release"));
+    let volume = client.volume("kv").unwrap();
+    let arena = client.create_arena(64 << 20, Pages::Base).unwrap();
+    let mut queue = client.open_queue(64).unwrap();
+    for at in 0..16 {
+        let lease = arena.lease(4 << 20).unwrap();
+        queue.submit(Request::read(&volume, at * (4 << 20), lease)).unwrap();
+    }
+    assert!(!hangs_up(&watches[0], Duration::ZERO), "the sidecar lives");
+    // Nobody but the sidecar and its rings has the other end.
+    drop(queue);
+    drop(client);
+    assert!(!hangs_up(&watches[0], Duration::from_millis(50)), "the sidecar lives");
+    sidecar.kill();
+    assert!(watches.iter().all(|pipe| hangs_up(pipe, LONG)));
+    // A stop has the same end.
+    let sidecar = Sidecar::start(&place);
+    let watch = sidecar.attach().watch_transfers().unwrap().expect("of this release");
+    sidecar.stop();
+    assert!(hangs_up(&watch, LONG));
 }
 
 #[test]

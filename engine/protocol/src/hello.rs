@@ -17,7 +17,7 @@ pub struct Version {
 
 impl Version {
     /// The version this crate speaks.
-    pub const CURRENT: Self = Self { major: 2, minor: 8 };
+    pub const CURRENT: Self = Self { major: 2, minor: 9 };
 
     /// Whether a lookup's further slots may have a mark (`slot::FLAG_CONTINUED`): earlier sidecars
     /// refuse the flag.
@@ -51,6 +51,12 @@ impl Version {
     #[must_use]
     pub const fn shows_tiers(self) -> bool {
         self.minor >= 8
+    }
+
+    /// Whether a client can watch when the transfers of a sidecar that was killed have ended.
+    #[must_use]
+    pub const fn shows_transfers(self) -> bool {
+        self.minor >= 9
     }
 
     /// The version that two sides of one major use with each other.

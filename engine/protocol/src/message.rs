@@ -167,6 +167,9 @@ pub enum ControlRequest {
     /// Give me memory in which I count the latencies of my calls. Once in a session. Reply:
     /// `Latencies`.
     ShareLatencies,
+    /// Let me watch when all transfers have ended, should this sidecar be killed. Reply:
+    /// `Transfers`, or an error where nothing shows it.
+    WatchTransfers,
     /// How is everything? Reply: `Status`.
     Status,
     /// Read the slow requests since the last read. The first read begins a trace, which ends when
@@ -231,6 +234,7 @@ impl ControlRequest {
             Self::ShareLatencies => 5,
             Self::ChangeMembers { .. } => 6,
             Self::ShowTier { .. } | Self::HoldBlocks { .. } | Self::HoldsMapped => 8,
+            Self::WatchTransfers => 9,
         }
     }
 
@@ -378,6 +382,9 @@ pub enum ControlReply {
     },
     /// The memory for holds is closed; pollers look there.
     HoldsServed,
+    /// Comes with the reading end of a pipe, which hangs up once the sidecar's process has ended
+    /// and no device reads or writes memory for it any more.
+    Transfers,
     /// Memory for latencies, which the sidecar reads from now on. Comes with its memory file.
     Latencies {
         /// Its size.

@@ -1,6 +1,8 @@
 //! Configuration of the control thread at its start.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvrail_protocol::SpinHints;
 use kvrail_ring::Epoch;
@@ -40,6 +42,8 @@ pub struct ServerConfig {
     pub gpus: Vec<ServedGpu>,
     /// The volumes that are stores.
     pub stores: Vec<ServedStore>,
+    /// The reading end of the pipe whose other end all rings have registered.
+    pub transfers: Option<Arc<OwnedFd>>,
     /// The program that takes in what clients send beside their words.
     pub porter: Porter,
 }

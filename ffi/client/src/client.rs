@@ -148,6 +148,24 @@ impl Client {
         }
     }
 
+    /// A descriptor that hangs up once the sidecar's process has ended, and no device reads or
+    /// writes host memory for it any more: some milliseconds behind a kill, where drives answer.
+    /// `None` of a sidecar of an earlier release. Only to be waited on, never to be read.
+    ///
+    /// # Errors
+    /// `SidecarGone`, `Timeout`.
+    pub fn watch_transfers(&self) -> Result<Option<OwnedFd>, ClientError> {
+        let control = self.session.control();
+        if !control.protocol().shows_transfers() {
+            return Ok(None);
+        }
+        let ask = ControlRequest::WatchTransfers;
+        match control.call("asking to watch transfers", ask, &[])?.exactly()? {
+            (ControlReply::Transfers, [pipe]) => Ok(Some(pipe)),
+            (other, _) => Err(ClientError::protocol(format!("answer about transfers: {other:?}"))),
+        }
+    }
+
     /// Requests that took this long since this client's last call, and their times by stage. The
     /// first call begins a trace of all sessions' requests; it ends 5 s after the last one, or with
     /// this client.

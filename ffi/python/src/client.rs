@@ -1,5 +1,6 @@
 //! Clients as Python sees them.
 
+use std::os::fd::{IntoRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -170,6 +171,13 @@ impl Client {
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session.client()?;
         plain(py, &ask(py, move || client.status(), drop)?.map_err(from_client)?)
+    }
+
+    /// A descriptor of the caller's.
+    fn _watch_transfers(&self, py: Python<'_>) -> PyResult<Option<RawFd>> {
+        let client = self.session.client()?;
+        let pipe = ask(py, move || client.watch_transfers(), drop)?.map_err(from_client)?;
+        Ok(pipe.map(IntoRawFd::into_raw_fd))
     }
 
     #[getter]

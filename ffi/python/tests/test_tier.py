@@ -471,6 +471,29 @@ def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatc
     assert end_of(lane).tag == "up" and time.monotonic() - begun >= 0.5
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_memory_is_given_back_once_no_drive_writes_it(host, rows, frozen):
+    """A pipe shows when a killed sidecar's rings have ended."""
+    fill(rows)
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    host.write_records()
+    if frozen:
+        host.freeze()
+    lane.begin("get", "up", blocks(rows, range(8), first=16))
+    host.kill()
+    begun = time.monotonic()
+    end = end_of(lane)
+    assert end.tag == "up" and lane.busy == 0
+    assert time.monotonic() - begun < _lane.QUARANTINE_S / 2
+    there = rows.copy()
+    time.sleep(0.2)
+    assert (rows == there).all()
+    tie.close()
+
+
 def test_memory_that_drives_do_not_see_is_given_back_at_once(host):
     """Its blocks are copied from an arena of the client's, which ends with its session."""
     own = numpy.zeros((8, BLOCK), numpy.uint8)

@@ -1,9 +1,11 @@
 //! Makes rings: flags of the mode, registered file, sparse table of registered buffers.
 
+use std::iter;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use io_uring::IoUring;
 use kvrail_memory::PinLimit;
 use rustix::event::{EventfdFlags, eventfd};
@@ -55,6 +57,7 @@ pub(super) struct RingPlan<'a> {
     pub(super) file: BorrowedFd<'a>,
     pub(super) entries: u32,
     pub(super) thread: KernelThread,
+    pub(super) tether: Option<BorrowedFd<'a>>,
 }
 
 /// A ring and its description.
@@ -115,7 +118,9 @@ fn register_file<M: RingMode>(
     io: &Instance<M::SqeFormat>,
     plan: &RingPlan<'_>,
 ) -> Result<(), DeviceError> {
-    let registered = io.submitter().register_files(&[plan.file.as_raw_fd()]);
+    let files: ArrayVec<_, 2> =
+        iter::once(plan.file).chain(plan.tether).map(|file| file.as_raw_fd()).collect();
+    let registered = io.submitter().register_files(&files);
     registered.map_err(|error| failed::<M>(plan, "registering the file", errno_of(error)))
 }
 

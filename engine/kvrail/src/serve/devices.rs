@@ -1,6 +1,9 @@
 //! From planned devices to opened ones. Opening happens on the poller's thread: a ring belongs to
 //! the thread that drives it.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use kvrail_device::{
     AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice,
     NullOptions, UringOptions,
@@ -28,8 +31,12 @@ pub(super) fn sources(
     plan: &Plan,
     served: &[Served],
     takeover: &Takeover,
+    tether: &Arc<OwnedFd>,
 ) -> Result<Vec<Option<DeviceSource>>, Failure> {
-    let source = |device| source(plan, device, &served[device.volume], takeover).map(Some);
+    let source = |device| {
+        let found = source(plan, device, &served[device.volume], takeover)?;
+        Ok(Some(found.tethered(tether)))
+    };
     plan.devices.iter().map(source).collect()
 }
 
@@ -62,6 +69,14 @@ fn source(
 }
 
 impl DeviceSource {
+    /// Its rings hold the pipe open.
+    fn tethered(mut self, tether: &Arc<OwnedFd>) -> Self {
+        if let Self::Uring(_, options) | Self::Again(_, options) = &mut self {
+            options.tether = Some(Arc::clone(tether));
+        }
+        self
+    }
+
     /// Opens the device on this thread.
     pub(super) fn open(self) -> Result<AnyDevice, DeviceError> {
         match self {

@@ -1,5 +1,6 @@
 //! The running sidecar: from a configuration to a server with its pollers.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use kvrail_sandbox::Entered;
 use kvrail_session::{
     HandleReceiver, Porter, Server, ServerConfig, SidecarIdentity, Stopped, server_handle,
 };
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::device_recovery::DeviceRecovery;
 use super::drive_health::HealthWatch;
@@ -46,6 +48,8 @@ pub(crate) struct Sidecar {
     _recovery: DeviceRecovery,
     _health: HealthWatch,
     _gpus: Gpus,
+    /// The end of a pipe that all rings have, too: it is closed behind the last transfer.
+    _tether: Arc<OwnedFd>,
     /// For the sidecar that takes over.
     takeover: Takeover,
     socket: PathBuf,
@@ -86,7 +90,10 @@ impl Sidecar {
         let with = (gpus.served.len(), &config.memory_tier);
         let stores = PreparedStores::prepare(&plan, &served, with, &topology)?;
         let socket = config.sidecar.socket.clone();
-        let sources = devices::sources(&plan, &served, &Takeover::read(&socket))?;
+        let no_pipe = |errno| exhausted("a pipe", errno);
+        let (transfers, tether) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;
+        let (transfers, tether) = (Arc::new(transfers), Arc::new(tether));
+        let sources = devices::sources(&plan, &served, &Takeover::read(&socket), &tether)?;
         let pollers = start_pollers(&plan, (&served, &stores), &mailboxes, &gpus, sources)?;
         let takeover = Takeover::of(&plan, &served, &pollers);
         let infos = plan::infos(&served, &plan);
@@ -99,7 +106,7 @@ impl Sidecar {
         let known = (extras.clone(), asker.clone());
         let recovery = DeviceRecovery::watch(&plan, &pollers, served, known)?;
         let health = HealthWatch::start(extras.clone())?;
-        let server_config = server_config(config, &plan, &gpus, &stores);
+        let server_config = server_config((config, &plan), &gpus, &stores, transfers);
         let mut server = Server::new(server_config, pollers, bell, infos)
             .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
         let sandboxed = sandbox::close(entered)?;
@@ -121,6 +128,7 @@ impl Sidecar {
             _recovery: recovery,
             _health: health,
             _gpus: gpus,
+            _tether: tether,
             takeover,
             socket,
             report,
@@ -219,10 +227,10 @@ fn end(pollers: Vec<PollerHandle>) {
 }
 
 fn server_config(
-    config: &Config,
-    plan: &Plan,
+    (config, plan): (&Config, &Plan),
     gpus: &Gpus,
     stores: &PreparedStores,
+    transfers: Arc<OwnedFd>,
 ) -> ServerConfig {
     ServerConfig {
         socket: config.sidecar.socket.clone(),
@@ -234,6 +242,7 @@ fn server_config(
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),
         stores: stores.served(),
+        transfers: Some(transfers),
         // This very file, also once another release lies in its place.
         porter: Porter::new("/proc/self/exe", &[PORTER]),
     }

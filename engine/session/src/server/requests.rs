@@ -12,7 +12,7 @@ use kvrail_ring::limits::LANE_VERSION;
 use kvrail_ring::{RegionId, Status};
 
 use super::Server;
-use crate::failure::Failure;
+use crate::failure::{Failure, invalid, quota};
 use crate::gpus::{self, ServedGpu};
 use crate::kept::Kept;
 use crate::member_change::MemberAsk;
@@ -170,6 +170,7 @@ impl Server {
                 let reply = Reply::new(id, seq, ControlReply::Latencies { bytes });
                 Ok(Some(reply.with(memory, Vec::new())))
             }
+            ControlRequest::WatchTransfers => self.show_transfers((id, seq)).map(Some),
             ControlRequest::ShowPresence { volume } => {
                 self.stores.show_presence((id, seq), volume).map(Some)
             }
@@ -219,6 +220,13 @@ impl Server {
             }
             _ => Err((Status::Internal, "handled before".into())),
         }
+    }
+
+    fn show_transfers(&self, (id, seq): (u64, u64)) -> Result<Reply, Failure> {
+        let none = || invalid("nothing shows when transfers have ended".into());
+        let pipe = self.config.transfers.as_ref().ok_or_else(none)?;
+        let own = pipe.try_clone().map_err(|error| quota(format!("a descriptor: {error}")))?;
+        Ok(Reply::new(id, seq, ControlReply::Transfers).with_fds(vec![own]))
     }
 
     fn open_queue(

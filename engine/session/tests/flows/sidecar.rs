@@ -98,6 +98,7 @@ pub(crate) fn config(directory: &Path) -> ServerConfig {
         identity: SidecarIdentity { epoch: Epoch(7), version: "kvrail-test 1".into() },
         spin: SpinHints { spin_ns: 20_000, cores: 2, spinning_pollers: 0 },
         notes: vec![],
+        transfers: None,
         gpus: vec![],
         stores: vec![],
         porter: Porter::new(std::env::current_exe().unwrap(), &PORTER),

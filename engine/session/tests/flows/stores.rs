@@ -380,6 +380,14 @@ fn presence_tables_are_for_who_has_a_namespace_open() {
     assert!(matches!(answer(&mut rude, show()), ControlReply::Presence { .. }));
 }
 
+#[test]
+fn who_cannot_watch_transfers_is_refused() {
+    let sidecar = Sidecar::start_stores(&media(), |_| {});
+    let mut rude = Rude::attach(&sidecar);
+    let (status, message) = denied(answer(&mut rude, ControlRequest::WatchTransfers));
+    assert!(status == Status::Invalid && message.contains("nothing shows"), "{message}");
+}
+
 /// Blocks of all namespaces lie side by side in a memory tier.
 #[test]
 fn memory_tiers_are_for_clients_that_may_read_all_of_a_store() {

@@ -1,5 +1,7 @@
 """Groups of blocks of an engine: begun now, ended later, once each."""
 
+import os
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +14,11 @@ from kvrail._mapping import Memory
 from kvrail._types import Worth
 
 QUARANTINE_S = 5.0
-"""Time for which memory that a dead sidecar was filling is kept from the engine: its drives may
-still write there."""
+"""Time for which memory that a dead sidecar was filling is kept from the engine, unless the kernel
+shows earlier that its drives write there no more."""
+
+LOOK_S = 0.01
+"""Time between two looks at that."""
 
 ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 """Statuses that are no failures."""
@@ -95,6 +100,47 @@ class _Group(Generic[T]):
     begun: float = field(default_factory=time.monotonic)
 
 
+class Transfers:
+    """Whether transfers between host memory and drives of a sidecar that was killed have ended:
+    the end of a pipe, which hangs up then. An earlier release of the sidecar has none."""
+
+    def __init__(self, client: kvrail.Client) -> None:
+        self._pipe: int | None = None
+        self._pipe = client._watch_transfers()
+
+    @property
+    def are_seen(self) -> bool:
+        return self._pipe is not None
+
+    def have_ended(self, within: float = 0.0) -> bool:
+        """Waits for that, at most so many seconds."""
+        if self._pipe is None:
+            time.sleep(within)
+            return False
+        looks = select.poll()
+        looks.register(self._pipe, 0)  # a hang-up is always among the answers
+        return bool(looks.poll(within * 1000))
+
+    def __del__(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+
+@dataclass(frozen=True)
+class _Kept(Generic[T]):
+    """A get whose memory a drive may still write."""
+
+    end: Ended[T]
+    until: float
+    transfers: Transfers
+
+    def is_over(self) -> bool:
+        return self.until <= time.monotonic() or self.transfers.have_ended()
+
+    def wait(self, seconds: float) -> None:
+        self.transfers.have_ended(min(seconds, max(0.0, self.until - time.monotonic())))
+
+
 @dataclass(frozen=True, eq=False)
 class Session:
     """Resources of one run of the sidecar."""
@@ -108,6 +154,7 @@ class Session:
     """Asks whether the sidecar answers, without waiting."""
     reads_tier: bool
     """Whether the sidecar shows this engine a memory tier."""
+    transfers: "Transfers"
 
 
 class Attached(Protocol):
@@ -141,7 +188,7 @@ class Lane(Generic[T]):
         self._queue: kvrail.Queue[kvrail.GroupEnd] | None = None
         self._flying: dict[int, _Group[T]] = {}
         self._ended: deque[Ended[T]] = deque()
-        self._kept: deque[tuple[float, Ended[T]]] = deque()
+        self._kept: deque[_Kept[T]] = deque()
         self._storing_bytes = 0
         self._oldest: float | None = None
         self._touch: int | None = None
@@ -166,9 +213,8 @@ class Lane(Generic[T]):
     def poll(self) -> list[Ended[T]]:
         """The groups that have ended."""
         self._take(0.0)
-        now = time.monotonic()
-        while self._kept and self._kept[0][0] <= now:
-            self._ended.append(self._kept.popleft()[1])
+        while self._kept and self._kept[0].is_over():
+            self._ended.append(self._kept.popleft().end)
         ended = list(self._ended)
         self._ended.clear()
         return ended
@@ -179,7 +225,7 @@ class Lane(Generic[T]):
 
         :param expected: the seconds that a get should take.
         """
-        kept, now = [end.tag for _, end in self._kept], time.monotonic()
+        kept, now = [it.end.tag for it in self._kept], time.monotonic()
         gets = [(it.tag, now - it.begun) for it in self._flying.values() if it.work == "get"]
         is_asked = max((age for _, age in gets), default=0.0) > SILENT_S
         is_silent = is_asked and self._link.silent_s() > SILENT_S
@@ -197,7 +243,7 @@ class Lane(Generic[T]):
         if self._flying:
             self._take(seconds)
         elif self._kept:
-            time.sleep(min(seconds, max(0.0, self._kept[0][0] - time.monotonic())))
+            self._kept[0].wait(seconds)
 
     def touch(self, keys: Sequence[bytes], *, demote: bool = False) -> bool:
         """Makes the store count blocks as used, without waiting, or with `demote` as those that go
@@ -262,7 +308,11 @@ class Lane(Generic[T]):
         """When :meth:`poll` has a result without the queue."""
         if self._ended:
             return 0.0
-        return self._kept[0][0] if self._kept else None
+        if not self._kept:
+            return None
+        first = self._kept[0]
+        soon = time.monotonic() + LOOK_S if first.transfers.are_seen else first.until
+        return min(first.until, soon)
 
     def arm(self) -> int | None:
         """Prepares to wait: a descriptor that becomes readable when a group ends; none if nothing
@@ -327,8 +377,8 @@ class Lane(Generic[T]):
         now = time.monotonic()
         seconds = now - group.begun
         ended = Ended(group.tag, group.work, blocks, ok, words, declines, replaced, seconds)
-        if restarted and group.work == "get" and not group.is_copied:
-            self._kept.append((now + QUARANTINE_S, ended))
+        if restarted and group.work == "get" and not group.is_copied and self._session is not None:
+            self._kept.append(_Kept(ended, now + QUARANTINE_S, self._session.transfers))
         else:
             self._ended.append(ended)
 

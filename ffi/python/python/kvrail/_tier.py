@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import kvrail
 from kvrail import _forks, _identity
-from kvrail._lane import Lane, Session
+from kvrail._lane import Lane, Session, Transfers
 from kvrail._log import Warnings
 from kvrail._mapping import Memory
 from kvrail._types import ChainWord
@@ -281,8 +281,8 @@ class Link:
             space.probe(b"")  # later probes send no request
             uid, pulse = space.usage()["uid"], space.queue(1)
             memory.bring(self._addresses)
-            tier = bool(space._tier_memory())
-            return Session(client, space, memory, store.events(), uid, pulse, tier)
+            tier, transfers = bool(space._tier_memory()), Transfers(client)
+            return Session(client, space, memory, store.events(), uid, pulse, tier, transfers)
         except BaseException:
             client.close()
             raise

@@ -59,6 +59,9 @@ pub struct UringOptions {
     pub reason: String,
     /// Bytes a second in the device's trial, if there was one.
     pub bytes_per_second: Option<u64>,
+    /// The writing end of a pipe, which each ring registers beside its file: the kernel closes what
+    /// a ring has registered once all its requests have ended, also those of a killed process.
+    pub tether: Option<Arc<OwnedFd>>,
 }
 
 impl UringOptions {
@@ -77,6 +80,7 @@ impl UringOptions {
             registering: Registering::AsAllowed,
             reason: "configured".into(),
             bytes_per_second: None,
+            tether: None,
         }
     }
 
@@ -87,8 +91,9 @@ impl UringOptions {
             errno: crate::uring::ring::errno_of(error),
             remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
         })?;
-        let (path, reason) = (self.path.clone(), self.reason.clone());
-        Ok(Self { path, fd, reason, ..*self })
+        let (path, reason, tether) =
+            (self.path.clone(), self.reason.clone(), self.tether.clone());
+        Ok(Self { path, fd, reason, tether, ..*self })
     }
 }
 
@@ -125,7 +130,8 @@ impl<M: Mode> Uring<M> {
         let limits = limits::<M>(&target, &wire, depth, transfer_bytes_max);
         let entries = (M::NAME.queue_entries(limits.pieces) + 1).next_power_of_two();
         let file = file.as_ref().map_or(target.fd(), AsFd::as_fd);
-        let plan = RingPlan { path: &path, file, entries, thread: options.thread };
+        let tether = options.tether.as_deref().map(AsFd::as_fd);
+        let plan = RingPlan { path: &path, file, entries, thread: options.thread, tether };
         let made = main_ring::<M>(&plan, wire)?;
         let side = if M::NAME.has_side_ring() {
             let plan = RingPlan { file: target.fd(), ..plan };

@@ -35,7 +35,7 @@ struct Pipe {
 fn pipe<M: RingMode<SqeFormat = Block>>() -> Pipe {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let thread = KernelThread::default();
-    let plan = RingPlan { path: "pipe", file: read_end.as_fd(), entries: 32, thread };
+    let plan = RingPlan { path: "pipe", file: read_end.as_fd(), entries: 32, thread, tether: None };
     let mut ring = main_ring::<M>(&plan, Block::default()).unwrap().ring;
     let region: Arc<dyn Pinned> = Arc::new(HeapBlock::new(4096));
     ring.register(AT, &region).unwrap();

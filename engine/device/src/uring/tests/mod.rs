@@ -7,11 +7,13 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::without_provenance_mut;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::types::Fixed;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use kvrail_ring::Opcode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags};
 
@@ -114,6 +116,38 @@ impl<F: Fault> RingMode for FaultyInterrupt<F> {
         if ring.is_empty() {
             ring.collect();
         }
+    }
+}
+
+/// As a process that is killed: what its rings have registered goes with their last request.
+#[test]
+fn a_pipe_hangs_up_behind_the_last_ring() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let (watch, tether) = rustix::pipe::pipe().unwrap();
+    let tether = Arc::new(tether);
+    let devices = [(); 2].map(|()| {
+        let path = file.path().to_str().unwrap();
+        let fd = open_path(path, DirectIo::Off).unwrap();
+        let tether = Some(Arc::clone(&tether));
+        let options =
+            UringOptions { direct: DirectIo::Off, tether, ..UringOptions::new(path, fd) };
+        Uring::<Interrupt>::open(options).unwrap()
+    });
+    drop(tether);
+    let hangs_up = || {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&watch, PollFlags::empty())], Some(&now)).unwrap() > 0
+    };
+    let [first, second] = devices;
+    assert!(!hangs_up());
+    drop(first);
+    assert!(!hangs_up(), "another ring has it");
+    drop(second);
+    let start = Instant::now();
+    while !hangs_up() {
+        assert!(start.elapsed() < PATIENCE, "a ring still has it");
+        std::thread::yield_now();
     }
 }
 
