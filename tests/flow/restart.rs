@@ -53,14 +53,14 @@ fn a_watch_on_transfers_hangs_up_behind_a_kill() {
         let mut ends = [PollFd::new(pipe, PollFlags::empty())];
         poll(&mut ends, Some(&within)).unwrap() > 0
     };
-    let place = Place::with_volume(2, 128 << 20);
+    let place = Place::with_volume(2, 32 << 20);
     let sidecar = Sidecar::start(&place);
     let client = sidecar.attach();
     let watches = [(); 2].map(|()| client.watch_transfers().unwrap().expect("of this release"));
     let volume = client.volume("kv").unwrap();
-    let arena = client.create_arena(64 << 20, Pages::Base).unwrap();
+    let arena = client.create_arena(16 << 20, Pages::Base).unwrap();
     let mut queue = client.open_queue(64).unwrap();
-    for at in 0..16 {
+    for at in 0..4 {
         let lease = arena.lease(4 << 20).unwrap();
         queue.submit(Request::read(&volume, at * (4 << 20), lease)).unwrap();
     }

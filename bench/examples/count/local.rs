@@ -43,6 +43,7 @@ pub(crate) fn config(directory: &Path, spin_ns: u64) -> ServerConfig {
         notes: vec![],
         gpus: vec![],
         stores: vec![],
+        transfers: None,
         // No client here sends a descriptor.
         porter: Porter::new("/bin/false", &[]),
     }

@@ -91,8 +91,7 @@ impl UringOptions {
             errno: crate::uring::ring::errno_of(error),
             remedy: "descriptors have run out: raise LimitNOFILE (ulimit -n)".into(),
         })?;
-        let (path, reason, tether) =
-            (self.path.clone(), self.reason.clone(), self.tether.clone());
+        let (path, reason, tether) = (self.path.clone(), self.reason.clone(), self.tether.clone());
         Ok(Self { path, fd, reason, tether, ..*self })
     }
 }

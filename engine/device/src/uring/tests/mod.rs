@@ -130,8 +130,7 @@ fn a_pipe_hangs_up_behind_the_last_ring() {
         let path = file.path().to_str().unwrap();
         let fd = open_path(path, DirectIo::Off).unwrap();
         let tether = Some(Arc::clone(&tether));
-        let options =
-            UringOptions { direct: DirectIo::Off, tether, ..UringOptions::new(path, fd) };
+        let options = UringOptions { direct: DirectIo::Off, tether, ..UringOptions::new(path, fd) };
         Uring::<Interrupt>::open(options).unwrap()
     });
     drop(tether);
