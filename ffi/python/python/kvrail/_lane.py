@@ -113,7 +113,7 @@ class Transfers:
         return self._pipe is not None
 
     def have_ended(self, within: float = 0.0) -> bool:
-        """Waits for that, at most so many seconds."""
+        """Waits for that, at most `within` seconds."""
         if self._pipe is None:
             time.sleep(within)
             return False
