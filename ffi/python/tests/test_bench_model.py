@@ -33,6 +33,9 @@ def begin(phase, lengths):
             raise ValueError("as it should")
         if name == "b" and phase == "dies":
             os._exit(1)
+        if name == "b" and phase == "leaves":
+            os.fork() or time.sleep(60)
+            os._exit(1)
         if name == "b" and phase == "hangs":
             time.sleep(60)
         yield
@@ -107,6 +110,13 @@ def test_an_arm_that_dies_is_left_out(turns, arms, tmp_path):
     assert took(turns, arms, tmp_path, "dies", fail="b") == order
     assert [arm.alive for arm in arms] == [True, False, True]
     assert took(turns, arms, tmp_path, "works") == ["a0", "c0", "a1", "c1", "a2"]
+
+
+def test_an_arm_whose_process_lives_on_is_left_out_at_once(turns, arms, tmp_path):
+    began = time.monotonic()
+    order = ["a0", "b0", "c0", "a1", "c1", "a2"]
+    assert took(turns, arms, tmp_path, "leaves", fail="b") == order
+    assert time.monotonic() - began < 20
 
 
 def test_an_arm_that_is_late_is_ended_and_no_other_begins(turns, arms, tmp_path):
