@@ -14,6 +14,7 @@ returning  users whose prompts were stored come back, some at once; the caches o
            no room for all
 """
 
+import contextlib
 import json
 import logging
 import math
@@ -401,11 +402,13 @@ def main() -> None:
     if options.arm not in ALONE:
         for _ in arm.warm_up(options.warms_up):
             pass
-    with os.fdopen(int(sys.argv[2]), "w") as replies:
+    # A run.py that was killed in this arm's turn hears nothing any more.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(int(sys.argv[2]), "w") as replies:
         take_part(arm.begin, replies)
     # The engine's threads and processes may outlive a sidecar that was killed.
     for pid in list(family(os.getpid()))[1:]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 

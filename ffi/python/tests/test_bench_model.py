@@ -284,6 +284,11 @@ class Started:
     def saw(self, arm: str) -> Any:
         return json.loads((self.results / f"disk-b-{arm}.json").read_text())
 
+    def children(self) -> list[str]:
+        """Processes of arms that still run."""
+        pids = (self.results / "children").read_text().split()
+        return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
     def asked(self) -> list[list[str]]:
         return [line.split() for line in (self.results / "asked").read_text().splitlines()]
 
@@ -353,6 +358,7 @@ def test_nothing_but_results_is_left_of_a_run(whole_run):
         "bin", "caches", "driver.py", "home", "results", "shm"
     }  # fmt: skip
     assert (whole_run.home / "caches").read_text() == "3"
+    assert not whole_run.children()
     for pid_file in (whole_run.home / "home").glob("*/pid"):
         assert not Path(f"/proc/{pid_file.read_text().strip()}/exe").exists()
     assert len(list((whole_run.home / "home").glob("*/pid"))) == 2
@@ -420,6 +426,26 @@ def test_a_run_that_is_ended_leaves_its_results_and_nothing_else(tmp_path):
     assert not Path(f"/proc/{pid}/exe").exists()
     text, code = reported(started.results)
     assert code == 0 and "Medians" in text
+
+
+def test_a_phase_that_the_time_ends_is_named(tmp_path):
+    line = "--arms recompute,fs --phases again@512 --turns 9999 --seconds 4"
+    code, text = Started(tmp_path, line).ends()
+    assert code == 0 and "again: the time is over" in text
+
+
+def test_arms_of_a_run_that_was_killed_end_with_their_processes(tmp_path):
+    line = "--arms recompute,fs --phases again@32768 --turns 9999"  # mostly in some arm's turn
+    started = Started(tmp_path, line)
+    until = time.monotonic() + 60
+    while not (started.results / "disk-b-fs.json").exists():
+        assert time.monotonic() < until and started.process.poll() is None
+        time.sleep(0.05)
+    assert len(started.children()) == 2
+    started.process.kill()
+    while started.children():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # Places, and sidecars that are gone.
