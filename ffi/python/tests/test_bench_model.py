@@ -538,6 +538,19 @@ def test_an_archive_is_unpacked_once_and_another_of_its_name_anew(tmp_path):
     assert unpack() != 0 and unpack() != 0
 
 
+@pytest.mark.parametrize("names", [[], ["kvrail-0-empty.whl"], ["kvrail-1.whl", "kvrail-2.whl"]])
+def test_a_kit_without_its_one_wheel_is_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text("" if "empty" in name else "wheel")
+    words = ["bash", str(ROOT / "scripts" / "verbs" / "model.sh"), "run", str(tmp_path)]
+    env = os.environ | {"MODEL_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [*words, "results", "memory"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "one wheel of kvrail" in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
 # Reports.
 
 
