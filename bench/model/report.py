@@ -249,7 +249,9 @@ def firsts(rows: Rows, phase: str, title: str) -> list[str]:
     cells = []
     for arm, by_length in by_arm.items():
         for length, answers in by_length.items():
-            others = next(it[length] for it in by_arm.values() if length in it)
+            if not answers:  # the first one failed
+                continue
+            others = next(it[length] for it in by_arm.values() if it.get(length))
             times = [it["ttft_s"] for it in answers]
             cold = statistics.median(it["ttft_s"] for it in others)
             pairs = list(zip(answers, others))

@@ -579,7 +579,7 @@ def test_an_arm_may_lack_a_length_of_a_phase(load):
         return [it | {"drive_bytes": 0, "read_bytes": 0}]
 
     rows = {
-        "recompute": {"again": {"512": answers(1.0)}},
+        "recompute": {"again": {"512": answers(1.0), "1024": []}},
         "fs": {"again": {"512": answers(0.5), "1024": answers(2.0)}},
     }
     text = "".join(load("report").firsts(rows, "again", ""))
