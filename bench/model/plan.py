@@ -79,7 +79,7 @@ def parser_of_run(about: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
     parser.add_argument(
-        "--store-gib", type=int, default=20, help="a store keeps a sixth of it free for new blocks"
+        "--store-gib", type=int, default=24, help="a store keeps some segments free for new blocks"
     )
     parser.add_argument("--drive-gib", type=int, default=32, help="of each drive in memory")
     parser.add_argument("--tier-gib", type=int, default=12, help="memory tier of the arm `hot`")

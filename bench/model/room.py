@@ -1,6 +1,7 @@
 """What stores, drives and the host's memory have to keep in a run, and whether they have room."""
 
 import json
+import math
 import os
 import shutil
 from argparse import Namespace
@@ -15,8 +16,9 @@ SHAPES, GIB = Path(__file__).parent / "shapes", 1 << 30
 WARMS_UP = (600, 16_384)
 """Tokens of the prompts before the first phase; the second has no more than the longest."""
 
-KEEPS, HEAD = 5 / 6, GIB // 4
-"""The share of a store that it fills, and what each of its members has beside blocks."""
+SEGMENT, SPARE, HEAD = 256 << 20, 3, GIB // 4
+"""Bytes of a store's segment, of which a block takes no two; those of a member that are free or
+being filled; and what a member has beside them."""
 
 FORMATTED = 0.97
 """The share of a drive that files get."""
@@ -95,6 +97,16 @@ def put_bytes(arms: list[str], options: Namespace) -> int:
     return most * token_bytes(options)
 
 
+def store_fits(size: int, options: Namespace) -> float:
+    """Bytes of whole chunks that a store keeps. Its members get them by chance: three deviations
+    are left."""
+    members = DRIVES if options.place == "memory" else 1
+    chunk = options.chunk_tokens * token_bytes(options)
+    segments = (size // members - HEAD) // SEGMENT - SPARE
+    blocks = max(segments, 0) * ((SEGMENT - 1) // chunk)
+    return members * (blocks - 3 * math.sqrt(blocks * (1 - 1 / members))) * chunk
+
+
 def over_stores(options: Namespace) -> dict[str, list[str]]:
     """Arms of each store, by the arm that it is named by."""
     arms = [arm for arm in options.arms if arm in KVRAIL]
@@ -108,7 +120,7 @@ def no_room(options: Namespace) -> Iterator[str]:
     stores = {owner: store_bytes(owner, options) for owner in over_stores(options)}
     held = {owner: put_bytes(arms, options) for owner, arms in over_stores(options).items()}
     for owner, size in stores.items():
-        if held[owner] > (fits := (size - members * HEAD) * KEEPS):
+        if held[owner] > (fits := store_fits(size, options)):
             yield (
                 f"the store of {owner} has room for {fits / GIB:.1f} GiB, "
                 f"and its arms put {held[owner] / GIB:.1f}: --store-gib"
