@@ -15,6 +15,7 @@ returning  users whose prompts were stored come back, some at once; the caches o
 mixed      requests of a trace at their times, until all are answered
 """
 
+import contextlib
 import json
 import logging
 import math
@@ -424,11 +425,13 @@ def main() -> None:
     if options.arm not in ALONE:
         for _ in arm.warm_up(options.warms_up):
             pass
-    with os.fdopen(int(sys.argv[2]), "w") as replies:
+    # A run.py that was killed in this arm's turn hears nothing any more.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(int(sys.argv[2]), "w") as replies:
         take_part(arm.begin, replies)
     # The engine's threads and processes may outlive a sidecar that was killed.
     for pid in list(family(os.getpid()))[1:]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 

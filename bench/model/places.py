@@ -14,7 +14,7 @@ DRIVES, MEMORY = 4, Path("/tmp/kvrail-model-memory")
 PART, READERS, READ = 4 << 20, 8, 2 << 30
 """Bytes of a read, threads that read, and bytes that they read."""
 
-ANSWERS_S = 20.0
+ANSWERS_S = 60.0
 """The longest that a sidecar may take to answer, in seconds."""
 
 

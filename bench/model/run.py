@@ -170,6 +170,8 @@ class Run:
         reads = phase.name in ("ttft", "again")
         self._take(phase.name, phase.lengths, arms, rate.measure if reads else lambda: None)
         self.say(f"{phase.name}: {', '.join(arm.name for arm in arms if arm.alive)}")
+        if time.monotonic() >= self.options.until:
+            self.say(f"{phase.name}: the time is over; it may lack turns")
 
     def _take(
         self, phase: str, lengths: list[int], arms: list[Arm], *between: Callable[[], None]

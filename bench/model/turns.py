@@ -19,6 +19,9 @@ from typing import IO
 TURN_S = 200.0
 """The longest that an arm may take for a turn, in seconds."""
 
+LOOK_S = 0.5
+"""An arm that waits is looked at this often: whether it still runs, in seconds."""
+
 Begin = Callable[[str, list[int]], Iterator[None]]
 """Begins a phase with prompts of these lengths; what it returns ends a turn at each step."""
 
@@ -91,8 +94,13 @@ class Arm:
 
     def _hears(self, until: float) -> str:
         """Its next answer; an arm that has none is ended."""
-        left = max(until - time.monotonic(), 0.0)
-        line = self._replies.readline() if select.select([self._replies], [], [], left)[0] else ""
+        ready, ended, left_s = False, False, LOOK_S
+        while not ready and not ended and left_s > 0:
+            # Its engine's process may outlive it and keep the pipe open.
+            ended = self._process.poll() is not None
+            left_s = 0.0 if ended else max(until - time.monotonic(), 0.0)
+            ready = bool(select.select([self._replies], [], [], min(left_s, LOOK_S))[0])
+        line = self._replies.readline() if ready else ""
         if not line:
             print(f"{self.name}: ended, or late; its log has the reason", flush=True)
             self.end()

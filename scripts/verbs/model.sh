@@ -62,7 +62,9 @@ pack() {
     tar -C "$work/libraries" -c vllm | xz -T0 -9e >"$folder/libraries.txz"
     tar -C "$work/vllm" -c --exclude='*.so' . | xz -T0 -9e >"$folder/vllm.txz"
     tar -C "$work/site" -c . | xz -T0 -9e >"$folder/site.txz"
-    cp "$wheel" "$folder/"
+    cp "$wheel" "$work/"
+    rm -f "$folder"/kvrail-*.whl # an earlier one
+    mv "$work/${wheel##*/}" "$folder/"
     cp -r bench/model/. "$folder/model"
     cp scripts/verbs/model.sh "$folder/model.sh"
     du -sh "$folder"
@@ -108,11 +110,15 @@ archive.extractall(sys.argv[2])' "$archive" "$home/site" \
 }
 
 run() {
-    local folder=$1 results=$2
+    local folder=$1 results=$2 wheels=("$1"/kvrail-*.whl)
     shift 2
+    if [[ ${#wheels[@]} != 1 || ! -s ${wheels[0]} ]]; then
+        echo "$folder has to have one wheel of kvrail, and has: ${wheels[*]}" >&2
+        exit 2
+    fi
     unpack "$folder"
     rm -rf "$home/kvrail"
-    python3 -m zipfile -e "$folder"/kvrail-*.whl "$home/kvrail"
+    python3 -m zipfile -e "${wheels[0]}" "$home/kvrail"
     chmod 755 "$home/kvrail/kvrail/bin/kvrail"
     export PATH=$home/kvrail/kvrail/bin:$PATH PYTHONPATH=$home/kvrail:$home/site PYTHONUNBUFFERED=1
     exec python3 "$folder/model/run.py" "$results" "$@"

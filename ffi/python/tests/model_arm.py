@@ -1,13 +1,15 @@
 """An arm of `bench/model` whose engine only remembers prompts: model_arm.py OPTIONS PIPE.
 
 Engines over one store find each other's prompts while its sidecar runs. `asked` beside the results
-has a line for each prompt: the arm, the start, its tokens, and how many were found. MODEL_ARM_FAILS
-is `ARM:PHASE`, which raises; hits of MODEL_ARM_WRONG have another last bit.
+has a line for each prompt: the arm, the start, its tokens, and how many were found; `children` has
+the processes that arms have started. MODEL_ARM_FAILS is `ARM:PHASE`, which raises; hits of
+MODEL_ARM_WRONG have another last bit.
 """
 
 import itertools
 import os
 import random
+import subprocess
 import sys
 import zlib
 from collections.abc import Container, Iterator
@@ -70,6 +72,10 @@ class Engine:
         store = self._pid_file.parent.name if self._pid_file else options.arm
         self._below = self._results / f"{store}.below"
         self._cache: set[str] = set()
+        # As the process that a served engine has.
+        child = subprocess.Popen(["sleep", "300"])
+        with (self._results / "children").open("a") as lines:
+            lines.write(f"{child.pid}\n")
 
     def _kept(self) -> set[str]:
         """What is below the cache."""

@@ -33,6 +33,9 @@ def begin(phase, lengths):
             raise ValueError("as it should")
         if name == "b" and phase == "dies":
             os._exit(1)
+        if name == "b" and phase == "leaves":
+            os.fork() or time.sleep(60)
+            os._exit(1)
         if name == "b" and phase == "hangs":
             time.sleep(60)
         yield
@@ -107,6 +110,13 @@ def test_an_arm_that_dies_is_left_out(turns, arms, tmp_path):
     assert took(turns, arms, tmp_path, "dies", fail="b") == order
     assert [arm.alive for arm in arms] == [True, False, True]
     assert took(turns, arms, tmp_path, "works") == ["a0", "c0", "a1", "c1", "a2"]
+
+
+def test_an_arm_whose_process_lives_on_is_left_out_at_once(turns, arms, tmp_path):
+    began = time.monotonic()
+    order = ["a0", "b0", "c0", "a1", "c1", "a2"]
+    assert took(turns, arms, tmp_path, "leaves", fail="b") == order
+    assert time.monotonic() - began < 20
 
 
 def test_an_arm_that_is_late_is_ended_and_no_other_begins(turns, arms, tmp_path):
@@ -275,6 +285,11 @@ class Started:
     def saw(self, arm: str) -> Any:
         return json.loads((self.results / f"disk-b-{arm}.json").read_text())
 
+    def children(self) -> list[str]:
+        """Processes of arms that still run."""
+        pids = (self.results / "children").read_text().split()
+        return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
     def asked(self) -> list[list[str]]:
         return [line.split() for line in (self.results / "asked").read_text().splitlines()]
 
@@ -366,6 +381,7 @@ def test_nothing_but_results_is_left_of_a_run(whole_run):
         "bin", "caches", "driver.py", "home", "results", "shm"
     }  # fmt: skip
     assert (whole_run.home / "caches").read_text() == "3"
+    assert not whole_run.children()
     for pid_file in (whole_run.home / "home").glob("*/pid"):
         assert not Path(f"/proc/{pid_file.read_text().strip()}/exe").exists()
     assert len(list((whole_run.home / "home").glob("*/pid"))) == 2
@@ -433,6 +449,26 @@ def test_a_run_that_is_ended_leaves_its_results_and_nothing_else(tmp_path):
     assert not Path(f"/proc/{pid}/exe").exists()
     text, code = reported(started.results)
     assert code == 0 and "Medians" in text
+
+
+def test_a_phase_that_the_time_ends_is_named(tmp_path):
+    line = "--arms recompute,fs --phases again@512 --turns 9999 --seconds 4"
+    code, text = Started(tmp_path, line).ends()
+    assert code == 0 and "again: the time is over" in text
+
+
+def test_arms_of_a_run_that_was_killed_end_with_their_processes(tmp_path):
+    line = "--arms recompute,fs --phases again@32768 --turns 9999"  # mostly in some arm's turn
+    started = Started(tmp_path, line)
+    until = time.monotonic() + 60
+    while not (started.results / "disk-b-fs.json").exists():
+        assert time.monotonic() < until and started.process.poll() is None
+        time.sleep(0.05)
+    assert len(started.children()) == 2
+    started.process.kill()
+    while started.children():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # Places, and sidecars that are gone.
@@ -523,6 +559,19 @@ def test_an_archive_is_unpacked_once_and_another_of_its_name_anew(tmp_path):
     assert {it.name: it.read_text() for it in (home / "site").iterdir()} == {"one": "3", "two": "2"}
     (kit / "c.txz").write_bytes(b"no archive")
     assert unpack() != 0 and unpack() != 0
+
+
+@pytest.mark.parametrize("names", [[], ["kvrail-0-empty.whl"], ["kvrail-1.whl", "kvrail-2.whl"]])
+def test_a_kit_without_its_one_wheel_is_refused(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text("" if "empty" in name else "wheel")
+    words = ["bash", str(ROOT / "scripts" / "verbs" / "model.sh"), "run", str(tmp_path)]
+    env = os.environ | {"MODEL_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [*words, "results", "memory"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "one wheel of kvrail" in done.stderr
+    assert not (tmp_path / "home").exists()
 
 
 # Reports.
