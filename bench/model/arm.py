@@ -12,6 +12,7 @@ kill       the sidecar dies with requests in flight, and comes back
 lost       the sidecar dies while it loads one prompt, and comes back
 returning  users whose prompts were stored come back, some at once; the caches of GPU and CPU have
            no room for all
+mixed      requests of a trace at their times, until all are answered
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from typing import Any
 from arms import ALONE, ARMS, COMPUTES
 from asked import Answer, prompt
 from engines import engine_of
+from mixed import lines
 from processes import Used, drives_read, family
 from turns import take_part
 
@@ -331,6 +333,27 @@ class Arm:
             seen.append(row | {"tokens": len(row["ttft_s"]) * length})
             self.note("returning", {"stored": stored, "seen": seen})
             yield
+
+    def mixed(self, lengths: list[int]) -> Iterator[None]:
+        """Prompts of at most the longest length."""
+        self.engine.place.clear()
+        self.engine.forget()
+        requests, length, block = [], max(lengths), self.options.block_tokens
+        for number, line in enumerate(lines(self.options, length)):
+            ids = [token for it in line.blocks for token in prompt(5_000_000 + it, block)]
+            requests.append((line.at_s, ids + prompt(number, TAIL), line.makes))
+        before, playing = self._used(), self.engine.playing()
+        wall_s = playing.play(requests)
+        self.note("mixed", self._since(before) | {
+            "wall_s": wall_s,
+            "last_s": requests[-1][0],
+            "tokens": sum(len(ids) for _, ids, _ in requests),
+            "ttft_s": list(playing.ttft_s.values()),
+            "cached_tokens": playing.cached_tokens,
+            "made_tokens": playing.made_tokens,
+        })  # fmt: skip
+        self.settle()
+        yield
 
     def _used(self) -> tuple[Used, Used]:
         """What the engine and the sidecar have used."""

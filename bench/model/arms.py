@@ -46,6 +46,7 @@ SHARED_MEMORY = ("cpu", *FORGETS, *LMCACHE)
 """Arms whose memory of the host is in /dev/shm."""
 
 PHASES = ("ttft", "stored", "again", "shared", "interfere", "flip", "kill", "lost", "returning")
+PHASES += ("mixed",)
 """What arm.py can do; run.py has `restart` beside these."""
 
 

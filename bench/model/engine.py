@@ -9,6 +9,7 @@ import itertools
 import os
 import pickle
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def share_weights(folder: Path) -> None:
         written.rename(exported)
 
     dummy.DummyModelLoader.load_weights = load_once
+
+
+def streamed(tokens: int) -> SamplingParams:
+    """Of requests that give each token at once."""
+    return SamplingParams(
+        temperature=0,
+        max_tokens=tokens,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
 
 
 class Engine:
@@ -161,9 +173,56 @@ class Engine:
             time.sleep(0.01)
         raise RuntimeError("the engine does not let its caches go")
 
+    def playing(self) -> "Playing":
+        """Requests that come at their times."""
+        return Playing(self._llm.llm_engine)
+
     def decoding(self, prompts: list[list[int]], tokens: int) -> "Decoding":
         """Requests that make tokens, while others come and go."""
         return Decoding(self._llm.llm_engine, prompts, tokens)
+
+
+class Playing:
+    """Requests that come at their times, and the seconds to the first token of each."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._due: dict[str, float] = {}
+        self._open: set[str] = set()
+        self.ttft_s: dict[str, float] = {}
+        self.cached_tokens = self.made_tokens = 0
+
+    def play(self, requests: list[tuple[float, list[int], int]]) -> float:
+        """Until all are answered; the seconds that took.
+
+        :param requests: the time of each, its prompt, and the tokens that it makes, by time.
+        """
+        waiting, began = deque(requests), time.perf_counter()
+        while waiting or self._open:
+            now = time.perf_counter() - began
+            while waiting and waiting[0][0] <= now:
+                self._add(*waiting.popleft())
+            if self._open:
+                self._step(began)
+            else:
+                time.sleep(waiting[0][0] - now)
+        return time.perf_counter() - began
+
+    def _add(self, at_s: float, ids: list[int], makes: int) -> None:
+        name = f"played-{len(self._due)}"
+        self._due[name] = at_s
+        self._open.add(name)
+        self._engine.add_request(name, tokens_input(ids), streamed(makes))
+
+    def _step(self, began: float) -> None:
+        for output in self._engine.step():
+            name = output.request_id
+            if output.outputs and name not in self.ttft_s:
+                self.ttft_s[name] = time.perf_counter() - began - self._due[name]
+                self.cached_tokens += output.num_cached_tokens or 0
+            self.made_tokens += sum(len(its.token_ids) for its in output.outputs)
+            if output.finished:
+                self._open.discard(name)
 
 
 class Decoding:
@@ -181,14 +240,7 @@ class Decoding:
 
     def _add(self, ids: list[int], tokens: int) -> str:
         name = f"decoding-{next(self._numbers)}"
-        sampling = SamplingParams(
-            temperature=0,
-            max_tokens=tokens,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
-        self._engine.add_request(name, tokens_input(ids), sampling)
+        self._engine.add_request(name, tokens_input(ids), streamed(tokens))
         return name
 
     def _step(self) -> set[str]:

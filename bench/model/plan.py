@@ -43,8 +43,10 @@ def faults(options: argparse.Namespace) -> Iterator[str]:
             for length in phase.lengths
             if length % options.chunk_tokens
         )
-        if phase.name == "interfere" and set(phase.arms) & set(SGLANG):
-            yield "SGLang's arms have no phase interfere"
+        if phase.name in ("interfere", "mixed") and set(phase.arms) & set(SGLANG):
+            yield f"SGLang's arms have no phase {phase.name}"
+        if phase.name == "mixed" and not options.trace:
+            yield "the phase mixed needs a --trace"
     if set(SGLANG) & set(options.arms) and not set(options.arms) <= set(SGLANG):
         yield "SGLang's arms need a run of their own: ratios are to one engine's computing"
     if set(SIMPLE) & set(options.arms) and not options.served:
@@ -78,6 +80,11 @@ def parser_of_run(about: str) -> argparse.ArgumentParser:
         "--served", action="store_true", help="the engine's own process, and CUDA graphs"
     )
     parser.add_argument("--users", default="1,4,16,32", help="of the phase returning, at once")
+    parser.add_argument("--trace", default="", help="of the phase mixed, in Mooncake's form")
+    parser.add_argument("--trace-from", type=float, default=0.0, help="its second to begin at")
+    parser.add_argument("--requests", type=int, default=120, help="of the trace")
+    parser.add_argument("--block-tokens", type=int, default=128, help="of a block of the trace")
+    parser.add_argument("--pace", type=float, default=8.0, help="times as fast as the trace")
     parser.add_argument(
         "--store-gib", type=int, default=24, help="a store keeps some segments free for new blocks"
     )

@@ -214,6 +214,25 @@ def returning(rows: Rows) -> list[str]:
     return [table(["arm", *head], times), table(["arm", *costs], used)]
 
 
+def mixed(rows: Rows) -> list[str]:
+    """Requests of a trace, at their times."""
+
+    def cells(seen: dict[str, Any]) -> list[str]:
+        times, wall_s = seen["ttft_s"], seen["wall_s"]
+        return [
+            f"{len(times)} in {wall_s:.1f} s ({len(times) / wall_s:.2f})",
+            f"{seen['tokens'] / wall_s:,.0f}; {seen['made_tokens'] / wall_s:,.0f}",
+            f"{nearest(times, 0.5):.2f} s; {nearest(times, MOST_S):.2f} s",
+            f"{seen['cached_tokens'] / seen['tokens']:.0%}",
+            f"{seen['engine_cpu_s']:.1f} s; {seen['sidecar_cpu_s']:.1f} s",
+            f"{seen['read_bytes'] / 1e9:.1f} GB; {seen['written_bytes'] / 1e9:.1f} GB",
+        ]
+
+    head = ["requests (a second)", "tokens of prompts, and made, a second", "TTFT: p50; p99"]
+    head += ["hits", "CPU of engine; of sidecar", "read; written"]
+    return measured(rows, "mixed", head, cells)
+
+
 def interference(rows: Rows) -> list[str]:
     """Tokens of others while a prompt is loaded and stored; all arms beside the first one alone."""
     by_arm = {arm: seen["interfere"] for arm, seen in rows.items() if "interfere" in seen}
@@ -369,7 +388,7 @@ def part(results: Path, place: tuple[str, str], tag: str) -> tuple[list[str], An
     if any("ttft" in seen for seen in rows.values()):
         tables, curves = ttft(rows, machine.get("drives_read", {}).get("ttft", []))
         parts += [*tables, exactness(rows)]
-    parts += [*returning(rows), *others(rows)]
+    parts += [*returning(rows), *mixed(rows), *others(rows)]
     if late := [f"{ARMS[arm]} {seen['unsettled']}" for arm, seen in rows.items()
                 if "unsettled" in seen]:  # fmt: skip
         parts.append(f"Waits that ended while blocks were still stored: {', '.join(late)}.")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mixed import distinct_tokens
 from arms import ALONE, KVRAIL, SGLANG, SHARED_MEMORY, SIMPLE, SPECIAL, store_of
 from places import DRIVES, READ
 
@@ -36,6 +37,8 @@ def puts(phase: Any, options: Namespace) -> tuple[int, int]:
     itself."""
     first, total = sum(phase.lengths[:1]), sum(phase.lengths)
     longest = max(phase.lengths, default=0)
+    if phase.name == "mixed":
+        return distinct_tokens(options, longest), 0
     return {
         "ttft": (total, 0),
         "stored": (total * options.turns, 0),

@@ -117,7 +117,8 @@ class Run:
         """What arm.py gets."""
         options, owner = self.options, store_of(name, self.options.share)
         same = ("turns", "users", "chunk_tokens", "gpu_gib", "cpu_gib", "disk_gib", "ranks")
-        same += ("kv_cache_dtype", "served")
+        same += ("kv_cache_dtype", "served", "trace", "trace_from", "requests", "block_tokens")
+        same += ("pace",)
         shared = len(options.arms) > 1 and options.ranks == 1 and not options.own_weights
         side = self.sides.get(owner)
         return {word: getattr(options, word) for word in same} | {

@@ -47,6 +47,21 @@ class Decoding:
         pass
 
 
+class Playing:
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self.ttft_s: dict[str, float] = {}
+        self.cached_tokens = self.made_tokens = 0
+
+    def play(self, requests: list[tuple[float, list[int], int]]) -> float:
+        for number, (_, ids, makes) in enumerate(requests):
+            answer = self._engine.answer(ids, makes)
+            self.ttft_s[str(number)] = answer.ttft_s
+            self.cached_tokens += answer.cached_tokens
+            self.made_tokens += len(answer.tokens)
+        return sum(self.ttft_s.values())
+
+
 class Engine:
     """It is its own place, too."""
 
@@ -106,6 +121,9 @@ class Engine:
 
     def gpu(self) -> str:
         return "no GPU"
+
+    def playing(self) -> Playing:
+        return Playing(self)
 
     def decoding(self, prompts: list[list[int]], tokens: int) -> Decoding:
         return Decoding()

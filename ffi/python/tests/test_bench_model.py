@@ -148,6 +148,7 @@ REFUSED = [
     ("--arms simple", "with --served alone"),
     ("--arms direct,sglang", "need a run of their own"),
     ("--arms sglang,sglang_kvrail --phases interfere@8192", "no phase interfere"),
+    ("--arms direct --phases mixed@8192", "needs a --trace"),
     (f"{RESTART} --store-gib 20", "store of direct has room for 10.6 GiB, and its arms put 28.3"),
     (f"{RESTART} --store-gib 40 --drive-gib 30", "first drive has room for 29.1 GiB"),
     (f"{RESTART} --store-gib 40 --drive-gib 40 --cpu-gib 60", "host has 125 GiB of memory"),
@@ -305,12 +306,25 @@ class Started:
 
 ALL = "--share --store-gib 6 --users 1,2 --arms recompute,direct,latency,hot,second,fs --tier-gib 1"
 ALL += " --phases ttft@512+1024,shared@512+1024:hot+second,interfere@512,flip@512,kill@512,"
-ALL += "lost@512,returning@1024,stored@512+1024:direct+fs,restart,again@512+1024"
+ALL += "lost@512,returning@1024,mixed@512:recompute+fs,stored@512+1024:direct+fs,restart,"
+ALL += "again@512+1024"
+
+
+TRACE = [
+    {"timestamp": 0, "output_length": 5, "hash_ids": [9]},
+    {"timestamp": 1000, "output_length": 100, "hash_ids": [1, 2]},
+    {"timestamp": 1500, "output_length": 1000, "hash_ids": [1, 2, 3, 4, 5]},
+    {"timestamp": 2000, "output_length": 1, "hash_ids": [6]},
+    {"timestamp": 3000, "output_length": 1, "hash_ids": [7]},
+]
 
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Started:
-    started = Started(tmp_path_factory.mktemp("whole"), ALL, VLLM_BATCH_INVARIANT="1")
+    home = tmp_path_factory.mktemp("whole")
+    (home.parent / "trace").write_text("".join(f"{json.dumps(line)}\n" for line in TRACE))
+    line = f"{ALL} --trace {home.parent / 'trace'} --trace-from 1 --requests 3"
+    started = Started(home, line, VLLM_BATCH_INVARIANT="1")
     code, text = started.ends()
     assert code == 0, text
     return started
@@ -323,6 +337,16 @@ def test_all_phases_of_all_arms_are_done(whole_run):
     assert {"ttft", "returning", "again"} <= whole_run.saw("recompute").keys()
     assert {"ttft", "interfere", "flip", "again"} <= whole_run.saw("fs").keys()
     assert {"shared"} <= whole_run.saw("hot").keys() & whole_run.saw("second").keys()
+
+
+def test_requests_of_a_trace_have_its_blocks_cut_to_the_longest_prompt(whole_run):
+    seen = whole_run.saw("fs")["mixed"]
+    tail = 5
+    assert seen["tokens"] == (2 + 4 + 1) * 128 + 3 * tail
+    assert seen["last_s"] == 1 / 8
+    assert seen["made_tokens"] == 25 + 128 + 1
+    assert seen["cached_tokens"] == 2 * 128
+    assert len(seen["ttft_s"]) == 3
 
 
 def test_one_arm_of_a_store_flips(whole_run):
@@ -379,7 +403,8 @@ def test_nothing_but_results_is_left_of_a_run(whole_run):
 def test_the_report_has_all_phases(whole_run):
     text, code = reported(whole_run.results)
     assert code == 0
-    for head in ("Medians", "1 at once", "flipped", "six requests", "sidecar killed"):
+    heads = ["Medians", "1 at once", "requests (a second)", "flipped", "six requests"]
+    for head in (*heads, "sidecar killed"):
         assert head in text
     assert text.count("come back, once each") == text.count("the first arm computes") == 1
 
