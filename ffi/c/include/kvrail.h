@@ -18,8 +18,9 @@
  * Memory: requests name arenas and positions within them, or GPU regions, a block and a position
  * within the block. While a read or get is in flight its bytes change, and no other request may
  * name them; while a write or put is, they must not change. A read or get that ends
- * KVRAIL_RESTARTED may still be written by hardware: do not use that memory again before the next
- * attach, and memory of a GPU not before the sidecar's process is gone.
+ * KVRAIL_RESTARTED may still be written by hardware: do not use that memory again before
+ * kvrail_client_watch_transfers shows that nothing writes it, and memory of a GPU not before the
+ * sidecar's process is gone.
  */
 
 #ifndef KVRAIL_H
@@ -744,6 +745,13 @@ int32_t kvrail_client_describe(const kvrail_client *client, kvrail_client_info *
 // A descriptor that reports a hang-up (POLLRDHUP) when the session ends. Only to be waited on; it
 // belongs to the client.
 int32_t kvrail_client_hangup_fd(const kvrail_client *client, int *fd);
+
+// A descriptor that hangs up (POLLHUP) once the sidecar's process has ended and no device reads or
+// writes memory of this host for it any more: then memory of requests that ended as
+// KVRAIL_RESTARTED is the program's again. That is some milliseconds behind a kill, where drives
+// answer. It is the program's to close, and only to be waited on, never to be read. -1 from a
+// sidecar of an earlier release, which shows nothing.
+int32_t kvrail_client_watch_transfers(const kvrail_client *client, int *fd);
 
 // The volume of this name.
 int32_t kvrail_volume_find(const kvrail_client *client, const char *name, kvrail_volume_info *info);

@@ -4,14 +4,14 @@
 // UNSAFETY: pointers are followed by `boundary` and `sized` only, on the header's terms.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use kvrail_client::{Arena, AttachOptions as Options, GpuRegion};
 
-use crate::boundary::{call, shared, store, take, text};
+use crate::boundary::{call, placed, shared, store, take, text};
 use crate::code::{Failure, KVRAIL_E_NO_ARENA};
 use crate::fork::ForkGeneration;
 use crate::sized::{SizedStruct, read, write};
@@ -290,5 +290,25 @@ pub unsafe extern "C" fn kvrail_client_hangup_fd(client: *const Client, fd: *mut
         let session = unsafe { session(client) }?;
         // SAFETY: the caller's variable.
         unsafe { store(fd, session.client.hangup_fd().as_raw_fd(), "fd") }
+    })
+}
+
+/// A descriptor that hangs up (POLLHUP) once the sidecar's process has ended and no device reads or
+/// writes memory of this host for it any more: then memory of requests that ended as
+/// KVRAIL_RESTARTED is the program's again. That is some milliseconds behind a kill, where drives
+/// answer. It is the program's to close, and only to be waited on, never to be read. -1 from a
+/// sidecar of an earlier release, which shows nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvrail_client_watch_transfers(
+    client: *const Client,
+    fd: *mut c_int,
+) -> i32 {
+    call(|| {
+        placed(fd, "fd")?; // or there would be a descriptor, and no place for it
+        // SAFETY: the caller's handle.
+        let session = unsafe { session(client) }?;
+        let pipe = session.client.watch_transfers()?;
+        // SAFETY: the caller's variable.
+        unsafe { store(fd, pipe.map_or(-1, IntoRawFd::into_raw_fd), "fd") }
     })
 }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kvrail
@@ -494,6 +495,95 @@ def test_memory_is_given_back_once_no_drive_writes_it(host, rows, frozen):
     tie.close()
 
 
+def silent(transfers: _lane.Transfers, within: float = 0.0) -> bool:
+    """As if a drive did not answer."""
+    time.sleep(within)
+    return False
+
+
+def test_memory_is_kept_for_as_long_as_a_drive_does_not_answer(host, rows, monkeypatch, caplog):
+    """A drive may answer after a minute, and writes then: no time is long enough."""
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    host.write_records()
+    host.freeze()
+    lane.begin("get", "up", blocks(rows, range(8), first=16))
+    with monkeypatch.context() as patch:
+        patch.setattr(_lane.Transfers, "have_ended", silent)
+        host.kill()
+        until("the end is noticed", lambda: not lane.poll() and lane.busy and not lane.flying)
+        host.start()
+        until("it is attached again", lambda: not lane.poll() and tie.session is not None)
+        lane.begin("get", "more", blocks(rows, range(8), first=24))
+        assert end_of(lane).tag == "more", "another run's gets do not wait for it"
+        begun = time.monotonic()
+        while time.monotonic() - begun < 5 * _lane.QUARANTINE_S:
+            assert lane.poll() == [] and lane.busy == 1
+            lane.wait(0.1)
+        assert lane.late() == ["up"] and "its drives may still write" in caplog.text
+        when = lane.wake_at()
+        assert when is not None and when > time.monotonic() + _lane.LOOK_LATER_S / 2
+    assert end_of(lane).tag == "up" and lane.busy == 0
+    tie.close()
+
+
+def test_memory_of_a_sidecar_that_lives_is_kept_for_a_while(host, rows, monkeypatch):
+    """A session can end without its sidecar; then nothing shows when its transfers have ended."""
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.5)
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    session = tie.session
+    assert session is not None
+
+    def ends(*_: object, **__: object) -> list[Any]:
+        raise kvrail.SessionEndedError("cut")
+
+    monkeypatch.setattr(lane, "_queue", SimpleNamespace(poll=ends, wait=ends))
+    lane._flying[7] = _lane._Group("up", "get", blocks(rows, range(8)))
+    begun = time.monotonic()
+    assert lane.poll() == [] and lane.busy == 1
+    assert end_of(lane).tag == "up" and time.monotonic() - begun >= 0.5
+    assert tie.session is not session
+    tie.close()
+
+
+def test_memory_of_a_queue_that_is_not_believed_is_kept_for_a_while(host, rows, monkeypatch):
+    monkeypatch.setattr(_lane, "QUARANTINE_S", 0.3)
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+
+    class Wrong(list[str]):
+        ok, lengths, replaced, declines = [False] * 8, [0] * 8, [0] * 8, dict[str, int]()
+
+    end = SimpleNamespace(ticket=7, results=Wrong(["INTERNAL"] * 8))
+    monkeypatch.setattr(lane, "_queue", SimpleNamespace(poll=lambda: [end]))
+    lane._flying[7] = _lane._Group("up", "get", blocks(rows, range(8)))
+    begun = time.monotonic()
+    assert lane.poll() == [] and lane.busy == 1
+    assert end_of(lane).tag == "up" and time.monotonic() - begun >= 0.3
+    tie.close()
+
+
+def test_a_descriptor_that_someone_else_closed_shows_no_end(host):
+    tie = link(host)
+    session = tie.session
+    assert session is not None and session.transfers.are_seen
+    assert not session.transfers.have_ended()
+    pipe, session.transfers._pipe = session.transfers._pipe, os.memfd_create("in its place")
+    os.close(session.transfers._pipe)
+    begun = time.monotonic()
+    assert not session.transfers.have_ended(0.1) and time.monotonic() - begun >= 0.1
+    session.transfers._pipe = pipe
+    tie.close()
+
+
 def test_memory_that_drives_do_not_see_is_given_back_at_once(host):
     """Its blocks are copied from an arena of the client's, which ends with its session."""
     own = numpy.zeros((8, BLOCK), numpy.uint8)
@@ -525,8 +615,7 @@ def test_a_get_is_late_when_the_sidecar_is_stopped_or_gone(host, rows, monkeypat
     host.thaw()
     assert all(end_of(lane).ok), "it was slow"
     until("the sidecar answers", lambda: tie.silent_s() < _lane.STALL_S / 2)
-    # As if a drive did not answer.
-    monkeypatch.setattr(_lane.Transfers, "have_ended", lambda _, within=0.0: time.sleep(within))
+    monkeypatch.setattr(_lane.Transfers, "have_ended", silent)
     host.freeze()
     lane.begin("get", "cut", blocks(rows, range(8)))
     host.kill()

@@ -69,6 +69,7 @@ static void nulls(const char *socket) {
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_queue_close(&nothing, 0));
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_queue_open(client, NULL, NULL));
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_arena_create(client, NULL, &arena));
+    EXPECT(KVRAIL_E_ARGUMENT, kvrail_client_watch_transfers(client, NULL));
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_submit(NULL, &request, 1, NULL, NULL));
     EXPECT(KVRAIL_E_ARGUMENT, kvrail_submit(queue, NULL, 1, NULL, NULL));
     EXPECT(KVRAIL_OK, kvrail_submit(queue, NULL, 0, NULL, NULL));

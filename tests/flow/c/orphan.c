@@ -1,6 +1,8 @@
 /* The sidecar dies in the middle of waits: `orphan SOCKET VOLUME`. Prints "waiting" first. */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <kvrail.h>
 
@@ -22,6 +24,7 @@ int main(int argc, char **argv) {
     kvrail_completion ends[DEPTH] = {{.size = sizeof *ends}};
     unsigned long long submitted = 0, ended = 0, restarted = 0;
     int32_t code = KVRAIL_OK;
+    struct pollfd transfers = {.fd = -1};
 
     if (argc != 3) {
         return 2;
@@ -30,6 +33,11 @@ int main(int argc, char **argv) {
     check(KVRAIL_OK, kvrail_volume_find(client, argv[2], &volume), "volume");
     check(KVRAIL_OK, kvrail_arena_create(client, &wanted, &arena), "arena");
     check(KVRAIL_OK, kvrail_queue_open(client, NULL, &queue), "queue");
+    check(KVRAIL_OK, kvrail_client_watch_transfers(client, &transfers.fd), "watch");
+    if (transfers.fd < 0 || poll(&transfers, 1, 0) != 0) {
+        fputs("a sidecar that lives shows that its transfers have ended\n", stderr);
+        return 1;
+    }
     puts("waiting");
     fflush(stdout);
     while (code == KVRAIL_OK || code == KVRAIL_E_FULL || ended < submitted) {
@@ -54,6 +62,13 @@ int main(int argc, char **argv) {
         }
     }
     check(KVRAIL_E_GONE, code, "submit");
+    /* Before the arena's memory could be used for something else. */
+    if (poll(&transfers, 1, 10000) != 1 || (transfers.revents & POLLHUP) == 0) {
+        fputs("nothing shows that the transfers have ended\n", stderr);
+        return 1;
+    }
+    close(transfers.fd);
+    check(KVRAIL_E_GONE, kvrail_client_watch_transfers(client, &transfers.fd), "watch");
     check(KVRAIL_E_GONE, kvrail_arena_create(client, &wanted, &arena), "arena");
     check(KVRAIL_E_GONE, kvrail_queue_close(&queue, KVRAIL_FOREVER), "close the queue");
     check(KVRAIL_OK, kvrail_close(&client), "close");

@@ -1,5 +1,6 @@
 //! Resources of one run of the sidecar: a namespace, queues, memory.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,8 @@ use kvrail_client::{
     AttachOptions, BlockKey, BlockNote, BlockRequest, Class, Client, ClientError, Completed,
     Identity, Lookup, LookupExtent, Namespace, Queue, Status, SubmitErrorKind,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use crate::lock::lock;
 use crate::memory::{Block, Memory};
@@ -23,8 +26,8 @@ const DEPTH: usize = 64;
 const LOOKUP: Duration = Duration::from_millis(500);
 const HOLD: Duration = Duration::from_secs(5);
 
-/// How long memory that was being filled when a sidecar died is kept from KVBM: its drives may
-/// still write there.
+/// How long memory that was being filled when a sidecar died is kept from KVBM, where nothing shows
+/// when its drives write there no more.
 const QUARANTINE: Duration = Duration::from_secs(5);
 
 /// Between two looks at the clock.
@@ -47,6 +50,18 @@ impl Options {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into(), store: "kv".into(), timeout: Duration::from_secs(10) }
     }
+}
+
+fn attach(options: &Options) -> Result<Client, ClientError> {
+    let how = AttachOptions { name: "kvbm".into(), timeout: options.timeout, wait: Duration::ZERO };
+    Client::attach_with(&options.socket, &how)
+}
+
+fn hangs_up(pipe: &OwnedFd, within: Duration) -> bool {
+    let within = Timespec::try_from(within).expect("some seconds");
+    let mut ends = [PollFd::new(pipe, PollFlags::empty())];
+    let seen = retry_on_intr(|| poll(&mut ends, Some(&within)));
+    matches!(seen, Ok(1..)) && ends[0].revents().contains(PollFlags::HUP)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +101,12 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
+    /// Hangs up once drives write no memory for the sidecar any more; earlier releases have none.
+    transfers: Option<OwnedFd>,
     space: Namespace,
     memory: Memory,
     queues: Mutex<Vec<Queue>>,
-    timeout: Duration,
+    options: Options,
 }
 
 impl Session {
@@ -98,15 +115,14 @@ impl Session {
         identity: &Identity,
         copied_bytes: &Arc<AtomicU64>,
     ) -> Result<Self, ClientError> {
-        let how =
-            AttachOptions { name: "kvbm".into(), timeout: options.timeout, wait: Duration::ZERO };
-        let client = Client::attach_with(&options.socket, &how)?;
+        let client = attach(options)?;
+        let transfers = client.watch_transfers()?;
         // One for each identity, so that another configuration finds nothing.
         let name = format!("kvbm {}", BlockKey::of(identity.as_str().as_bytes()));
         let space = client.store(&options.store)?.namespace(&name, identity)?;
         let memory = Memory::new(&client, copied_bytes);
-        let timeout = options.timeout;
-        Ok(Self { client, space, memory, queues: Mutex::default(), timeout })
+        let (queues, options) = (Mutex::default(), options.clone());
+        Ok(Self { client, transfers, space, memory, queues, options })
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -201,15 +217,29 @@ impl Session {
             }
         }
         if filling > 0 {
-            sleep(QUARANTINE);
+            self.wait_for_drives();
         }
         match lost {
             Some(reason) => Err(ClientError::SidecarGone { reason }),
             None if next < jobs.len() || flying > 0 => {
-                let (what, after) = ("moving blocks", self.timeout);
+                let (what, after) = ("moving blocks", self.options.timeout);
                 Err(ClientError::Timeout { what, after })
             }
             None => Ok(()),
+        }
+    }
+
+    /// Waits until no drive writes what the sidecar was filling when the session ended. A drive of
+    /// a sidecar that has ended may answer whenever it can: no time is long enough then.
+    fn wait_for_drives(&self) {
+        let Some(pipe) = &self.transfers else { return sleep(QUARANTINE) };
+        while !hangs_up(pipe, QUARANTINE) {
+            let now = attach(&self.options);
+            let lives = now.is_ok_and(|now| now.epoch() == self.client.epoch());
+            if lives || !self.has_ended() {
+                return;
+            }
+            tracing::warn!("drives of a sidecar that has ended do not answer: memory is kept");
         }
     }
 

@@ -1,12 +1,15 @@
 #include "session.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 /* Longest wait for requests of others when a queue is closed. */
 constexpr uint64_t CLOSE_NS = 10'000'000'000;
 constexpr uint64_t STAGING_UNIT = 4096;
+/* Time between two tries to attach, to see whether a sidecar lives. */
+constexpr auto RETRY = std::chrono::seconds(1);
 
 core::Status status_of(int32_t code) {
     switch (code) {
@@ -25,6 +28,19 @@ void require(int32_t code, const std::string &what) {
     if (code != KVRAIL_OK)
         throw Failure(status_of(code), what + ": " + kvrail_last_error() + " (" +
                                            kvrail_status_name(code) + ")");
+}
+
+Watch::~Watch() {
+    if (shows()) close(pipe_);
+}
+
+void Watch::open(const kvrail_client *client) {
+    require(kvrail_client_watch_transfers(client, &pipe_), "transfers");
+}
+
+bool Watch::hung_up() const {
+    pollfd pipe{.fd = pipe_, .events = 0, .revents = 0};
+    return shows() && poll(&pipe, 1, 0) > 0 && (pipe.revents & POLLHUP) != 0;
 }
 
 static int32_t close_queue(kvrail_queue **queue) { return kvrail_queue_close(queue, CLOSE_NS); }
@@ -51,6 +67,8 @@ void Session::attach(const Settings &settings, const std::string &agent) {
             "sidecar at " + settings.socket);
     kvrail_client_info info{.size = sizeof info};
     require(kvrail_client_describe(client_, &info), "session");
+    run_ = info.epoch;
+    transfers_.open(client_);
     uint64_t depth = std::min<uint64_t>(settings.depth, info.queue_depth_max);
     kvrail_queue_options wanted{.size = sizeof wanted, .depth = static_cast<uint32_t>(depth)};
     require(kvrail_queue_open(client_, &wanted, queue_.out()), "queue");
@@ -196,7 +214,16 @@ std::shared_ptr<Session> Link::session() {
     return session_;
 }
 
-bool Link::attached_since(const Session &that) {
+bool Link::lives_on(const Session &over) {
     std::lock_guard guard(mutex_);
-    return session_ != nullptr && session_.get() != &that && !session_->over();
+    auto now = std::chrono::steady_clock::now();
+    if ((session_ == nullptr || session_->look()) && now >= retry_at_) {
+        retry_at_ = now + RETRY;
+        try {
+            session_ = std::make_shared<Session>(settings_, agent_);
+        } catch (const Failure &) {
+            return false;
+        }
+    }
+    return session_ != nullptr && session_.get() != &over && session_->run() == over.run();
 }

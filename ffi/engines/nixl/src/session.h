@@ -3,6 +3,7 @@
 #define KVRAIL_NIXL_SESSION_H
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,11 +88,28 @@ struct GpuWay {
 
 class Transfer;
 
+/* The end of a pipe that hangs up once the drives of a sidecar that has ended write no memory. */
+class Watch {
+    int pipe_ = -1;
+
+  public:
+    Watch() = default;
+    Watch(const Watch &) = delete;
+    Watch &operator=(const Watch &) = delete;
+    ~Watch();
+    void open(const kvrail_client *client);
+    /* Sidecars of earlier releases have none. */
+    bool shows() const { return pipe_ >= 0; }
+    bool hung_up() const;
+};
+
 class Session {
     Handle<kvrail_client> client_{kvrail_close};
     Handle<kvrail_store> store_{kvrail_store_close};
     Handle<kvrail_namespace> space_{kvrail_namespace_close};
     Handle<kvrail_queue> queue_;
+    Watch transfers_;
+    uint64_t run_ = 0;
     kvrail_volume_info volume_{};
     uint64_t block_bytes_max_ = 0;
     uint64_t staging_bytes_;
@@ -121,6 +139,9 @@ class Session {
     /* Looks whether it did. */
     bool look();
     void end() { over_ = true; }
+    const Watch &transfers() const { return transfers_; }
+    /* Which run of the sidecar it is with. */
+    uint64_t run() const { return run_; }
 
     /* Where this program's memory is, if the sidecar can map it; why not, otherwise. */
     std::optional<Place> find(const void *memory, uint64_t bytes, std::string &why);
@@ -148,6 +169,7 @@ class Link {
     std::string agent_;
     std::mutex mutex_;
     std::shared_ptr<Session> session_;
+    std::chrono::steady_clock::time_point retry_at_{};
 
   public:
     Link(Settings settings, std::string agent)
@@ -155,8 +177,9 @@ class Link {
     const Settings &settings() const { return settings_; }
     /* The session, which is made if there is none or it is over. Throws Failure. */
     std::shared_ptr<Session> session();
-    /* Whether a live session has replaced that one. */
-    bool attached_since(const Session &that);
+    /* Whether the sidecar of a session that is over lives: another session is with the same run of
+     * it. Tries to attach once in a while. */
+    bool lives_on(const Session &over);
 };
 
 #endif

@@ -11,7 +11,8 @@
 using core::Status;
 using namespace std::chrono_literals;
 
-/* How long memory that was being filled when a sidecar died is kept: its drives may still write. */
+/* How long memory that was being filled when a sidecar died is kept, where nothing shows when its
+ * drives write there no more. */
 constexpr auto QUARANTINE = 5s;
 /* How long a put is tried again that the store has no place for. */
 constexpr auto PATIENCE = 30s;
@@ -86,6 +87,8 @@ Status Transfer::post() {
     session_ = link_.session();
     status_ = Status::done;
     posted_ = Clock::now();
+    was_cut_ = false;
+    quiet_until_ = {};
     waiting_.clear();
     for (Piece &piece : pieces_) waiting_.push_back(&piece);
     {
@@ -124,7 +127,10 @@ Status Transfer::progress(uint64_t wait_ns) {
 }
 
 bool Transfer::is_quiet() const {
-    return Clock::now() < quiet_until_ && !link_.attached_since(*session_);
+    if (quiet_until_ == Clock::time_point{} || session_->transfers().hung_up()) return false;
+    if (Clock::now() < quiet_until_) return true;
+    /* A drive of a sidecar that has ended may answer whenever it can: no time is long enough. */
+    return was_cut_ && session_->transfers().shows() && !link_.lives_on(*session_);
 }
 
 void Transfer::drain(Session &session, uint64_t wait_ns) {
@@ -333,9 +339,12 @@ void Transfer::ended(Piece &piece, const kvrail_completion &end) {
     unstage(piece);
     if (is_again && status_ == Status::done) return waiting_.push_back(&piece);
     if (end.status == KVRAIL_OK && !is_pending) return;
-    if (end.status == KVRAIL_RESTARTED) {
-        session_->end();
-        if (!writes() && was_direct) quiet_until_ = Clock::now() + QUARANTINE;
+    if (end.status == KVRAIL_RESTARTED) session_->end();
+    /* A queue that is not believed ends its requests as INTERNAL, and the drives go on. */
+    bool is_cut = end.status == KVRAIL_RESTARTED || end.status == KVRAIL_INTERNAL;
+    if (is_cut && !writes() && was_direct) {
+        was_cut_ = was_cut_ || end.status == KVRAIL_RESTARTED;
+        quiet_until_ = Clock::now() + QUARANTINE;
     }
     std::string what = piece.object != nullptr ? "object " + piece.object->name
                                                : "byte " + std::to_string(piece.offset);

@@ -77,7 +77,9 @@ class Transfer final : public core::Request {
     size_t copying_ = 0;
     core::Status status_ = core::Status::done;
     Clock::time_point posted_{};
-    /* Until then hardware may still write the memory. */
+    /* Whether the session ended in a read into the memory, and the time for which hardware may
+     * write there where nothing shows when it does not. */
+    bool was_cut_ = false;
     Clock::time_point quiet_until_{};
 
     bool writes() const { return direction_ == core::Direction::write; }

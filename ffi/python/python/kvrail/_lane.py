@@ -14,11 +14,11 @@ from kvrail._mapping import Memory
 from kvrail._types import Worth
 
 QUARANTINE_S = 5.0
-"""Time for which memory that a dead sidecar was filling is kept from the engine, unless the kernel
-shows earlier that its drives write there no more."""
+"""Time for which memory that a dead sidecar was filling is kept from the engine, where nothing
+shows when its drives write there no more."""
 
-LOOK_S = 0.01
-"""Time between two looks at that."""
+LOOK_S, LOOK_LATER_S = 0.01, 0.5
+"""Time between two looks at what shows it: within QUARANTINE_S, and afterwards."""
 
 ANSWERS = frozenset({"OK", "PRESENT", "PENDING", "DECLINED", "MISS"})
 """Statuses that are no failures."""
@@ -119,7 +119,12 @@ class Transfers:
             return False
         looks = select.poll()
         looks.register(self._pipe, 0)  # a hang-up is always among the answers
-        return bool(looks.poll(within * 1000))
+        answers = looks.poll(within * 1000)
+        if any(events & select.POLLHUP for _, events in answers):
+            return True
+        if answers:
+            time.sleep(within)  # someone has closed the descriptor: it shows nothing any more
+        return False
 
     def __del__(self) -> None:
         if self._pipe is not None:
@@ -132,13 +137,34 @@ class _Kept(Generic[T]):
 
     end: Ended[T]
     until: float
-    transfers: Transfers
+    """When its time is over."""
+    session: "Session"
+    was_closed: bool
+    """Whether this process has ended the session itself: its sidecar may live."""
 
-    def is_over(self) -> bool:
-        return self.until <= time.monotonic() or self.transfers.have_ended()
+    def is_over(self, now: "Session | None") -> bool:
+        """Whether no drive writes there any more.
+
+        :param now: the session that there is now. A sidecar that lives shows nothing, and neither
+            does an earlier release: there, time has to do. Behind one that has ended time proves
+            nothing, for a drive may answer whenever it can.
+        """
+        transfers = self.session.transfers
+        if transfers.have_ended():
+            return True
+        is_alive = self.was_closed or (now is not None and now.run == self.session.run)
+        return (is_alive or not transfers.are_seen) and self.until <= time.monotonic()
+
+    def look_at(self) -> float:
+        """When to look again."""
+        now = time.monotonic()
+        if not self.session.transfers.are_seen:
+            return self.until
+        return now + (LOOK_S if now < self.until else LOOK_LATER_S)
 
     def wait(self, seconds: float) -> None:
-        self.transfers.have_ended(min(seconds, max(0.0, self.until - time.monotonic())))
+        left = self.until - time.monotonic()
+        self.session.transfers.have_ended(min(seconds, left) if left > 0 else seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +181,8 @@ class Session:
     reads_tier: bool
     """Whether the sidecar shows this engine a memory tier."""
     transfers: "Transfers"
+    run: int
+    """Which run of the sidecar it is with."""
 
 
 class Attached(Protocol):
@@ -177,6 +205,9 @@ class Attached(Protocol):
     def failed(self, session: Session, error: kvrail.KvrailError) -> None:
         """Logs an error of the session, and lets a session go that has ended."""
 
+    def keeps(self, gets: int, seconds: float) -> None:
+        """Logs that memory of so many gets is kept for longer than drives take."""
+
 
 class Lane(Generic[T]):
     """Groups of blocks. For one thread at a time; each thread of an engine that moves blocks has a
@@ -188,7 +219,7 @@ class Lane(Generic[T]):
         self._queue: kvrail.Queue[kvrail.GroupEnd] | None = None
         self._flying: dict[int, _Group[T]] = {}
         self._ended: deque[Ended[T]] = deque()
-        self._kept: deque[_Kept[T]] = deque()
+        self._kept: list[_Kept[T]] = []
         self._storing_bytes = 0
         self._oldest: float | None = None
         self._touch: int | None = None
@@ -213,11 +244,21 @@ class Lane(Generic[T]):
     def poll(self) -> list[Ended[T]]:
         """The groups that have ended."""
         self._take(0.0)
-        while self._kept and self._kept[0].is_over():
-            self._ended.append(self._kept.popleft().end)
+        if self._kept:
+            self._release()
         ended = list(self._ended)
         self._ended.clear()
         return ended
+
+    def _release(self) -> None:
+        """Ends gets whose memory no drive writes any more."""
+        now, kept = self._link.session, list(self._kept)
+        over = [it.is_over(now) for it in kept]
+        self._ended.extend(it.end for it, is_over in zip(kept, over, strict=True) if is_over)
+        self._kept = [it for it, is_over in zip(kept, over, strict=True) if not is_over]
+        since = [time.monotonic() - it.until for it in self._kept]
+        if since and max(since) > 0.0:
+            self._link.keeps(len(since), max(since) + QUARANTINE_S)
 
     def late(self, expected: Callable[[T], float | None] = lambda _: None) -> list[T]:
         """Gets that are not worth a wait, although their memory is not the engine's yet: their
@@ -308,11 +349,7 @@ class Lane(Generic[T]):
         """When :meth:`poll` has a result without the queue."""
         if self._ended:
             return 0.0
-        if not self._kept:
-            return None
-        first = self._kept[0]
-        soon = time.monotonic() + LOOK_S if first.transfers.are_seen else first.until
-        return min(first.until, soon)
+        return min((it.look_at() for it in self._kept), default=None)
 
     def arm(self) -> int | None:
         """Prepares to wait: a descriptor that becomes readable when a group ends; none if nothing
@@ -352,12 +389,18 @@ class Lane(Generic[T]):
             self._link.failed(self._session, error)
             self._touch = None
             flying, self._flying = self._flying, {}
+            closed = isinstance(error, kvrail.ClosedError | kvrail.ForkedError)
             for group in flying.values():
-                self._end(group, None, restarted=True)
+                self._end(group, None, restarted=True, closed=closed)
         self._note_oldest()
 
     def _end(
-        self, group: _Group[T], results: "kvrail.Results | None", *, restarted: bool = False
+        self,
+        group: _Group[T],
+        results: "kvrail.Results | None",
+        *,
+        restarted: bool = False,
+        closed: bool = False,
     ) -> None:
         blocks = group.blocks
         ok, words, replaced = [False] * len(blocks.keys), list[str](), [0] * len(blocks.keys)
@@ -377,8 +420,10 @@ class Lane(Generic[T]):
         now = time.monotonic()
         seconds = now - group.begun
         ended = Ended(group.tag, group.work, blocks, ok, words, declines, replaced, seconds)
-        if restarted and group.work == "get" and not group.is_copied and self._session is not None:
-            self._kept.append(_Kept(ended, now + QUARANTINE_S, self._session.transfers))
+        # A queue whose lanes cannot be believed ends its gets like that, and the drives go on.
+        is_open = group.work == "get" and (restarted or "INTERNAL" in words)
+        if is_open and not group.is_copied and self._session is not None:
+            self._kept.append(_Kept(ended, now + QUARANTINE_S, self._session, closed))
         else:
             self._ended.append(ended)
 

@@ -202,6 +202,14 @@ class Link:
             if isinstance(error, ENDED):
                 self._end()
 
+    def keeps(self, gets: int, seconds: float) -> None:
+        """Logs that memory of so many gets is kept for longer than drives take."""
+        text = (
+            "kvrail for %s: a sidecar has ended %.0f s ago, and its drives may still write memory "
+            "of %d loads, which is kept until they answer"
+        )
+        self._warnings.warn("keeps", text, self._engine, seconds, gets)
+
     def _answers(self) -> bool:
         """Whether the sidecar answers: one that did not is known to be back by the answer to the
         request of its pulse."""
@@ -281,8 +289,9 @@ class Link:
             space.probe(b"")  # later probes send no request
             uid, pulse = space.usage()["uid"], space.queue(1)
             memory.bring(self._addresses)
-            tier, transfers = bool(space._tier_memory()), Transfers(client)
-            return Session(client, space, memory, store.events(), uid, pulse, tier, transfers)
+            tier, transfers, run = bool(space._tier_memory()), Transfers(client), client.epoch
+            events = store.events()
+            return Session(client, space, memory, events, uid, pulse, tier, transfers, run)
         except BaseException:
             client.close()
             raise

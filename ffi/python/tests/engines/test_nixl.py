@@ -3,11 +3,13 @@ sidecars that die end every call, and never with other bytes."""
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import kvrail
 import numpy as np
 import pytest
 from host import Host
@@ -207,8 +209,10 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     flying = agent.begin_both(host, keys, other)
     assert [state for *_, state in flying] == ["PROC", "PROC"]
     host.kill()
+    killed = time.monotonic()
     for begun in flying:
         assert agent.end(begun, 10) == "NIXL_ERR_BACKEND"
+    assert time.monotonic() - killed < 2.5, "nothing waits for a time to be over"
     assert agent.read(keys) == "NIXL_ERR_BACKEND"
     assert "NIXL_ERR" in attempt(lambda: str(agent.there(keys)))
     host.start()
@@ -216,6 +220,48 @@ def test_a_sidecar_that_dies_ends_requests_and_is_found_again(host, shared):
     assert agent.there(keys) == [True] * 16
     assert agent.write(other) == "DONE"
     assert agent.read(other) == "DONE" and agent.same(16 * SIZE)
+
+
+def test_memory_is_kept_for_as_long_as_a_drive_does_not_answer(host):
+    agent = Agent("KVRAIL", {"socket": str(host.socket)})
+    pipe = kvrail.Client(host.socket)._watch_transfers()
+    keys = keys_of(16)
+    written, read = agent.begin_both(host, keys, keys_of(16, "other"))
+    drive = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY)  # as a ring that the kernel cannot end
+    host.kill()
+    assert agent.end(written, 10) == "NIXL_ERR_BACKEND"
+    host.start()
+    assert agent.there(keys) == [True] * 16, "it is attached again"
+    deadline = time.monotonic() + 6  # more than without such a sign
+    while time.monotonic() < deadline:
+        assert attempt(lambda: agent.nixl.check_xfer_state(read[0])) == "PROC"
+        time.sleep(0.01)
+    os.close(drive)
+    assert agent.end(read, 1) == "NIXL_ERR_BACKEND"
+    assert agent.read(keys) == "DONE" and agent.same(16 * SIZE)
+
+
+def test_a_session_that_ends_without_its_sidecar_ends_requests_in_time(host):
+    agent = Agent("KVRAIL", {"socket": str(host.socket)})
+    written, read = agent.begin_both(host, keys_of(16), keys_of(16, "other"))
+    sockets = [it for it in os.listdir("/proc/self/fd") if is_client_of(int(it), host)]
+    for number in sockets:
+        with socket.socket(fileno=os.dup(int(number))) as mine:
+            mine.shutdown(socket.SHUT_RDWR)
+    begun = time.monotonic()
+    assert agent.end(written, 10) == "NIXL_ERR_BACKEND"
+    host.thaw()
+    assert agent.end(read, 10) == "NIXL_ERR_BACKEND"
+    assert 4.5 < time.monotonic() - begun < 8
+    assert agent.read(keys_of(16)) == "DONE" and agent.same(16 * SIZE)
+
+
+def is_client_of(number: int, host: Host) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(number)) as mine:
+            return mine.family == socket.AF_UNIX and mine.getpeername() == str(host.socket)
+    except OSError:
+        return False
 
 
 def test_another_nixl_is_refused_by_name(tmp_path):

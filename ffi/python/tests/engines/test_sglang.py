@@ -450,7 +450,8 @@ def test_a_sidecar_that_ends_in_a_load_costs_the_call_a_moment_and_its_pages_lon
 ):
     """SGLang gets its answer; the pages are not used again while a drive may write there."""
     monkeypatch.setattr(_lane, "QUARANTINE_S", 1.5)
-    # As with a sidecar of an earlier release, or drives that do not answer.
+    # As with a sidecar of an earlier release.
+    monkeypatch.setattr(_lane.Transfers, "are_seen", False)
     monkeypatch.setattr(_lane.Transfers, "have_ended", lambda _, within=0.0: time.sleep(within))
     pool = mha(64, PAGE)
     storage = make(pool)

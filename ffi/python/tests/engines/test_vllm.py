@@ -273,7 +273,8 @@ def test_a_sidecar_that_ends_in_a_load_costs_a_request_a_moment_and_its_rows_lon
     write there."""
     monkeypatch.setattr(_tier, "RETRY_S", 0.05)
     monkeypatch.setattr(_lane, "QUARANTINE_S", 1.5)
-    # As with a sidecar of an earlier release, or drives that do not answer.
+    # As with a sidecar of an earlier release.
+    monkeypatch.setattr(_lane.Transfers, "are_seen", False)
     monkeypatch.setattr(_lane.Transfers, "have_ended", lambda _, within=0.0: time.sleep(within))
     tiers, keys, content = make(chunks=8), keys_of(range(8)), contents(8)
     put_down(tiers, keys, content)

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use kvbm_engine::LogicalLayoutHandle;
 use kvbm_engine::object::ObjectBlockOps;
 use kvbm_physical::layout::PhysicalLayout;
 use kvbm_physical::transfer::{FillPattern, fill_blocks};
+use kvrail_client::Client;
 use kvrail_kvbm::{KvrailBlocks, Options};
 
 use crate::rig::{
@@ -183,6 +185,34 @@ async fn calls_return_by_their_deadlines() {
     assert_eq!(good(&got.await.unwrap()), 4);
     assert_eq!(sums(&into, 0..4), sums(&from, 0..4));
     moved(&blocks, &from, &private(64)).await;
+}
+
+/// The kernel shows when the drives of a sidecar that was killed write no memory any more.
+#[tokio::test]
+async fn memory_is_kept_from_kvbm_while_drives_may_write_it() {
+    for answers in [true, false] {
+        let mut host = Host::start();
+        let (from, into) = (private(64), shared(64));
+        let blocks = host.blocks(MODEL, &from);
+        moved(&blocks, &from, &into).await;
+        // As a ring that the kernel cannot end.
+        let watch = Client::attach(host.socket()).unwrap().watch_transfers().unwrap().unwrap();
+        let end = format!("/proc/self/fd/{}", watch.as_raw_fd());
+        let drive = (!answers).then(|| File::options().write(true).open(end).unwrap());
+        host.signal("-STOP");
+        let got = blocks.get_blocks_with_layout(hashes(4), into.clone(), (0..4).collect());
+        let got = tokio::spawn(got);
+        tokio::time::sleep(Duration::from_millis(100)).await; // it is in flight now
+        host.kill();
+        if !answers {
+            tokio::time::sleep(Duration::from_secs(6)).await; // more than where nothing shows it
+            assert!(!got.is_finished());
+        }
+        drop(drive);
+        let begun = Instant::now();
+        assert_eq!(good(&got.await.unwrap()), 0);
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test]
