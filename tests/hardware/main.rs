@@ -27,6 +27,7 @@ mod starved;
 mod store_power;
 mod target;
 mod timeline;
+mod transfers;
 mod unplug;
 
 #[path = "../flow/rig/mod.rs"]

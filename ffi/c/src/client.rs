@@ -296,8 +296,8 @@ pub unsafe extern "C" fn kvrail_client_hangup_fd(client: *const Client, fd: *mut
 /// A descriptor that hangs up (POLLHUP) once the sidecar's process has ended and no device reads or
 /// writes memory of this host for it any more: then memory of requests that ended as
 /// KVRAIL_RESTARTED is the program's again. That is some milliseconds behind a kill, where drives
-/// answer. It is the program's to close, and only to be waited on, never to be read. -1 from a
-/// sidecar of an earlier release, which shows nothing.
+/// answer. It is the program's to close, and only to be waited on, never to be read. -1 where
+/// nothing shows it: from a sidecar of an earlier release, and on some kernels; wait for 5 s then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvrail_client_watch_transfers(
     client: *const Client,

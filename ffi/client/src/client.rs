@@ -11,7 +11,7 @@ use kvrail_protocol::{
     MembersChanged, Pages, Reloaded, StatusReport, TracePage, Welcome,
 };
 use kvrail_ring::limits::{LANE_DEPTH_MAX, LANE_DEPTH_MIN};
-use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId};
+use kvrail_ring::{Epoch, PollerIndex, QueueSegment, RegionId, SessionId, Status};
 
 use crate::arena::{Arena, ArenaFacts};
 use crate::attach::{AttachOptions, attach};
@@ -150,7 +150,8 @@ impl Client {
 
     /// A descriptor that hangs up once the sidecar's process has ended, and no device reads or
     /// writes host memory for it any more: some milliseconds behind a kill, where drives answer.
-    /// `None` of a sidecar of an earlier release. Only to be waited on, never to be read.
+    /// `None` of a sidecar of an earlier release, and where its kernel does not show the end of all
+    /// rings. Only to be waited on, never to be read.
     ///
     /// # Errors
     /// `SidecarGone`, `Timeout`.
@@ -160,7 +161,11 @@ impl Client {
             return Ok(None);
         }
         let ask = ControlRequest::WatchTransfers;
-        match control.call("asking to watch transfers", ask, &[])?.exactly()? {
+        let answer = match control.call("asking to watch transfers", ask, &[]) {
+            Err(ClientError::Denied { status: Status::Invalid, .. }) => return Ok(None),
+            answer => answer?,
+        };
+        match answer.exactly()? {
             (ControlReply::Transfers, [pipe]) => Ok(Some(pipe)),
             (other, _) => Err(ClientError::protocol(format!("answer about transfers: {other:?}"))),
         }

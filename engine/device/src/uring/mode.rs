@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::system::kernel_version;
+
 /// The ring modes by name, as configuration and `kvrail status` spell them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
@@ -50,6 +52,18 @@ impl ModeName {
             Self::Sqpoll => "sqpoll",
             Self::SqpollIopoll => "sqpoll+iopoll",
         }
+    }
+
+    /// Whether this kernel ends a ring of the mode once requests of a killed process have ended.
+    #[must_use]
+    pub fn ends_behind_a_kill(self) -> bool {
+        self.ends_on(kernel_version())
+    }
+
+    /// Linux 6.12 polls a ring of passed commands for ever, in half of all kills: their completions
+    /// lie in a list that only the process would have looked at. 7.3 looks there.
+    fn ends_on(self, kernel: Option<(u32, u32)>) -> bool {
+        self != Self::PassthroughIopoll || kernel >= Some((7, 0))
     }
 
     /// Whether it needs a queue the device can be polled on.
@@ -156,6 +170,15 @@ mod tests {
         let error = "SQPOLL".parse::<ModeName>().unwrap_err().to_string();
         assert!(error.contains("\"SQPOLL\""), "{error}");
         assert!(ModeName::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");
+    }
+
+    #[test]
+    fn only_polled_commands_keep_their_ring_for_ever_on_some_kernels() {
+        for mode in ModeName::ALL {
+            let ends = [None, Some((6, 12)), Some((7, 0))].map(|kernel| mode.ends_on(kernel));
+            let polls_commands = mode == ModeName::PassthroughIopoll;
+            assert_eq!(ends, [!polls_commands, !polls_commands, true], "{mode}");
+        }
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, NullDevice,
+    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, ModeName, NullDevice,
     NullOptions, UringOptions,
 };
+use kvrail_poller::PollerHandle;
 use kvrail_volume::{Claim, IoPath, VolumeError};
 
 use super::plan::{Plan, PlannedDevice};
@@ -85,6 +86,14 @@ impl DeviceSource {
             Self::Again(found, options) => AnyDevice::open_found(&found, options),
         }
     }
+}
+
+/// Whether the rings of all devices end behind a kill once their transfers have: only then a pipe
+/// that they hold shows it.
+pub(super) fn end_behind_a_kill(pollers: &[PollerHandle]) -> bool {
+    let devices = pollers.iter().flat_map(|poller| &poller.devices);
+    let mut modes = devices.filter_map(|(_, device)| device.mode.parse::<ModeName>().ok());
+    modes.all(ModeName::ends_behind_a_kill)
 }
 
 /// How a claimed member of a volume with such blocks is to be opened.

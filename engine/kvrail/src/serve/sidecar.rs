@@ -92,9 +92,10 @@ impl Sidecar {
         let socket = config.sidecar.socket.clone();
         let no_pipe = |errno| exhausted("a pipe", errno);
         let (transfers, tether) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;
-        let (transfers, tether) = (Arc::new(transfers), Arc::new(tether));
+        let tether = Arc::new(tether);
         let sources = devices::sources(&plan, &served, &Takeover::read(&socket), &tether)?;
         let pollers = start_pollers(&plan, (&served, &stores), &mailboxes, &gpus, sources)?;
+        let transfers = devices::end_behind_a_kill(&pollers).then(|| Arc::new(transfers));
         let takeover = Takeover::of(&plan, &served, &pollers);
         let infos = plan::infos(&served, &plan);
         let mut report = report::text(config, &plan, &pollers, &infos, &probe.text);
@@ -230,7 +231,7 @@ fn server_config(
     (config, plan): (&Config, &Plan),
     gpus: &Gpus,
     stores: &PreparedStores,
-    transfers: Arc<OwnedFd>,
+    transfers: Option<Arc<OwnedFd>>,
 ) -> ServerConfig {
     ServerConfig {
         socket: config.sidecar.socket.clone(),
@@ -242,7 +243,7 @@ fn server_config(
         notes: plan.notes.clone(),
         gpus: gpus.served.clone(),
         stores: stores.served(),
-        transfers: Some(transfers),
+        transfers,
         // This very file, also once another release lies in its place.
         porter: Porter::new("/proc/self/exe", &[PORTER]),
     }

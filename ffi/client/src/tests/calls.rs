@@ -81,6 +81,22 @@ fn an_older_sidecar_is_not_asked_what_it_lacks() {
 }
 
 #[test]
+fn a_sidecar_whose_kernel_shows_no_end_of_transfers_is_no_failure() {
+    let (client, socket) = connected(LONG);
+    std::thread::scope(|scope| {
+        for (status, is_failure) in [(Status::Invalid, false), (Status::Quota, true)] {
+            let asker = scope.spawn(|| client.watch_transfers());
+            let ask = hear(&socket);
+            let message = "nothing shows it".into();
+            say(&socket, ask.seq, ControlReply::Error { status, message });
+            let watch = asker.join().unwrap();
+            assert_eq!(watch.is_err(), is_failure, "{watch:?}");
+            assert!(watch.is_err() || watch.is_ok_and(|pipe| pipe.is_none()));
+        }
+    });
+}
+
+#[test]
 fn silence_ends_at_the_timeout_and_a_late_answer_confuses_nobody() {
     let (client, socket) = connected(Duration::from_millis(20));
     let error = client.status().unwrap_err();

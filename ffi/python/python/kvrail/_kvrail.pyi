@@ -72,7 +72,7 @@ class Client:
         release without them: the puts and lookups themselves were sent."""
     def _watch_transfers(self) -> int | None:
         """A descriptor of the caller's, which hangs up once the sidecar's process and all of its
-        transfers have ended. None of a sidecar of an earlier release."""
+        transfers have ended. None of a sidecar of an earlier release, or of some kernels."""
     def create_arena(self, nbytes: int, *, pages: str = "auto") -> Arena:
         """Has the sidecar make an arena of at least so many bytes. `pages` is "auto" (what the
         sidecar's configuration says), "base", "2MiB" or "1GiB"."""
