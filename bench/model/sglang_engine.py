@@ -16,7 +16,9 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "sglang_weights",
     # Norms, rotary embedding and activations by PyTorch: their kernels would be compiled first.
-    "SGLANG_FORCE_FUSED_OP_BACKEND": "native",
+    "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
+    # The tree's library is built for a later PyTorch.
+    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
 }
 
 import sglang

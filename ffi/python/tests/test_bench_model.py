@@ -228,15 +228,21 @@ def documented(path: str) -> list[tuple[int, str]]:
     return found
 
 
-@pytest.mark.parametrize(("path", "count"), [("README.md", 2), ("bench/model/RUNS.md", 9)])
-def test_documented_runs_can_work(asked, load, monkeypatch, path, count):
-    runs = documented(path)
+@pytest.mark.parametrize(("path", "count"), [("README.md", 6), ("bench/model/RUNS.md", 5)])
+def test_documented_runs_can_work(asked, load, monkeypatch, tmp_path, path, count):
+    runs, trace = documented(path), tmp_path / "trace"
     assert len(runs) == count
+    # As many blocks as the measured trace has.
+    rows = [
+        {"timestamp": 600_000, "output_length": 1, "hash_ids": list(range(at, at + 280))}
+        for at in range(0, 2236, 280)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
     free = SimpleNamespace(free=50 * GIB)
     monkeypatch.setattr(load("room").shutil, "disk_usage", lambda _: free)
     for host, line in runs:
         monkeypatch.setattr(load("room"), "host_bytes", lambda host=host: host * GIB)
-        asked(line)
+        asked(line.replace("TRACE", str(trace)))
 
 
 # Whole runs, with an engine that only remembers prompts.
