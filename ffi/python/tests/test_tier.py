@@ -495,6 +495,23 @@ def test_memory_is_given_back_once_no_drive_writes_it(host, rows, frozen):
     tie.close()
 
 
+def test_who_waits_until_no_memory_is_busy_need_not_poll(host, rows):
+    """As vLLM drains a tier."""
+    tie = link(host)
+    lane = Lane(tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    host.freeze()
+    lane.begin("get", "up", blocks(rows, range(8), first=16))
+    host.kill()
+    begun = time.monotonic()
+    while lane.busy:
+        assert time.monotonic() - begun < _lane.QUARANTINE_S / 2, "its memory stays busy"
+        lane.wait(0.1)
+    assert lane.pending == 1 and [end.tag for end in lane.poll()] == ["up"]
+    tie.close()
+
+
 def silent(transfers: _lane.Transfers, within: float = 0.0) -> bool:
     """As if a drive did not answer."""
     time.sleep(within)
