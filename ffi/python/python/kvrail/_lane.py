@@ -285,6 +285,7 @@ class Lane(Generic[T]):
             self._take(seconds)
         elif self._kept:
             self._kept[0].wait(seconds)
+            self._release()
 
     def touch(self, keys: Sequence[bytes], *, demote: bool = False) -> bool:
         """Makes the store count blocks as used, without waiting, or with `demote` as those that go
