@@ -13,6 +13,8 @@ ARMS = {
     "latency": "kvrail direct, latency",
     "hot": "kvrail direct, hot",
     "second": "kvrail direct, hot, second engine",
+    "third": "kvrail direct, hot, third engine",
+    "fourth": "kvrail direct, hot, fourth engine",
     "lmcache_kvrail": "LMCache, kvrail",
     "lmcache_fs": "LMCache, `fs_native`",
     "lmcache_raw": "LMCache, `raw_block`",
@@ -24,11 +26,13 @@ ARMS = {
 tier over its own tier of files; that other one with a disk and no CPU tier; vLLM's CPU tier over
 kvrail's; kvrail without a CPU tier, which loads all that it has; with less pinned memory; with
 chunks of fewer tokens; the same as the first of these, which computes what is sooner; with a memory
-tier of the sidecar; another engine over the same sidecar as that. LMCache's connector and server
+tier of the sidecar; more engines over the same sidecar as that. LMCache's connector and server
 over kvrail, and over its own back ends. SGLang without a second level, and with its HiCache over
 kvrail and over its own back end of files."""
 
-DIRECT = ("direct", "narrow", "fine", "latency", "hot", "second")
+HOT = ("hot", "second", "third", "fourth")
+"""Engines over one sidecar with a memory tier of `--tier-gib`, which may be 0."""
+DIRECT = ("direct", "narrow", "fine", "latency", *HOT)
 SPECIAL = {"narrow": {"staging_bytes": 128 << 20}, "fine": {"block_size": 64}}
 LMCACHE = ("lmcache_kvrail", "lmcache_fs", "lmcache_raw")
 SGLANG = ("sglang", "sglang_kvrail", "sglang_file")
@@ -52,7 +56,7 @@ PHASES += ("mixed",)
 
 def store_of(arm: str, share: bool) -> str:
     """The arm by which the store of this one is named."""
-    owners = {"second": "hot"}
+    owners = dict.fromkeys(HOT, "hot")
     if share:
         owners |= dict.fromkeys(("narrow", "fine", "latency"), "direct")
     return owners.get(arm, arm)

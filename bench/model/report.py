@@ -16,7 +16,7 @@ from arms import ARMS, COMPUTES, PHASES
 
 SHADES = ("black", "tab:blue", "tab:cyan", "tab:orange", "tab:brown", "tab:green", "tab:red")
 SHADES += ("tab:gray", "tab:olive", "tab:purple", "tab:pink", "lightgray", "navy", "teal", "gold")
-SHADES += ("dimgray", "darkred", "plum")
+SHADES += ("dimgray", "darkred", "plum", "khaki", "sienna")
 COLORS = dict(zip(ARMS, SHADES, strict=True))
 Rows = dict[str, dict[str, Any]]
 USED = ("engine_cpu_s", "sidecar_cpu_s", "read_bytes")
