@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mixed import distinct_tokens
 from arms import ALONE, KVRAIL, SGLANG, SHARED_MEMORY, SIMPLE, SPECIAL, store_of
+from mixed import distinct_tokens
 from places import DRIVES, READ
 
 SHAPES, GIB = Path(__file__).parent / "shapes", 1 << 30
