@@ -56,16 +56,18 @@ impl Putter {
     }
 
     /// Puts a block that the budget declines. The budget grows by a byte every two seconds, and a
-    /// slow machine may take that long: a repeated put then spends the byte, and the debt lasts for
-    /// hours.
+    /// slow machine may take that long: a put, or a repeated one where tokens have been scarce, then
+    /// spends the byte, and the debt lasts for hours.
     fn put_beyond(&mut self) -> u64 {
-        loop {
+        for _ in 0..4 {
             match self.put_new() {
                 (number, Some(Decline::Budget)) => return number,
                 (number, Some(Decline::FirstSight)) => drop(self.put(number)),
+                (_, None) => {}
                 other => panic!("no budget is left: {other:?}"),
             }
         }
+        panic!("no budget is left, and four puts were taken");
     }
 
     fn has(&mut self, number: u64) -> bool {
