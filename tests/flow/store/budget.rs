@@ -56,7 +56,7 @@ impl Putter {
     }
 
     /// Puts a block that the budget declines. The budget grows by a byte every two seconds, and a
-    /// slow machine may take that long: a put, or a repeated one where tokens have been scarce, then
+    /// slow machine may take that long: a put, or a repeated one where tokens were scarce, then
     /// spends the byte, and the debt lasts for hours.
     fn put_beyond(&mut self) -> u64 {
         for _ in 0..4 {
