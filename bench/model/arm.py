@@ -425,7 +425,7 @@ def main() -> None:
     if options.arm not in ALONE:
         for _ in arm.warm_up(options.warms_up):
             pass
-    # A run.py that was killed in this arm's turn hears nothing any more.
+    # A run.py that was killed in this arm's turn reads no answer any more.
     with contextlib.suppress(BrokenPipeError), os.fdopen(int(sys.argv[2]), "w") as replies:
         take_part(arm.begin, replies)
     # The engine's threads and processes may outlive a sidecar that was killed.

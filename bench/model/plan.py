@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arms import ARMS, PHASES, SGLANG, SIMPLE
+from mixed import lines
 from room import no_room
 
 
@@ -45,14 +46,30 @@ def faults(options: argparse.Namespace) -> Iterator[str]:
         )
         if phase.name in ("interfere", "mixed") and set(phase.arms) & set(SGLANG):
             yield f"SGLang's arms have no phase {phase.name}"
-        if phase.name == "mixed" and not options.trace:
-            yield "the phase mixed needs a --trace"
+        if phase.name == "mixed":
+            yield from of_trace(options)
     if set(SGLANG) & set(options.arms) and not set(options.arms) <= set(SGLANG):
         yield "SGLang's arms need a run of their own: ratios are to one engine's computing"
     if set(SIMPLE) & set(options.arms) and not options.served:
         yield "SimpleCPUOffload lets its caches go with --served alone"
     if machine_file(options).exists():
         yield f"{options.results} has such a run: give a --tag, or another folder"
+
+
+def of_trace(options: argparse.Namespace) -> Iterator[str]:
+    """Why there is nothing to play."""
+    if options.pace <= 0 or options.block_tokens <= 0 or options.requests <= 0:
+        yield "--pace, --block-tokens and --requests have to be above 0"
+    elif not options.trace:
+        yield "the phase mixed needs a --trace"
+    elif not Path(options.trace).is_file():
+        yield f"--trace: there is no file {options.trace}"
+    else:
+        try:
+            if not lines(options, 0):
+                yield f"{options.trace} has no request from second {options.trace_from:g} on"
+        except (ValueError, KeyError, TypeError) as error:
+            yield f"{options.trace} is no trace in Mooncake's form: {error!r}"
 
 
 def machine_file(options: argparse.Namespace) -> Path:

@@ -67,6 +67,15 @@ def end_of(lane: Lane[Any]) -> Ended[Any]:
     return only
 
 
+def with_stored(host: Host, rows: numpy.ndarray) -> tuple[Link, Lane[Any]]:
+    """A lane, and a store that has the first eight rows."""
+    tie = link(host)
+    lane = Lane[Any](tie)
+    lane.begin("put", "down", blocks(rows, range(8)))
+    assert all(end_of(lane).ok)
+    return tie, lane
+
+
 def fill(rows: numpy.ndarray) -> None:
     rows[:] = numpy.random.default_rng(1).integers(0, 256, rows.shape, dtype=numpy.uint8)
 
@@ -461,10 +470,7 @@ def test_no_thread_to_be_had_costs_a_try_and_nothing_else(host, rows, cut, monke
 
 def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatch):
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.5)
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     lane.begin("get", "up", blocks(rows, range(8)))
     lane.begin("put", "more", blocks(rows, range(8, 16), first=8))
     begun = time.monotonic()
@@ -477,10 +483,7 @@ def test_memory_that_was_being_filled_is_kept_for_a_while(host, rows, monkeypatc
 def test_memory_is_given_back_once_no_drive_writes_it(host, rows, frozen):
     """A pipe shows when a killed sidecar's rings have ended."""
     fill(rows)
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     host.write_records()
     if frozen:
         host.freeze()
@@ -498,10 +501,7 @@ def test_memory_is_given_back_once_no_drive_writes_it(host, rows, frozen):
 
 def test_who_waits_until_no_memory_is_busy_need_not_poll(host, rows):
     """As vLLM drains a tier."""
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     host.freeze()
     lane.begin("get", "up", blocks(rows, range(8), first=16))
     host.kill()
@@ -522,10 +522,7 @@ def silent(transfers: _lane.Transfers, within: float = 0.0) -> bool:
 def test_memory_is_kept_for_as_long_as_a_drive_does_not_answer(host, rows, monkeypatch, caplog):
     """A drive may answer after a minute, and writes then: no time is long enough."""
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.2)
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     host.write_records()
     host.freeze()
     lane.begin("get", "up", blocks(rows, range(8), first=16))
@@ -551,10 +548,7 @@ def test_memory_is_kept_for_as_long_as_a_drive_does_not_answer(host, rows, monke
 def test_memory_of_a_sidecar_that_lives_is_kept_for_a_while(host, rows, monkeypatch):
     """A session can end without its sidecar; then nothing shows when its transfers have ended."""
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.5)
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     session = tie.session
     assert session is not None
 
@@ -572,10 +566,7 @@ def test_memory_of_a_sidecar_that_lives_is_kept_for_a_while(host, rows, monkeypa
 
 def test_memory_of_a_queue_that_is_not_believed_is_kept_for_a_while(host, rows, monkeypatch):
     monkeypatch.setattr(_lane, "QUARANTINE_S", 0.3)
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
 
     class Wrong(list[str]):
         ok, lengths, replaced, declines = [False] * 8, [0] * 8, [0] * 8, dict[str, int]()
@@ -620,10 +611,8 @@ def test_memory_that_drives_do_not_see_is_given_back_at_once(host):
 
 
 def test_a_get_is_late_when_the_sidecar_is_stopped_or_gone(host, rows, monkeypatch):
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok) and tie.silent_s() < _lane.STALL_S / 2
+    tie, lane = with_stored(host, rows)
+    assert tie.silent_s() < _lane.STALL_S / 2
     host.freeze()
     lane.begin("get", "up", blocks(rows, range(8)))
     assert lane.late() == []
@@ -655,10 +644,7 @@ def test_asking_whether_the_sidecar_answers_counts_as_no_lookup(host, rows):
 
 
 def test_a_get_of_a_drive_that_takes_much_longer_than_it_should_is_late(host, rows, monkeypatch):
-    tie = link(host)
-    lane = Lane(tie)
-    lane.begin("put", "down", blocks(rows, range(8)))
-    assert all(end_of(lane).ok)
+    tie, lane = with_stored(host, rows)
     monkeypatch.setattr(lane, "_take", lambda seconds: None)
     lane.begin("get", "up", blocks(rows, range(8)))
     time.sleep(2 * _lane.STALL_S)

@@ -206,7 +206,7 @@ class Attached(Protocol):
         """Logs an error of the session, and lets a session go that has ended."""
 
     def keeps(self, gets: int, seconds: float) -> None:
-        """Logs that memory of so many gets is kept for longer than drives take."""
+        """Logs that memory of this number of gets is kept for longer than drives take."""
 
 
 class Lane(Generic[T]):

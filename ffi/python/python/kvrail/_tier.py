@@ -203,7 +203,7 @@ class Link:
                 self._end()
 
     def keeps(self, gets: int, seconds: float) -> None:
-        """Logs that memory of so many gets is kept for longer than drives take."""
+        """Logs that memory of this number of gets is kept for longer than drives take."""
         text = (
             "kvrail for %s: a sidecar has ended %.0f s ago, and its drives may still write memory "
             "of %d loads, which is kept until they answer"
