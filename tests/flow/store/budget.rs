@@ -57,9 +57,9 @@ impl Putter {
 
     /// Puts a block that the budget declines. The budget grows by a byte every two seconds, and a
     /// slow machine may take that long: a put, or a repeated one where tokens were scarce, then
-    /// spends the byte, and the debt lasts for hours.
+    /// spends the byte once it is written, and the debt lasts for hours.
     fn put_beyond(&mut self) -> u64 {
-        for _ in 0..4 {
+        for _ in 0..32 {
             match self.put_new() {
                 (number, Some(Decline::Budget)) => return number,
                 (number, Some(Decline::FirstSight)) => drop(self.put(number)),
@@ -67,7 +67,7 @@ impl Putter {
                 other => panic!("no budget is left: {other:?}"),
             }
         }
-        panic!("no budget is left, and four puts were taken");
+        panic!("no budget is left, and 32 puts were taken");
     }
 
     fn has(&mut self, number: u64) -> bool {
