@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use kvrail_device::ModeName;
 use kvrail_protocol::{
-    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, Hello, PacketBuffer,
-    RefusalCode, SessionReport, SidecarMessage, Version,
+    Channel, ChannelError, ClientMessage, ControlReply, ControlRequest, DeviceReport, Hello,
+    PacketBuffer, RefusalCode, SessionReport, SidecarMessage, Version,
 };
 use kvrail_ring::limits::LANE_VERSION;
 use kvrail_tests::{Quiet, SteadyTally};
 
-use crate::rig::{LONG, Place, Sidecar, StoreShape, VOLUME, Worker, kvrail, rounds, run};
+use crate::rig::{LONG, Loops, Place, Sidecar, StoreShape, VOLUME, Worker, kvrail, rounds, run};
 
 const CLIENTS: usize = 2;
 /// Far above the usual time, for machines with other work.
@@ -66,16 +67,26 @@ fn clients_go_on_over_an_upgrade() {
     sidecar.stop();
 }
 
+/// Where there are cores for it, a device may be given such a mode by luck; it is not passed on.
+fn has_kernel_thread(device: &DeviceReport) -> bool {
+    device.mode.parse::<ModeName>().expect("a ring's mode").has_kernel_thread()
+}
+
 /// Trying each mode of each device takes a third of a second, in which clients wait.
 #[test]
 fn what_auto_found_is_handed_on() {
     let place = Place::with_volume(2, 8 << 20);
     let handed_on = |garbage: Option<&str>| {
         let left = place.socket().with_file_name("s.modes");
+        let was_left = left.is_file();
         garbage.into_iter().for_each(|garbage| std::fs::write(&left, garbage).unwrap());
         let sidecar = Sidecar::start(&place);
         let devices = sidecar.status().devices;
         assert!(devices.iter().all(|device| device.reason.starts_with("auto: ")), "{devices:?}");
+        let alike = format!(" (found by {}, which is alike)", place.members[0].display());
+        let starts_anew = garbage.is_some() || !was_left;
+        let passed_on = starts_anew && !has_kernel_thread(&devices[0]);
+        assert_eq!(devices[1].reason.ends_with(&alike), passed_on, "{devices:?}");
         let earlier = "(found by the process before this one)";
         let handed_on = devices.iter().filter(|device| device.reason.ends_with(earlier)).count();
         if garbage.is_some() {
@@ -87,6 +98,29 @@ fn what_auto_found_is_handed_on() {
         handed_on
     };
     assert_eq!([None, None, None, Some("garbage"), None].map(handed_on), [0, 2, 2, 0, 2]);
+}
+
+/// Several alike drives are not left to the luck of each one's trials.
+#[test]
+fn alike_drives_take_over_the_mode_of_the_first_one() {
+    // A file of another size makes a drive that is not alike.
+    let files = Place::empty(2);
+    for file in &files.members {
+        std::fs::File::create(file).unwrap().set_len(8 << 20).unwrap();
+    }
+    let Some(loops) = Loops::over(&files.members) else { return };
+    let mut place = Place::empty(0);
+    place.members = loops.nodes().to_vec();
+    place.create(3 << 20, "256KiB").expect(0, &[]);
+    let sidecar = Sidecar::start(&place);
+    let devices = sidecar.status().devices;
+    let found = format!(" (found by {}, which is alike)", devices[0].name);
+    let alike = [0, 1].map(|device: usize| devices[device].reason.ends_with(&found));
+    let passed_on = !has_kernel_thread(&devices[0]);
+    assert_eq!(alike, [false, passed_on], "{devices:?}");
+    assert!(!passed_on || devices[1].mode == devices[0].mode, "{devices:?}");
+    assert_eq!(sidecar.stderr().contains(&found), passed_on, "{}", sidecar.stderr());
+    sidecar.stop();
 }
 
 /// The sidecar's answer to this hello.

@@ -28,7 +28,7 @@ mod target;
 mod uring;
 
 pub use any_device::{AnyDevice, ModeChoice};
-pub use auto::{Calibration, ChosenMode, Trial, TrialRate, TrialResult, calibrate};
+pub use auto::{Calibration, ChosenMode, KnownModes, Trial, TrialRate, TrialResult, calibrate};
 pub use clock::{Clock, FakeClock, MonotonicClock};
 pub use contract::{
     Attached, AttachedBytes, BUFFERS_MAX, BufferIndex, Description, Device, DirectIo, Driver,

@@ -25,18 +25,17 @@ const RATE_SPAN: Duration = Duration::from_millis(10);
 const ROUNDS: u32 = 2;
 
 /// The timed loads: latency, rate, and large blocks.
-const LOADS: [ProbeLoad; 3] = [
-    ProbeLoad { length: 4 << 10, depth: 1 },
-    ProbeLoad { length: 4 << 10, depth: 32 },
-    ProbeLoad { length: 256 << 10, depth: 8 },
-];
+const LOADS: [ProbeLoad; 3] =
+    [ProbeLoad { length: 4 << 10, depth: 1 }, ProbeLoad { length: 4 << 10, depth: 32 }, LARGE];
+
+const LARGE: ProbeLoad = ProbeLoad { length: 256 << 10, depth: 8 };
 
 /// Rates of the modes on one device, and the best one by them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Path of the device.
     pub path: String,
-    /// The mode `auto` takes on it.
+    /// The mode `auto` takes on it, unless it takes over that of a device that is alike.
     pub chosen: ModeName,
     /// One line: the mode, the numbers, and what was not tried.
     pub reason: String,
@@ -160,18 +159,22 @@ fn shown(mode: ModeName, rates: &[TrialRate]) -> String {
 
 /// Bytes a second of large reads in this mode; measured again if the trials have no such number.
 pub(super) fn bytes_per_second(found: &Calibration, options: &UringOptions) -> Option<u64> {
-    let load = LOADS[LOADS.len() - 1];
     let chosen = found.trials.iter().find(|trial| trial.mode == found.chosen)?;
     let timed = chosen.rates()?.last().map_or(0.0, |rate| rate.reads_per_second);
-    let rate = if timed > 0.0 {
-        timed
-    } else {
-        let mut device = ready(found.chosen, options).ok()?;
-        let fits = device.description().capacity_bytes >= u64::from(load.length);
-        fits.then(|| reads_per_second(&mut device, load, RATE_SPAN))??
-    };
-    let each_ns = Duration::try_from_secs_f64(1.0 / rate).ok()?.as_nanos().max(1);
-    u64::try_from(u128::from(load.length) * 1_000_000_000 / each_ns).ok()
+    if timed > 0.0 { moved(timed) } else { measured_bytes_per_second(found.chosen, options) }
+}
+
+/// The same of a device on which no mode was tried; `None` where it does not work in this one.
+pub(super) fn measured_bytes_per_second(mode: ModeName, options: &UringOptions) -> Option<u64> {
+    let mut device = ready(mode, options).ok()?;
+    let fits = device.description().capacity_bytes >= u64::from(LARGE.length);
+    moved(fits.then(|| reads_per_second(&mut device, LARGE, RATE_SPAN))??)
+}
+
+/// Bytes a second of so many large reads.
+fn moved(reads_per_second: f64) -> Option<u64> {
+    let each_ns = Duration::try_from_secs_f64(1.0 / reads_per_second).ok()?.as_nanos().max(1);
+    u64::try_from(u128::from(LARGE.length) * 1_000_000_000 / each_ns).ok()
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! Picks the ring mode by trying: `calibration` opens the device in every mode that works here and
 //! times reads, `rule` chooses a mode by the numbers, `found` is the result that a process hands on
-//! to its successor. Reads only, never writes.
+//! to its successor. `known` has the results of this process, for the devices that are alike by
+//! `likeness`. Reads only, never writes.
 
 mod calibration;
 mod found;
+mod known;
+mod likeness;
 mod rule;
 mod trial;
 
 pub use calibration::{Calibration, calibrate};
 pub use found::ChosenMode;
+pub use known::KnownModes;
 pub use trial::{Trial, TrialRate, TrialResult};
 
 use crate::any_device::{AnyDevice, ModeChoice};

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kvrail_device::{
-    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, ModeChoice, ModeName, NullDevice,
-    NullOptions, UringOptions,
+    AnyDevice, ChosenMode, DeviceError, DirectIo, KernelThread, KnownModes, ModeChoice, ModeName,
+    NullDevice, NullOptions, UringOptions,
 };
 use kvrail_poller::PollerHandle;
 use kvrail_volume::{Claim, IoPath, VolumeError};
@@ -19,10 +19,11 @@ use kvrail_cli::failure::Failure;
 /// The source of a device.
 #[derive(Debug)]
 pub(super) enum DeviceSource {
-    /// A claimed member; the claim stays with the volume.
-    Uring(ModeChoice, UringOptions),
-    /// The same, as the sidecar had it that this one takes over from.
-    Again(ChosenMode, UringOptions),
+    /// A claimed member in the mode that is configured; the claim stays with the volume.
+    Fixed(ModeName, UringOptions),
+    /// The same in the mode that is found best. Known are what the sidecar had found that this one
+    /// takes over from, and what this one has found on others.
+    Auto(Option<ChosenMode>, Arc<KnownModes>, UringOptions),
     /// Nothing.
     Null(NullOptions),
 }
@@ -34,8 +35,9 @@ pub(super) fn sources(
     takeover: &Takeover,
     tether: &Arc<OwnedFd>,
 ) -> Result<Vec<Option<DeviceSource>>, Failure> {
+    let known = Arc::new(KnownModes::default());
     let source = |device| {
-        let found = source(plan, device, &served[device.volume], takeover)?;
+        let found = source(plan, device, &served[device.volume], (takeover, &known))?;
         Ok(Some(found.tethered(tether)))
     };
     plan.devices.iter().map(source).collect()
@@ -45,7 +47,7 @@ fn source(
     plan: &Plan,
     device: &PlannedDevice,
     volume: &Served,
-    takeover: &Takeover,
+    (takeover, known): (&Takeover, &Arc<KnownModes>),
 ) -> Result<DeviceSource, Failure> {
     let settings = &device.settings;
     Ok(match &volume.members[device.member] {
@@ -60,10 +62,9 @@ fn source(
             let found = takeover.found(volume.uuid, &path).cloned();
             let block = volume.geometry.logical_block;
             let options = options((&member.claim, block), device, plan.spare_cpu)?;
-            match (settings.mode.fixed(), found) {
-                (Some(&mode), _) => DeviceSource::Uring(ModeChoice::Fixed(mode), options),
-                (None, None) => DeviceSource::Uring(ModeChoice::Auto, options),
-                (None, Some(found)) => DeviceSource::Again(found, options),
+            match settings.mode.fixed() {
+                Some(&mode) => DeviceSource::Fixed(mode, options),
+                None => DeviceSource::Auto(found, Arc::clone(known), options),
             }
         }
     })
@@ -72,7 +73,7 @@ fn source(
 impl DeviceSource {
     /// Its rings hold the pipe open.
     fn tethered(mut self, tether: &Arc<OwnedFd>) -> Self {
-        if let Self::Uring(_, options) | Self::Again(_, options) = &mut self {
+        if let Self::Fixed(_, options) | Self::Auto(_, _, options) = &mut self {
             options.tether = Some(Arc::clone(tether));
         }
         self
@@ -82,8 +83,10 @@ impl DeviceSource {
     pub(super) fn open(self) -> Result<AnyDevice, DeviceError> {
         match self {
             Self::Null(options) => Ok(AnyDevice::Null(Box::new(NullDevice::new(options)))),
-            Self::Uring(choice, options) => AnyDevice::open(choice, options),
-            Self::Again(found, options) => AnyDevice::open_found(&found, options),
+            Self::Fixed(mode, options) => AnyDevice::open(ModeChoice::Fixed(mode), options),
+            Self::Auto(found, known, options) => {
+                AnyDevice::open_auto(found.as_ref(), &known, options)
+            }
         }
     }
 }
