@@ -5,14 +5,21 @@ use std::time::{Duration, Instant};
 
 use kvrail_ring::{AdaptiveSpin, ClientSleep, drain_doorbell_set, wake};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::control::Control;
 
-/// Empty polls between two looks at the clock; a power of two.
+/// Empty polls behind which what was staged is published; a power of two.
 const EMPTY_POLLS: u32 = 256;
 
 /// Time between two looks at the socket while polling.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Of a clock that advances with the kernel's tick: 5 ns a look here, where [`Instant`] takes 32.
+fn coarse_now() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::try_from(now).unwrap_or_default()
+}
 
 /// The outcome of [`crate::Queue::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +54,14 @@ pub(crate) struct Waiter {
     armed: bool,
     /// Polls in a row that brought nothing.
     empty_polls: u32,
-    looked: Instant,
+    /// When the socket was looked at, by [`coarse_now`].
+    looked: Duration,
     adaptive: AdaptiveSpin,
 }
 
 impl Waiter {
     pub(crate) fn new(sleep: ClientSleep, wake_fd: OwnedFd) -> Self {
-        let (looked, adaptive) = (Instant::now(), AdaptiveSpin::default());
+        let (looked, adaptive) = (coarse_now(), AdaptiveSpin::default());
         Self { sleep, wake_fd, armed: false, empty_polls: 0, looked, adaptive }
     }
 
@@ -88,10 +96,7 @@ impl Waiter {
         self.unarm();
         drain_doorbell_set(self.wake_fd.as_fd());
         // It may have been the end of the session: the next empty poll looks.
-        self.empty_polls = u32::MAX;
-        if let Some(before) = self.looked.checked_sub(Duration::from_secs(1)) {
-            self.looked = before;
-        }
+        self.looked = Duration::ZERO;
     }
 
     /// A poll brought something.
@@ -100,21 +105,26 @@ impl Waiter {
         self.empty_polls = 0;
     }
 
-    /// A poll brought nothing: whether it is time to look after the session.
+    /// A poll brought nothing: whether it is time to look after the session. A program may poll
+    /// often, or once a second.
     #[inline]
     pub(crate) fn polled_in_vain(&mut self) -> bool {
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        self.empty_polls.is_multiple_of(EMPTY_POLLS)
+        self.empty_polls.is_multiple_of(EMPTY_POLLS) || self.is_due(coarse_now())
     }
 
     /// Whether it is time to look at the socket, too, while polling.
     pub(crate) fn look_is_due(&mut self) -> bool {
-        let now = Instant::now();
-        let due = now.duration_since(self.looked) >= LOOK_EVERY;
+        let now = coarse_now();
+        let due = self.is_due(now);
         if due {
             self.looked = now;
         }
         due
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.looked) >= LOOK_EVERY
     }
 
     /// Whether spinning has paid of late.

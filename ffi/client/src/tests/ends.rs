@@ -77,6 +77,19 @@ proptest! {
     }
 }
 
+/// A program that looks for ends once a second has few polls to notice it with.
+#[test]
+fn a_killed_sidecar_is_noticed_by_the_first_poll_that_is_late() {
+    let mut rig = Rig::new(1, 1024, 1, 64);
+    let lease = rig.lease(512);
+    let ticket = rig.queue.submit(Request::read(&rig.volume, 0, lease)).unwrap();
+    rig.sidecar.die();
+    std::thread::sleep(Duration::from_millis(150)); // longer than `LOOK_EVERY`
+    let mut done = Vec::new();
+    assert_eq!(rig.queue.poll(&mut done), 1);
+    assert_eq!((done[0].ticket, done[0].status), (ticket, Status::Restarted));
+}
+
 #[test]
 fn after_the_end_requests_are_refused_with_their_lease() {
     let mut rig = Rig::new(1, 4096, 1, 4);
