@@ -201,9 +201,12 @@ class Storage(HiCacheStorage):
         lengths = frozenset(end for end in ends if all(there[max(0, end - last) : end]))
         return max(lengths, default=0), lengths
 
-    def _there(self, pages: Pages, keys: Sequence[str]) -> list[bool]:
+    def _settle(self) -> None:
         for way in self._ways.values():
             way.settle()
+
+    def _there(self, pages: Pages, keys: Sequence[str]) -> list[bool]:
+        self._settle()
         found = self._link.lookup(pages.names(keys), hold=HOLD_S)
         return pages.whole(list(found), len(keys))
 
@@ -221,6 +224,8 @@ class Storage(HiCacheStorage):
 
         :param before: hashes of the pages before them in their prompt, where SGLang passes them.
         """
+        # A load that was given up stops all of the link, and SGLang may only store for a while.
+        self._settle()
         runs = [pages.runs(keys, indices) for pages, keys, indices in parts]
         blocks = Blocks(
             [it for run in runs for it in run.keys],
@@ -238,7 +243,6 @@ class Storage(HiCacheStorage):
             pages.whole([next(ok, False) for _ in run.keys], len(keys))
             for (pages, keys, _), run in zip(parts, runs, strict=True)
         ]
-
 
     def _places(self, parts: list[Part], before: list[str]) -> Places:
         """Places of all blocks of stored pages, behind these pages. The pages of K and V

@@ -483,6 +483,30 @@ def test_a_sidecar_that_ends_in_a_load_costs_the_call_a_moment_and_its_pages_lon
     assert got(storage, pool, keys, wanted)
 
 
+def test_storing_goes_on_behind_a_load_that_a_killed_sidecar_has_cut(
+    make, host, brisk, monkeypatch
+):
+    """SGLang looks nothing up meanwhile. A load that has not ended for long stops all calls."""
+    monkeypatch.setattr(_tier, "HUNG_S", 0.5)
+    pool = mha(64, PAGE)
+    storage = make(pool)
+    keys, _ = put(storage, pool, 0, 8)
+    begin = Lane.begin
+
+    def faulty(self: Any, work: str, *rest: Any) -> None:
+        host.freeze()
+        begin(self, work, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lane, "begin", faulty)
+        assert storage.batch_get_v1(keys, places(40, 8)) == [False] * 8
+    host.kill()
+    host.start()
+    time.sleep(1)
+    stored = keys_of(range(100, 108))
+    until("pages are stored", lambda: all(storage.batch_set_v1(stored, places(0, 8))), 10)
+
+
 def test_the_factory_makes_it_as_sglang_does(host):
     extra = EXTRA | {"socket": str(host.socket)}
     storage = StorageBackendFactory.create_backend("dynamic", config(extra), None)
