@@ -115,10 +115,10 @@ class Answer:
         }
 
 
-def prompt(seed: int, tokens: int) -> list[int]:
+def prompt(seed: int, tokens: int, ids: range = TOKEN_IDS) -> list[int]:
     """Random token ids, the same for a seed."""
     draw = random.Random(seed)
-    return [draw.randrange(TOKEN_IDS.start, TOKEN_IDS.stop) for _ in range(tokens)]
+    return [draw.randrange(ids.start, ids.stop) for _ in range(tokens)]
 
 
 @dataclass(frozen=True)

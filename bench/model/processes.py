@@ -3,10 +3,12 @@
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
 CACHES = Path("/proc/sys/vm/drop_caches")
@@ -74,6 +76,13 @@ def family(pid: int) -> Iterator[int]:
             continue
         for child in children:
             yield from family(int(child))
+
+
+def end_all(process: "subprocess.Popen[Any]") -> None:
+    """One that leads a session of its own, with all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def drop_caches() -> None:

@@ -215,7 +215,7 @@ def returning(rows: Rows) -> list[str]:
 
 
 def mixed(rows: Rows) -> list[str]:
-    """Requests of a trace, at their times."""
+    """Requests of a trace, at their times; and of agents' sessions, as AIPerf saw them."""
 
     def cells(seen: dict[str, Any]) -> list[str]:
         times, wall_s = seen["ttft_s"], seen["wall_s"]
@@ -230,7 +230,7 @@ def mixed(rows: Rows) -> list[str]:
 
     head = ["requests (a second)", "tokens of prompts, and made, a second", "TTFT: p50; p99"]
     head += ["hits", "CPU of engine; of sidecar", "read; written"]
-    return measured(rows, "mixed", head, cells)
+    return [*measured(rows, "mixed", head, cells), *measured(rows, "agents", head, cells)]
 
 
 def interference(rows: Rows) -> list[str]:
@@ -410,7 +410,8 @@ def main() -> int:
     print(text)
     if not tag:
         (results / "model.md").write_text(text)
-        plot(results / "model.png", places)
+        if places:
+            plot(results / "model.png", places)
     return 1 if "\nNot equal: " in text else 0
 
 

@@ -82,12 +82,12 @@ class Run:
                 self.sides[owner] = self._side(owner)
                 self.sides[owner].start()
             if arm not in KVRAIL:
-                self._files(arm).mkdir()
+                self.files(arm).mkdir()
 
     def out(self, arm: str, suffix: str = ".json") -> Path:
         return self.options.results / f"{self.options.place}-{self.options.tag}{arm}{suffix}"
 
-    def _files(self, arm: str) -> Path:
+    def files(self, arm: str) -> Path:
         return self.folders[0] / f"files-{arm}"
 
     def _side(self, owner: str) -> Side:
@@ -129,7 +129,7 @@ class Run:
             "warms_up": warms_up(options),
             "start": self.starts,
             "drives": [str(folder) for folder in self.folders],
-            "files": str(self._files(name)),
+            "files": str(self.files(name)),
             "weights": str(HOME / "weights") if shared else "",
             "tier_gib": tier_gib(owner, options),
             "socket": str(side.socket) if side else "",
@@ -199,26 +199,30 @@ class Run:
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def whole(self) -> int:
+        """From empty drives to results, with nothing else left; its exit code."""
+        options = self.options
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        options.results.mkdir(parents=True, exist_ok=True)
+        self.keep()
+        try:
+            self.prepare()
+            self.measure()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self.remove()
+        seen = report.load(options.results, options.place, options.tag)
+        wrong = self.failed + report.unequal(seen)
+        for text in wrong:
+            self.say(f"wrong: {text}")
+        return 1 if wrong else 0
+
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.options.began:5.0f} s] {text}", flush=True)
 
 
 def main(words: list[str] | None = None) -> int:
-    options = arguments(str(__doc__), words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    options.results.mkdir(parents=True, exist_ok=True)
-    run = Run(options)
-    run.keep()
-    try:
-        run.prepare()
-        run.measure()
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        run.remove()
-    wrong = run.failed + report.unequal(report.load(options.results, options.place, options.tag))
-    for text in wrong:
-        run.say(f"wrong: {text}")
-    return 1 if wrong else 0
+    return Run(arguments(str(__doc__), words)).whole()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ all arms in the same minutes.
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
+
+from processes import end_all
 
 TURN_S = 200.0
 """The longest that an arm may take for a turn, in seconds."""
@@ -86,11 +87,7 @@ class Arm:
     def end(self) -> None:
         """With all processes that it has started."""
         self.alive = False
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
+        end_all(self._process)
 
     def _hears(self, until: float) -> str:
         """Its next answer; an arm that has none is ended."""

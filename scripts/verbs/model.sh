@@ -3,18 +3,19 @@
 set -euo pipefail
 # `pack` makes one folder of 62 MB: vLLM without the parts that this measurement does not use, what
 # vLLM imports, kvrail's release wheel and bench/model. `part` adds LMCache (6 MB; its libraries are
-# built with g++ and python3.12 or $PYTHON312) or SGLang (12 MB). `run` needs Linux on x86-64,
-# Python 3.12, PyTorch 2.11 for CUDA 13, transformers and a GPU of compute capability 9.0, and no
-# network; SGLang also nvcc. `run` unpacks once, then runs bench/model/run.py; `unpack` does the
-# first alone, so archives (*.txz) may come before the rest. `report` makes tables and a plot of the
-# results (matplotlib).
+# built with g++ and python3.12 or $PYTHON312), SGLang (12 MB) or AIPerf (7 MB). `run` and `agents`
+# need Linux on x86-64, Python 3.12, PyTorch 2.11 for CUDA 13, transformers and a GPU of compute
+# capability 9.0, and no network; SGLang also nvcc, AIPerf aiohttp, pandas and pyarrow. They unpack
+# once, then run bench/model/run.py or agents.py; `unpack` does the first alone, so archives (*.txz)
+# may come before the rest. `report` makes tables and a plot of the results (matplotlib).
 
 usage() {
     cat >&2 <<'USAGE'
 usage: scripts/dev model pack FOLDER [WHEEL]     what travels to the GPU machine
-       scripts/dev model part lmcache|sglang FOLDER   for arms with that engine: one archive more
+       scripts/dev model part lmcache|sglang|aiperf FOLDER    for some arms: one archive more
        scripts/dev model unpack FOLDER           there, of what has come
        scripts/dev model run FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/run.py]
+       scripts/dev model agents FOLDER RESULTS disk|memory [ARGUMENTS of bench/model/agents.py]
        scripts/dev model report RESULTS [TAG]    model.md and model.png; of a tag only prints
 USAGE
     exit 2
@@ -109,8 +110,9 @@ archive.extractall(sys.argv[2])' "$archive" "$home/site" \
     for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
-run() {
-    local folder=$1 results=$2 wheels=("$1"/kvrail-*.whl)
+# start PROGRAM FOLDER RESULTS PLACE [ARGUMENTS]
+start() {
+    local program=$1 folder=$2 wheels=("$2"/kvrail-*.whl)
     shift 2
     if [[ ${#wheels[@]} != 1 || ! -s ${wheels[0]} ]]; then
         echo "$folder has to have one wheel of kvrail, and has: ${wheels[*]}" >&2
@@ -121,14 +123,22 @@ run() {
     python3 -m zipfile -e "${wheels[0]}" "$home/kvrail"
     chmod 755 "$home/kvrail/kvrail/bin/kvrail"
     export PATH=$home/kvrail/kvrail/bin:$PATH PYTHONPATH=$home/kvrail:$home/site PYTHONUNBUFFERED=1
-    exec python3 "$folder/model/run.py" "$results" "$@"
+    exec python3 "$folder/model/$program.py" "$@"
+}
+
+run() {
+    start run "$@"
+}
+
+agents() {
+    start agents "$@"
 }
 
 case ${1:-} in
     pack) (($# == 2 || $# == 3)) || usage ;;
-    part) [[ $# == 3 && $2 =~ ^(lmcache|sglang)$ ]] || usage ;;
+    part) [[ $# == 3 && $2 =~ ^(lmcache|sglang|aiperf)$ ]] || usage ;;
     unpack) (($# == 2)) || usage ;;
-    run) (($# >= 4)) || usage ;;
+    run | agents) (($# >= 4)) || usage ;;
     report)
         (($# == 2 || $# == 3)) || usage
         exec python3 bench/model/report.py "${@:2}"
