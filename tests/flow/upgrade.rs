@@ -103,7 +103,6 @@ fn what_auto_found_is_handed_on() {
 /// Several alike drives are not left to the luck of each one's trials.
 #[test]
 fn alike_drives_take_over_the_mode_of_the_first_one() {
-    // A file of another size makes a drive that is not alike.
     let files = Place::empty(2);
     for file in &files.members {
         std::fs::File::create(file).unwrap().set_len(8 << 20).unwrap();
