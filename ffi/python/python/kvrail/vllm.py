@@ -13,6 +13,7 @@ rows in place, else each row is copied once.
 
 import inspect
 import logging
+import operator
 import sys
 import time
 from collections import deque
@@ -47,6 +48,7 @@ from kvrail._vllm_hints import Hinted, Hints
 from kvrail._vllm_loads import Failed, Loads
 from kvrail._vllm_marks import Marks
 from kvrail._vllm_pages import LosesPatience
+from kvrail._vllm_turns import Turns
 
 TIER = "kvrail"
 """What the tier is called in vLLM's configuration."""
@@ -142,6 +144,7 @@ class Tier(SecondaryTierManager, LosesPatience):
         self._lane: Lane[TransferJob] = Lane(self._link, depth)
         self._stores: deque[tuple[TransferJob, Blocks]] = deque()
         self._answers: dict[OffloadKey, bool] = {}
+        self._turns = Turns(len(self._rows))
         self._late: set[bytes] = set()
         self._hinted = Hinted()
         self._marks = Marks(self._hinted, [self._lane])
@@ -158,14 +161,26 @@ class Tier(SecondaryTierManager, LosesPatience):
             asked = self._loads.asked(key, req_context, self._answers)
             found = self._link.lookup(asked, hold=HOLD_S)
             answers = self._loads.answers(req_context, asked, [found])
+            places = getattr(req_context, "_offload_key_positions", {})
+            if len(places) > len(self._rows):
+                # Of a longer prompt the tail would push the front out.
+                last = sorted(places.values())[len(self._rows) - 1]
+                fits = (places.get(it, 0) <= last for it in asked)
+                answers = list(map(operator.and_, answers, fits))
             self._answers.update(zip(map(OffloadKey, asked), answers, strict=True))
-        return LookupResult.HIT if self._answers[key] else LookupResult.MISS
+            # The chunks before the first that is asked for are in the primary tier.
+            behind = (places.get(it, 0) >= places.get(key, 0) for it in asked)
+            self._turns.ask(req_context.req_id, sum(map(operator.and_, answers, behind)))
+        if not self._answers[key]:
+            return LookupResult.MISS
+        return LookupResult.HIT if self._turns.has(req_context.req_id) else LookupResult.RETRY
 
     def submit_load(self, job_metadata: TransferJob) -> None:
         job = job_metadata
         self._marks.used(job.keys)
         if job.is_promotion:
             self._loads.begin(job.req_context, len(job.keys), job.job_id)
+            self._turns.begin(job.req_context.req_id)
         self._lane.begin("get", job, self._blocks(job))
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -175,7 +190,10 @@ class Tier(SecondaryTierManager, LosesPatience):
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = [self._result(end) for end in self._lane.poll()]
         late = self._lane.late(lambda job: self._loads.expects(job.job_id))
-        self._late = {bytes(key) for job in late if job.is_promotion for key in job.keys}
+        late = [job for job in late if job.is_promotion]
+        self._late = {bytes(key) for job in late for key in job.keys}
+        for job in late:
+            self._turns.give_up(job.req_context.req_id)
         self._begin_stores(STORES_BYTES)
         self._marks.send()
         return results
@@ -199,6 +217,7 @@ class Tier(SecondaryTierManager, LosesPatience):
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._answers.clear()
         self._loads.step()
+        self._turns.step()
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
@@ -254,6 +273,7 @@ class Tier(SecondaryTierManager, LosesPatience):
             if missed := {key for key, ok in zip(job.keys, end.ok, strict=True) if not ok}:
                 Failed.of(job.req_context).keys.update(missed)
             self._loads.end(job.job_id, whole=not missed, seconds=end.seconds)
+            self._turns.end(job.req_context.req_id)
             told |= {"success": not missed, "successful_keys": good}
         else:
             told["success"] = end.went_well

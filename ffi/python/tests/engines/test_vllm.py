@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # noqa: E402
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
 
 CHUNK = 1 << 20
+PLACED = hasattr(ReqContext, "set_offload_key_position")
 HAS_BACKPRESSURE = hasattr(SecondaryTierManager, "bp_detector")
 
 Make = Callable[..., Tiers]
@@ -361,6 +362,107 @@ def test_a_store_that_takes_nothing_more_costs_hits_and_nothing_else(make, tmp_p
     came = tiers.load(last)
     assert len(came) < 16 and same(came, list(came), content[[last.index(it) for it in came]])
     full.kill()
+
+
+class Waiting:
+    """Requests whose chunks were stored, which wait for pages of the GPU in vLLM's order: in each
+    step all are looked up down to the first that has no pages."""
+
+    def __init__(self, tiers: Tiers, prompts: list[list[Any]], at_once: int = 2) -> None:
+        self._tiers, self._at_once = tiers, at_once
+        self._waiting = [(keys, tiers.request(keys)) for keys in prompts]
+        self._running: list[tuple[int, list[Any], Any]] = []
+        self.hits: list[int] = []
+        self.steps = 0
+
+    def go_on(self) -> bool:
+        """A step, which takes a model some milliseconds; whether there are more."""
+        self.steps += 1
+        with self._tiers._held():
+            for begun, keys, request in list(self._running):
+                if self.steps == begun + 1:  # a GPU takes chunks sooner than a drive brings them
+                    self._tiers.manager.complete_load(keys, request)
+                if self.steps == begun + 30:
+                    self._running.remove((begun, keys, request))
+                    self._tiers.manager.on_request_finished(request)
+            for keys, request in list(self._waiting):
+                if (hits := self._found(keys, request)) is None:
+                    continue
+                if len(self._running) >= self._at_once:
+                    break
+                self._waiting.remove((keys, request))
+                self._tiers.manager.prepare_load(keys[:hits], request)
+                self._running.append((self.steps, keys[:hits], request))
+                self.hits.append(hits)
+        self._tiers.step()
+        time.sleep(0.003)
+        return bool(self._waiting or self._running)
+
+    def _found(self, keys: list[Any], request: ReqContext) -> int | None:
+        """Chunks before the first that is not there; none where some are still to come."""
+        found = []
+        for key in keys:
+            found.append(self._tiers.manager.lookup(key, request))
+            if found[-1] is LookupResult.MISS:
+                break
+        if {LookupResult.RETRY, LookupResult.HIT_PENDING}.intersection(found):
+            return None
+        return found.count(LookupResult.HIT)
+
+
+def waiting(tiers: Tiers, monkeypatch: Any, count: int, chunks: int) -> tuple[Waiting, list[int]]:
+    """Requests with chunks of their own, and the number of chunks of each load."""
+    prompts = [keys_of(range(1000 * at, 1000 * at + chunks)) for at in range(count)]
+    for keys in prompts:
+        for at in range(0, chunks, 8):
+            tiers.store(keys[at : at + 8], contents(8), keys)
+            tiers.settle()
+            tiers.forget()
+    loads, begin = list[int](), tiers.tier.submit_load
+
+    def counted(job: Any) -> None:
+        loads.append(len(job.keys))
+        begin(job)
+
+    monkeypatch.setattr(tiers.tier, "submit_load", counted)
+    return Waiting(tiers, prompts), loads
+
+
+@pytest.mark.parametrize("rows", [32, 64])
+def test_prompts_that_wait_together_come_one_after_the_other(make, monkeypatch, rows):
+    """The primary tier has room for one of them, or for two. All at once would push each other out,
+    be read again and again, and count as misses."""
+    tiers = make({"prefer": "throughput"}, chunks=rows)
+    requests, loads = waiting(tiers, monkeypatch, 6, 24)
+    while requests.go_on():
+        assert requests.steps < 2000, "a request waits for ever"
+    assert requests.hits == [24] * 6
+    assert sum(loads) <= 1.25 * 6 * 24, "four times as many, all at once"
+
+
+@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+def test_of_a_prompt_longer_than_the_primary_tier_the_front_comes(make, monkeypatch):
+    """The tail would push it out."""
+    tiers = make({"prefer": "throughput"}, chunks=16)
+    requests, loads = waiting(tiers, monkeypatch, 3, 24)
+    while requests.go_on():
+        assert requests.steps < 2000, "a request waits for ever"
+    assert requests.hits == [16] * 3 and sum(loads) <= 1.25 * 3 * 16
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_prompts_that_wait_for_a_sidecar_that_ends_are_computed(make, host, monkeypatch, fault):
+    tiers = make({"prefer": "throughput"})
+    lose_patience(tiers.manager)
+    requests, _ = waiting(tiers, monkeypatch, 6, 24)
+    host.freeze()
+    requests.go_on()
+    if fault == "killed":
+        host.kill()
+    until("all have begun", lambda: not requests.go_on(), 20)
+    assert sum(requests.hits) == 0
+    if fault == "stopped":
+        host.thaw()
 
 
 def test_a_drive_that_hangs_keeps_its_rows_and_no_call_waits_for_it(make, host, monkeypatch):
