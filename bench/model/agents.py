@@ -11,6 +11,7 @@ arm or a request failed, or an arm had more than others: sessions again.
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -185,7 +186,8 @@ class Agents(Run):
         self._aiperf(words, options.play + ENDS_S, self.out(arm, ".aiperf.log"))
         used = server.used().since(before[0]), self._sidecar(arm).since(before[1])
         shutil.copy(seen / "profile_export_aiperf.json", self.out(arm, ".aiperf.json"))
-        requests = of_requests(seen / "profile_export.jsonl")
+        log = self.out(arm, ".aiperf.log").read_text()
+        requests = of_requests(seen / "profile_export.jsonl") | {"cut": number_cut(log)}
         self.failed += [f"agents of {arm}: {why}" for why in self._misleads(arm, requests)]
         self.out(arm).write_text(json.dumps(self._about(arm) | {
             "agents": requests | {
@@ -201,6 +203,8 @@ class Agents(Run):
         """Why what was seen of an arm is not beside what was seen of others."""
         if requests["failed"]:
             yield f"{requests['failed']} requests failed"
+        if requests["cut"] is None:
+            yield "AIPerf's log has no number of requests that the end of the time cut"
         if requests["again"]:
             yield "sessions came again, and were found: --sessions needs more, or --play less"
         if arm == "fs" and shutil.disk_usage(self.folders[0]).free < GIB:
@@ -232,9 +236,7 @@ class Agents(Run):
 def of_requests(export: Path) -> dict[str, Any]:
     """What AIPerf saw of each request, as a phase of arm.py has it."""
     rows = [json.loads(line) for line in export.read_text().splitlines()]
-    cut = [row for row in rows if row["metadata"]["was_cancelled"]]
-    failed = [row for row in rows if row.get("error") and row not in cut]
-    whole = [row for row in rows if row not in cut and row not in failed]
+    whole = [row for row in rows if not row.get("error")]
     if not whole:
         raise ValueError(f"no request of {len(rows)} was answered")
     starts = [row["metadata"]["request_start_ns"] for row in whole]
@@ -246,8 +248,7 @@ def of_requests(export: Path) -> dict[str, Any]:
 
     return {
         "wall_s": (max(ends) - min(starts)) / 1e9,
-        "failed": len(failed),
-        "cut": len(cut),
+        "failed": len(rows) - len(whole),
         "again": len(rows) - len(turns),
         "tokens": sum(values("usage_prompt_tokens")),
         "ttft_s": [each / 1000 for each in values("time_to_first_token")],
@@ -258,6 +259,12 @@ def of_requests(export: Path) -> dict[str, Any]:
         ),
         "made_tokens": sum(values("usage_completion_tokens")),
     }
+
+
+def number_cut(log: str) -> int | None:
+    """Requests that the end of the time cut, of which AIPerf exports nothing: long ones, mostly."""
+    found = re.findall(r" complete \| completed=\d+, cancelled=(\d+)", log)
+    return int(found[-1]) if found else None
 
 
 def free_ports(count: int) -> list[int]:

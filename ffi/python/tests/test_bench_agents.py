@@ -74,13 +74,12 @@ def row(at, **more):
         metrics["usage_prompt_cache_read_tokens"] = value(600)
     if more:
         metrics = {}
-    return json.dumps({"metadata": about | {"was_cancelled": at == 4}, "metrics": metrics} | more)
+    return json.dumps({"metadata": about, "metrics": metrics} | more)
 
-rows = [row(1), row(2), row(4, error={"code": 499})]
-if step == "fails":
-    rows = [*rows, row(3, error={"code": 500})]
-if step == "none":
-    rows = rows[2:]
+rows = [row(1), row(2), row(3, error={"code": 500})]
+rows = {"fails": rows, "none": rows[2:]}.get(step, rows[:2])
+if step != "silent":
+    print("Phase profiling (profiling) complete | completed=2, cancelled=1, errors=0 | elapsed=1s")
 (folder / "profile_export.jsonl").write_text("\\n".join(rows))
 """
 
@@ -198,6 +197,7 @@ def test_an_arm_that_loses_a_part_has_no_result(tmp_path, step, arm, why):
     ("step", "why"),
     [
         ("fails", "wrong: agents of fs: 1 requests failed"),
+        ("silent", "wrong: agents of fs: AIPerf's log has no number of requests"),
         ("again", "wrong: agents of fs: sessions came again"),
         ("full", "wrong: agents of fs: its drive has less than 1 GiB free"),
     ],
