@@ -31,7 +31,7 @@ class Used:
 
     @classmethod
     def by(cls, pid: int) -> "Used":
-        """So far, by those that run."""
+        """So far."""
         parts = [cls._one(each) for each in family(pid)]
         return cls(
             sum(it.cpu_s for it in parts),
@@ -47,7 +47,7 @@ class Used:
         except OSError:
             return cls()
         counts = dict(line.split(": ") for line in lines)
-        ticks = int(fields[11]) + int(fields[12])
+        ticks = sum(map(int, fields[11:15]))  # with those of children that have ended
         return cls(ticks / TICKS, int(counts["read_bytes"]), int(counts["write_bytes"]))
 
     def since(self, before: "Used") -> "Used":

@@ -546,6 +546,14 @@ def test_drives_in_memory_are_unmounted_the_upper_ones_first(load, monkeypatch, 
     assert done == [("umount", "--lazy", tmp_path / "drive-0"), ("umount", "--lazy", tmp_path)]
 
 
+def test_what_a_process_has_used_that_has_ended_stays_counted(load):
+    used = load("processes").Used
+    before = used.by(os.getpid())
+    text = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", text], check=True)
+    assert used.by(os.getpid()).since(before).cpu_s > 0.25
+
+
 def test_an_arm_without_its_sidecar_has_no_result(load, tmp_path):
     (tmp_path / "pid").write_text("999999999")
     with pytest.raises(RuntimeError, match=f"the sidecar of {tmp_path.name} has ended"):
