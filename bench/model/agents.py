@@ -21,6 +21,7 @@ import traceback
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,8 @@ class Agents(Run):
                 for tokens in WARMS_UP * 2:
                     server.complete(prompt(tokens, tokens, IDS), 8)
                 self.say(f"{arm} is ready")
-            except Exception:
-                traceback.print_exc()
-                self.failed.append(f"start of {arm}; its log has the reason")
+            except (OSError, HTTPException) as error:
+                self.failed.append(f"start of {arm}: {error}; its log has the reason")
                 self.servers.pop(arm).end()
 
     def _words(self, arm: str, port: int) -> list[str]:
