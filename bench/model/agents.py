@@ -3,37 +3,46 @@
 The sessions are a file of `aiperf synthesize agentic-code`: first prompts of 40,000 tokens and
 more, which begin alike, then turns with pauses. Each arm has a server of its own. All start at once
 over one copy of the weights, and each gets the same sessions for the same seconds, from an empty
-store or folder on, while the others wait. PLACE and most options are those of run.py; RESULTS gets
-one JSON for each arm, which report.py makes into a table.
+store or folder on, while the others wait. PLACE and options that have a meaning here are those of
+run.py; RESULTS gets one JSON for each arm, which report.py makes into a table. Ends with 1 where an
+arm or a request failed, or an arm had more than others: sessions again.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import traceback
 import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from arms import COMPUTES, DIRECT, FORGETS
+from arms import COMPUTES, DIRECT, FORGETS, KVRAIL, store_of
 from asked import Place, prompt
 from places import make_room
-from plan import machine_file, parser_of_run
-from processes import Used, end_all
-from room import SHAPES
+from plan import parser_of_all, there, twice
+from processes import Used, begin, end_all, used_by_sidecar
+from room import GIB, SHAPES, host_bytes, memory_bytes, store_bytes, token_bytes
 from run import HOME, STARTS_S, Run
 from vocabulary import IDS, model_folder
 
-SERVER, NAME, PORT = Path(__file__).with_name("server.py"), "kvrail/agents", 8100
+SERVER, NAME = Path(__file__).with_name("server.py"), "kvrail/agents"
 WARMS_UP = (600, 16_384)
 """Tokens of each server's first prompts."""
 
 ENDS_S = 45.0
 """Longer than its seconds AIPerf may take to begin, and to write what it saw."""
+
+BESIDE = 8192
+"""More tokens than those of the longest session that a prompt may have: its turns have ends."""
 
 
 class Server:
@@ -41,20 +50,18 @@ class Server:
 
     def __init__(self, port: int, words: list[str], log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        with open(log, "ab") as lines:
-            self._process = subprocess.Popen(
-                words, stdout=lines, stderr=lines, start_new_session=True
-            )
+        self._process = begin(words, log)
 
-    def answers(self, until: float) -> bool:
-        """Whether it does, before a time of the monotonic clock."""
-        while time.monotonic() < until and self._process.poll() is None:
+    def wait(self, until: float) -> None:
+        """Until it answers; `until` in seconds of the monotonic clock."""
+        while True:
             try:
                 urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
-                return True
+                return
             except OSError:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise
                 time.sleep(0.2)
-        return False
 
     def complete(self, ids: list[int], tokens: int) -> None:
         """One request, whose answer is of no interest."""
@@ -68,6 +75,8 @@ class Server:
 
     def used(self) -> Used:
         """By all of its processes so far."""
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"the server has ended with {code}; its log has why")
         return Used.by(self._process.pid)
 
     def end(self) -> None:
@@ -85,7 +94,7 @@ def server_words(
         "port": port,
         "load-format": "dummy",
         "dtype": "bfloat16",
-        "max-model-len": options.context + 8192,
+        "max-model-len": options.tokens_max,
         "max-num-batched-tokens": 8192,
         "max-num-seqs": 32,
         "kv-cache-memory-bytes": options.gpu_gib << 30,
@@ -110,17 +119,10 @@ class Agents(Run):
         self.servers: dict[str, Server] = {}
         self.model = model_folder(HOME / "agents", SHAPES / options.shape, NAME)
 
-    def _aiperf(self, words: list[str], seconds: float) -> None:
+    @staticmethod
+    def _aiperf(words: list[str], seconds: float, log: Path) -> None:
         home = {"HF_HOME": str(HOME / "agents"), "HF_HUB_OFFLINE": "1"}
-        with open(HOME / "agents" / "aiperf.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "aiperf", *words],
-                env=os.environ | home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = begin([sys.executable, "-m", "aiperf", *words], log, **home)
         try:
             if code := process.wait(seconds):
                 raise subprocess.CalledProcessError(code, ["aiperf", *words])
@@ -132,17 +134,18 @@ class Agents(Run):
         shutil.rmtree(HOME / "weights", ignore_errors=True)
         tiers = sum(arm in ("cpu", *FORGETS) for arm in self.options.arms)
         make_room(tiers * (self.options.cpu_gib << 30))
-        for port, arm in enumerate(self.options.arms, PORT):
+        for arm, port in zip(self.options.arms, free_ports(len(self.options.arms)), strict=True):
             words = [sys.executable, str(SERVER), str(HOME / "weights"), *self._words(arm, port)]
             self.servers[arm] = Server(port, words, self.out(arm, ".log"))
         until = time.monotonic() + STARTS_S
         for arm, server in list(self.servers.items()):
-            if server.answers(until):
+            try:
+                server.wait(until)
                 for tokens in WARMS_UP * 2:
                     server.complete(prompt(tokens, tokens, IDS), 8)
                 self.say(f"{arm} is ready")
-            else:
-                self.failed.append(f"start of {arm}; its log has the reason")
+            except (OSError, HTTPException) as error:
+                self.failed.append(f"start of {arm}: {error}; its log has the reason")
                 self.servers.pop(arm).end()
 
     def _words(self, arm: str, port: int) -> list[str]:
@@ -180,22 +183,36 @@ class Agents(Run):
         words += ["--endpoint-type", "chat", "--extra-inputs", "ignore_eos:true"]
         words += ["--random-seed", "42", "--ui", "none", "--artifact-dir", str(seen)]
         before = server.used(), self._sidecar(arm)
-        self._aiperf(words, options.play + ENDS_S)
+        self._aiperf(words, options.play + ENDS_S, self.out(arm, ".aiperf.log"))
         used = server.used().since(before[0]), self._sidecar(arm).since(before[1])
+        shutil.copy(seen / "profile_export_aiperf.json", self.out(arm, ".aiperf.json"))
+        log = self.out(arm, ".aiperf.log").read_text()
+        requests = of_requests(seen / "profile_export.jsonl") | {"cut": number_cut(log)}
+        self.failed += [f"agents of {arm}: {why}" for why in self._misleads(arm, requests)]
         self.out(arm).write_text(json.dumps(self._about(arm) | {
-            "agents": of_requests(seen / "profile_export.jsonl") | {
+            "agents": requests | {
                 "engine_cpu_s": used[0].cpu_s,
                 "sidecar_cpu_s": used[1].cpu_s,
                 "read_bytes": sum(it.read_bytes for it in used),
                 "written_bytes": sum(it.written_bytes for it in used),
             },
         }, indent=1))  # fmt: skip
-        shutil.copy(seen / "profile_export_aiperf.json", self.out(arm, ".aiperf.json"))
         self.say(f"agents: {arm}")
+
+    def _misleads(self, arm: str, requests: dict[str, Any]) -> Iterator[str]:
+        """Why what was seen of an arm is not beside what was seen of others."""
+        if requests["failed"]:
+            yield f"{requests['failed']} requests failed"
+        if requests["cut"] is None:
+            yield "AIPerf's log has no number of requests that the end of the time cut"
+        if requests["again"]:
+            yield "sessions came again, and were found: --sessions needs more, or --play less"
+        if arm == "fs" and shutil.disk_usage(self.folders[0]).free < GIB:
+            yield "its drive has less than 1 GiB free: --drive-gib, or --dir"
 
     def _sidecar(self, arm: str) -> Used:
         side = self.sides.get(arm)
-        return Used.by(int(side.pid_file.read_text())) if side else Used()
+        return used_by_sidecar(side.pid_file) if side else Used()
 
     def _about(self, arm: str) -> dict[str, Any]:
         words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -219,43 +236,101 @@ class Agents(Run):
 def of_requests(export: Path) -> dict[str, Any]:
     """What AIPerf saw of each request, as a phase of arm.py has it."""
     rows = [json.loads(line) for line in export.read_text().splitlines()]
-    whole = [row for row in rows if not row.get("error") and not row["metadata"]["was_cancelled"]]
+    whole = [row for row in rows if not row.get("error")]
     if not whole:
         raise ValueError(f"no request of {len(rows)} was answered")
     starts = [row["metadata"]["request_start_ns"] for row in whole]
     ends = [row["metadata"]["request_end_ns"] for row in whole]
+    turns = {(row["metadata"]["conversation_id"], row["metadata"]["turn_index"]) for row in rows}
 
     def values(name: str) -> list[float]:
-        return [row["metrics"].get(name, {"value": 0})["value"] for row in whole]
+        return [row["metrics"][name]["value"] for row in whole]
 
     return {
         "wall_s": (max(ends) - min(starts)) / 1e9,
-        "failed": sum(bool(row.get("error")) for row in rows),
+        "failed": len(rows) - len(whole),
+        "again": len(rows) - len(turns),
         "tokens": sum(values("usage_prompt_tokens")),
         "ttft_s": [each / 1000 for each in values("time_to_first_token")],
-        "cached_tokens": sum(values("usage_prompt_cache_read_tokens")),
+        # A server may leave out what is none.
+        "cached_tokens": sum(
+            row["metrics"].get("usage_prompt_cache_read_tokens", {"value": 0})["value"]
+            for row in whole
+        ),
         "made_tokens": sum(values("usage_completion_tokens")),
     }
 
 
+def number_cut(log: str) -> int | None:
+    """Requests that the end of the time cut, of which AIPerf exports nothing: long ones, mostly."""
+    found = re.findall(r" complete \| completed=\d+, cancelled=(\d+)", log)
+    return int(found[-1]) if found else None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing else answers."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [it.getsockname()[1] for it in held]
+    for it in held:
+        it.close()
+    return ports
+
+
+def longest_session(path: Path) -> int:
+    """Its tokens, those of answers too."""
+    tokens = Counter[str]()
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        tokens[row["session_id"]] += row["input_length"] + row["output_length"]
+    return max(tokens.values())
+
+
+def faults(options: argparse.Namespace) -> Iterator[str]:
+    """Why these sessions cannot be played. Each arm has a store of its own here."""
+    own = [arm for arm in ("recompute", "cpu", *FORGETS, *DIRECT) if store_of(arm, False) == arm]
+    yield from (f"{word} is there twice" for word in twice(options.arms))
+    wrong = [arm for arm in options.arms if arm not in own]
+    yield from (f"{arm} has no server here; there are {', '.join(own)}" for arm in wrong)
+    if options.at_once < 1 or options.play < 1 or options.pause < 0:
+        yield "--at-once and --play have to be above 0, --pause 0 or more"
+    try:
+        options.tokens_max = longest_session(options.sessions) + BESIDE
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}, {error}"
+        yield f"--sessions: {options.sessions} is no file of AIPerf's sessions: {why}"
+        return
+    if (need := options.tokens_max * token_bytes(options)) > options.gpu_gib * GIB:
+        yield f"the longest session needs {need / GIB:.1f} GiB of a cache: --gpu-gib"
+    if options.place == "memory" and not wrong:
+        # An arm's store or folder goes before the next arm plays.
+        need = memory_bytes(options, max(kept(arm, options) for arm in options.arms))
+        if need > (have := host_bytes()):
+            yield (
+                f"the host has {have / GIB:.0f} GiB of memory, the run may need {need / GIB:.0f}: "
+                "--store-gib, --drive-gib, --cpu-gib"
+            )
+    yield from there(options)
+
+
+def kept(arm: str, options: argparse.Namespace) -> int:
+    """The most bytes that an arm has on drives: vLLM's own tier never removes a file."""
+    if arm in KVRAIL:
+        return store_bytes(arm, options)
+    return options.drive_gib * GIB if arm == "fs" else 0
+
+
 def arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = parser_of_run(str(__doc__))
+    parser = parser_of_all(str(__doc__))
     parser.add_argument("--sessions", type=Path, required=True, help="a file of AIPerf's")
     parser.add_argument("--at-once", type=int, default=12, help="sessions")
-    parser.add_argument("--context", type=int, default=100_000, help="tokens of the longest prompt")
     parser.add_argument("--pause", type=float, default=10.0, help="most seconds between turns")
     parser.add_argument("--play", type=int, default=75, help="seconds of each arm")
+    parser.set_defaults(share=False)
     options = parser.parse_args(words)
     options.began = time.monotonic()
     options.arms = options.arms.split(",")
-    known = ("recompute", "cpu", *FORGETS, *DIRECT)
-    for arm in options.arms:
-        if arm not in known:
-            parser.error(f"{arm} has no server here; there are {', '.join(known)}")
-    if not options.sessions.is_file():
-        parser.error(f"--sessions: there is no file {options.sessions}")
-    if machine_file(options).exists():
-        parser.error(f"{options.results} has such a run: give a --tag, or another folder")
+    if found := list(faults(options)):
+        parser.error("; ".join(found))
     return options
 
 

@@ -34,7 +34,7 @@ from arms import ALONE, ARMS, COMPUTES
 from asked import Answer, prompt
 from engines import engine_of
 from mixed import lines
-from processes import Used, drives_read, family
+from processes import Used, drives_read, family, used_by_sidecar
 from turns import take_part
 
 TAIL, DECODE = 5, 24
@@ -358,7 +358,7 @@ class Arm:
     def _used(self) -> tuple[Used, Used]:
         """What the engine and the sidecar have used."""
         pid_file = self.options.pid_file
-        side = Used.by(int(Path(pid_file).read_text())) if pid_file else Used()
+        side = used_by_sidecar(Path(pid_file)) if pid_file else Used()
         return Used.by(os.getpid()), side
 
     def _since(self, before: tuple[Used, Used]) -> dict[str, float]:

@@ -29,6 +29,7 @@ def lines(options: Namespace, tokens_max: int) -> list[Line]:
     """The requests that are played; a prompt that would be longer than `tokens_max` is cut."""
     rows = [json.loads(row) for row in Path(options.trace).read_text().splitlines()]
     rows = [row for row in rows if row["timestamp"] >= 1000 * options.trace_from]
+    rows.sort(key=lambda row: row["timestamp"])
     rows, most = rows[: options.requests], tokens_max // options.block_tokens
     part, makes_max = OUTPUTS
     return [

@@ -15,6 +15,11 @@ CACHES = Path("/proc/sys/vm/drop_caches")
 ENDS_S = (20.0, 10.0)
 """The longest that a sidecar may take to end, in seconds: asked to, and killed."""
 
+ENDS_WITH_US = (
+    'exec 3<&0; (cat <&3; kill -KILL 0) >/dev/null & exec 3<&-; exec "$@" </dev/null'
+)
+"""Of a shell that becomes a program: its whole session ends when the pipe of its input does."""
+
 
 @dataclass(frozen=True)
 class Used:
@@ -26,7 +31,7 @@ class Used:
 
     @classmethod
     def by(cls, pid: int) -> "Used":
-        """So far, by those that run."""
+        """So far."""
         parts = [cls._one(each) for each in family(pid)]
         return cls(
             sum(it.cpu_s for it in parts),
@@ -42,7 +47,7 @@ class Used:
         except OSError:
             return cls()
         counts = dict(line.split(": ") for line in lines)
-        ticks = int(fields[11]) + int(fields[12])
+        ticks = sum(map(int, fields[11:15]))  # with those of children that have ended
         return cls(ticks / TICKS, int(counts["read_bytes"]), int(counts["write_bytes"]))
 
     def since(self, before: "Used") -> "Used":
@@ -78,6 +83,19 @@ def family(pid: int) -> Iterator[int]:
             yield from family(int(child))
 
 
+def begin(words: list[str], log: Path, **more: str) -> "subprocess.Popen[Any]":
+    """One that leads a session of its own, and ends with us, also where we are killed."""
+    with open(log, "ab") as lines:
+        return subprocess.Popen(
+            ["sh", "-c", ENDS_WITH_US, "sh", *words],
+            env=os.environ | more,
+            stdin=subprocess.PIPE,
+            stdout=lines,
+            stderr=lines,
+            start_new_session=True,
+        )
+
+
 def end_all(process: "subprocess.Popen[Any]") -> None:
     """One that leads a session of its own, with all that it has started."""
     with contextlib.suppress(ProcessLookupError):
@@ -98,6 +116,14 @@ def is_sidecar(pid: int, home: Path) -> bool:
     except OSError:
         return False
     return b"kvrail" in words and str(home).encode() in words
+
+
+def used_by_sidecar(pid_file: Path) -> Used:
+    """So far. What an arm does without its sidecar is none of its results."""
+    pid = int(pid_file.read_text())
+    if not is_sidecar(pid, pid_file.parent):
+        raise RuntimeError(f"the sidecar of {pid_file.parent.name} has ended; its log has why")
+    return Used.by(pid)
 
 
 def end_sidecar(pid_file: Path) -> None:

@@ -219,8 +219,9 @@ def mixed(rows: Rows) -> list[str]:
 
     def cells(seen: dict[str, Any]) -> list[str]:
         times, wall_s = seen["ttft_s"], seen["wall_s"]
+        lost = [f"; {seen[it]} {it}" for it in ("failed", "cut") if seen.get(it)]
         return [
-            f"{len(times)} in {wall_s:.1f} s ({len(times) / wall_s:.2f})",
+            f"{len(times)} in {wall_s:.1f} s ({len(times) / wall_s:.2f}){''.join(lost)}",
             f"{seen['tokens'] / wall_s:,.0f}; {seen['made_tokens'] / wall_s:,.0f}",
             f"{nearest(times, 0.5):.2f} s; {nearest(times, MOST_S):.2f} s",
             f"{seen['cached_tokens'] / seen['tokens']:.0%}",

@@ -153,6 +153,8 @@ REFUSED = [
     ("--arms direct --phases mixed@8192 --trace /none --pace 0", "have to be above 0"),
     (f"--arms direct --phases mixed@8192 --trace {__file__}", "is no trace in Mooncake's form"),
     ("--arms direct --phases mixed@8192 --trace /dev/null", "there is no file /dev/null"),
+    ("--share --arms direct,latency --phases mixed@8192", "would find what the first one puts"),
+    ("--arms direct --phases mixed@8192 --trace SLOW", "the last request of SLOW comes after 250"),
     (f"{RESTART} --store-gib 20", "store of direct has room for 10.6 GiB, and its arms put 28.3"),
     (f"{RESTART} --store-gib 40 --drive-gib 30", "first drive has room for 29.1 GiB"),
     (f"{RESTART} --store-gib 40 --drive-gib 40 --cpu-gib 60", "host has 125 GiB of memory"),
@@ -167,7 +169,10 @@ def asked(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("line", "why"), REFUSED)
-def test_a_run_that_cannot_work_does_not_begin(asked, capsys, line, why):
+def test_a_run_that_cannot_work_does_not_begin(asked, capsys, monkeypatch, tmp_path, line, why):
+    rows = [{"timestamp": at, "output_length": 1, "hash_ids": [1]} for at in (2_000_000, 0)]
+    (tmp_path / "SLOW").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         asked(f"memory {line}")
     assert why in capsys.readouterr().err
@@ -539,6 +544,20 @@ def test_drives_in_memory_are_unmounted_the_upper_ones_first(load, monkeypatch, 
     monkeypatch.setattr(places, "run", lambda *words: done.append(words))
     places.unmount_drives()
     assert done == [("umount", "--lazy", tmp_path / "drive-0"), ("umount", "--lazy", tmp_path)]
+
+
+def test_what_a_process_has_used_that_has_ended_stays_counted(load):
+    used = load("processes").Used
+    before = used.by(os.getpid())
+    text = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", text], check=True)
+    assert used.by(os.getpid()).since(before).cpu_s > 0.25
+
+
+def test_an_arm_without_its_sidecar_has_no_result(load, tmp_path):
+    (tmp_path / "pid").write_text("999999999")
+    with pytest.raises(RuntimeError, match=f"the sidecar of {tmp_path.name} has ended"):
+        load("processes").used_by_sidecar(tmp_path / "pid")
 
 
 def test_files_of_sglang_come_from_the_drive(load, monkeypatch):
