@@ -42,11 +42,13 @@ def test_vllm_takes_the_arguments(
     monkeypatch.setattr(vllm.platforms, "_current_platform", UnspecifiedPlatform())
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    options = bench.agents.arguments([str(tmp_path), "disk", "--sessions", __file__])
+    sessions = tmp_path / "sessions"
+    sessions.write_text(json.dumps({"session_id": "a", "input_length": 50_000, "output_length": 9}))
+    options = bench.agents.arguments([str(tmp_path), "disk", "--sessions", str(sessions)])
     place = bench.asked.Place(arm, "/socket", "/files", 256, 1 << 30)
     words = bench.agents.server_words(options, tmp_path, 8100, place)
     parsed: Any = common.make_arg_parser(FlexibleArgumentParser()).parse_args(words)
-    assert parsed.max_model_len == 108_192 and parsed.served_model_name == ["kvrail/agents"]
+    assert parsed.max_model_len == 58_201 and parsed.served_model_name == ["kvrail/agents"]
     assert (parsed.kv_transfer_config is not None) == (arm != "recompute")
 
 
