@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{MIB, assert_says, directory, make, new_volume, open_any, poke, refusal};
+use common::{MIB, assert_says, damage, directory, make, new_volume, open_any, poke, refusal};
 use kvrail_store::{SUPER_AT, Super};
 use kvrail_volume::{LABEL_BYTES, NewVolume, Purpose, StoreShape, Volume, VolumeLayout};
 
@@ -52,9 +52,9 @@ fn a_store_that_cannot_be_opened_is_named_with_its_member() {
     let refused = || refusal(read(&open_any(&members).unwrap()));
     let at = |copy: usize| LABEL_BYTES + SUPER_AT[copy];
     // One copy is enough.
-    poke(&members[1], at(0) + 30, &[0xff]);
+    damage(&members[1], at(0) + 30);
     assert_eq!(supers(&open_any(&members).unwrap()).len(), 2);
-    poke(&members[1], at(1) + 30, &[0xff]);
+    damage(&members[1], at(1) + 30);
     assert_says(&refused(), &["/b: its store", "both supers are damaged", "store erase"]);
     // The store of another member.
     let whole = std::fs::read(&members[0]).unwrap();
@@ -90,7 +90,7 @@ fn an_erased_store_is_a_new_one_under_its_old_label() {
     let before = supers(&open_any(&members).unwrap());
     // Whatever has happened to one of them.
     for copy in [0, 1] {
-        poke(&members[1], LABEL_BYTES + SUPER_AT[copy] + 30, &[0xff]);
+        damage(&members[1], LABEL_BYTES + SUPER_AT[copy] + 30);
     }
     let volume = open_any(&members).unwrap();
     kvrail_volume::erase(&volume).unwrap();

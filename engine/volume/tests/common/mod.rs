@@ -64,7 +64,6 @@ pub(crate) fn two_files(directory: &Path) -> Vec<PathBuf> {
     members
 }
 
-/// The words of a refusal that must come.
 pub(crate) fn open_any(members: &[PathBuf]) -> Result<Volume, VolumeError> {
     open(members, None, DirectIo::Optional)
 }
@@ -73,6 +72,14 @@ pub(crate) fn poke(path: &Path, at: u64, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 
+/// Changes a byte, whatever it is.
+pub(crate) fn damage(path: &Path, at: u64) {
+    let mut was = [0];
+    fs::File::open(path).unwrap().read_exact_at(&mut was, at).unwrap();
+    poke(path, at, &[!was[0]]);
+}
+
+/// The words of a refusal that must come.
 pub(crate) fn refusal<T: std::fmt::Debug>(outcome: Result<T, VolumeError>) -> String {
     outcome.unwrap_err().to_string()
 }
