@@ -121,6 +121,8 @@ class Front:
     delays: Callable[[int], float] = lambda _: 0.0
     """Seconds by which other requests are later, all together, if the first of them are loaded and
     the others computed."""
+    again: bool = False
+    """Whether it was asked for before: a prompt counts once, however long it waits."""
 
 
 class LoadChoice:
@@ -167,6 +169,8 @@ class LoadChoice:
                 return count
             times[some] = seconds + front.delays(some)
         best = min(times, key=lambda some: (times[some], -some))
+        if front.again:
+            return best
         if best < count:
             best = self._declined(front, best, times[count] - times[best])
         else:

@@ -167,7 +167,9 @@ class Loads:
         state = _Chosen(front, ahead_s, self._step, self._each_s)
         front = replace(front, waiting=self._choice.waiting(self._known(request.req_id)))
         delays = self._choice.delays(front, state.own_s, self._computes)
-        behind = replace(front, load_seconds=state.seconds, spared_s=spared_s, delays=delays)
+        again = request.get_state(_Counted) is not None
+        more = {"spared_s": spared_s, "delays": delays, "again": again}
+        behind = replace(front, load_seconds=state.seconds, **more)
         count, chosen = len(front.ends), self._choice.blocks(behind)
         left = front.total - (front.ends[chosen - 1] if chosen else front.first)
         self._computed(request, left / (front.total - front.first))

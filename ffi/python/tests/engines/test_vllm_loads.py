@@ -83,6 +83,27 @@ def test_the_tier_declines_what_is_computed_sooner(host, measured, more, hits):
         tiers.close()
 
 
+def test_a_prompt_that_waits_is_declined_once(host, measured):
+    """Its chunks are looked up in each step, for as long as those of another one come."""
+    tier = {"type": "Tier", "module_path": "kvrail.vllm", "socket": str(host.socket)}
+    tiers = Tiers(tier, chunks=len(KEYS), chunk_bytes=CHUNK_BYTES)
+    others = keys_of(range(900, 900 + len(KEYS)))
+    try:
+        for keys in (KEYS, others):
+            tiers.store(keys, numpy.zeros((len(keys), CHUNK_BYTES), numpy.uint8))
+            tiers.settle()
+            tiers.forget()
+        first, second = tiers.request(KEYS), tiers.request(others)
+        assert set(tiers.look(KEYS, first)) == {LookupResult.HIT_PENDING}
+        tiers.tier._loads._choice._speed.give(1e9)
+        for _ in range(5):
+            assert LookupResult.HIT_PENDING not in tiers.look(others, second)
+            tiers.step()
+        assert tiers.tier.status()["declined_prompts"] == 1
+    finally:
+        tiers.close()
+
+
 def spec_manager(host: Any, **more: Any) -> Any:
     from kvrail._vllm_spec import KvrailOffloadingSpec
 
