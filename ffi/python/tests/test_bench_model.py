@@ -272,11 +272,14 @@ esac
 """
 
 DRIVER = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
+from types import SimpleNamespace
 model, home, standin, *words = sys.argv[1:]
 sys.path.insert(0, model)
 import places, processes, run
+# Stores and files are small here, whatever room they would need.
+shutil.disk_usage = lambda _: SimpleNamespace(free=1 << 50)
 home = Path(home)
 processes.CACHES, places.SHARED, run.HOME = home / "caches", home / "shm", home / "home"
 places.ANSWERS_S = 2.0
