@@ -168,7 +168,7 @@ class Loads:
         front = replace(front, waiting=self._choice.waiting(self._known(request.req_id)))
         delays = self._choice.delays(front, state.own_s, self._computes)
         again = request.get_state(_Counted) is not None
-        more = {"spared_s": spared_s, "delays": delays, "again": again}
+        more: dict[str, Any] = {"spared_s": spared_s, "delays": delays, "again": again}
         behind = replace(front, load_seconds=state.seconds, **more)
         count, chosen = len(front.ends), self._choice.blocks(behind)
         left = front.total - (front.ends[chosen - 1] if chosen else front.first)
