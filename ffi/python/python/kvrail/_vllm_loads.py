@@ -135,6 +135,7 @@ class Loads:
         self._choice = choice
         self._begun: dict[str | int, _Load] = {}
         self._chosen: dict[str, _Load] = {}
+        self._before: dict[str, _Load] = {}
         self._ended = 0.0
         self._steps: deque[float] = deque(maxlen=UNSEEN)
         self._step = 0
@@ -182,9 +183,14 @@ class Loads:
         chosen = self._of_this_step(request)
         return None if chosen is None else chosen.seconds(count)
 
+    def waits(self, request: Any) -> None:
+        """What was chosen for a request in the last step is still ahead of others."""
+        if (load := self._before.pop(request.req_id, None)) is not None:
+            self._chosen[request.req_id] = load
+
     def step(self) -> None:
         """The engine has scheduled a step, and begun what was chosen."""
-        self._chosen.clear()
+        self._before, self._chosen = self._chosen, {}
         self._step += 1
         self._choice.step()
         self._steps.append(time.monotonic())
@@ -224,6 +230,7 @@ class Loads:
         """The engine passes no end of what is on its way."""
         self._begun.clear()
         self._chosen.clear()
+        self._before.clear()
 
     @property
     def declined(self) -> dict[str, int]:

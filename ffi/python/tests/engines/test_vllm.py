@@ -450,6 +450,56 @@ def test_of_a_prompt_longer_than_the_primary_tier_the_front_comes(make, monkeypa
     assert requests.hits == [16] * 3 and sum(loads) <= 1.25 * 3 * 16
 
 
+@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+def test_chunks_behind_those_that_the_gpu_has_are_loaded_of_a_long_prompt(make, monkeypatch):
+    tiers = make({"prefer": "throughput"}, chunks=16)
+    waiting(tiers, monkeypatch, 1, 40)
+    keys = keys_of(range(40))
+    request = tiers.request(keys)
+
+    def has_come() -> bool:
+        found = tiers.look(keys[30:], request)
+        assert LookupResult.MISS not in found
+        tiers.step()
+        return set(found) == {LookupResult.HIT}
+
+    until("all have come", has_come, 20)
+
+
+@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+def test_chunks_that_are_looked_up_from_the_last_one_come_where_that_is_missing(make, monkeypatch):
+    """As of a group of layers with a window."""
+    tiers = make({"prefer": "throughput"}, chunks=32)
+    waiting(tiers, monkeypatch, 1, 8)
+    keys = keys_of(range(10))
+    request = tiers.request(keys)
+
+    def have_come() -> bool:
+        found = tiers.look(keys[::-1], request)
+        tiers.step()
+        return found == [LookupResult.MISS] * 2 + [LookupResult.HIT] * 8
+
+    until("they have come", have_come, 10)
+
+
+def test_of_prompts_that_wait_few_chunks_are_looked_up(make, monkeypatch):
+    """Each of all chunks would cost vLLM 3 us, in every step."""
+    tiers = make({"prefer": "throughput"}, chunks=32)
+    requests, _ = waiting(tiers, monkeypatch, 6, 24)
+    looked, lookup = [0], tiers.tier.lookup
+
+    def counted(key: Any, request: Any) -> Any:
+        looked[0] += 1
+        return lookup(key, request)
+
+    monkeypatch.setattr(tiers.tier, "lookup", counted)
+    requests.go_on()
+    assert looked[0] <= 24 + 5 * 2
+    while requests.go_on():
+        assert requests.steps < 2000, "a request waits for ever"
+    assert requests.hits == [24] * 6
+
+
 @pytest.mark.parametrize("fault", ["killed", "stopped"])
 def test_prompts_that_wait_for_a_sidecar_that_ends_are_computed(make, host, monkeypatch, fault):
     tiers = make({"prefer": "throughput"})
