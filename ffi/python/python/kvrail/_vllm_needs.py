@@ -37,7 +37,7 @@ class Needs:
 
         :param asked: the chunk that is asked for, and all others that are not known.
         """
-        places = getattr(request, "_offload_key_positions", {})
+        places: dict[bytes, int] = getattr(request, "_offload_key_positions", {})
         first = places.get(asked[0], 0)
         # Of a group with a window vLLM looks up the last chunk first.
         behind = [places.get(it, 0) >= first or self.has_window(it) for it in asked]
@@ -65,7 +65,7 @@ class Needs:
     def fits(self, request: Any, key: bytes) -> bool:
         """Whether there is a row for this chunk beside those before it."""
         front: _Front | None = request.get_state(_Front)
-        places = getattr(request, "_offload_key_positions", {})
+        places: dict[bytes, int] = getattr(request, "_offload_key_positions", {})
         return front is None or front.last is None or places.get(key, 0) <= front.last
 
 
