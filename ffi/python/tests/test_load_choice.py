@@ -75,6 +75,23 @@ def test_prompts_that_the_engine_computes_first_leave_time_for_loads():
     assert LoadChoice(busy).blocks(front(32, 3.0)) == 32
 
 
+def test_a_prompt_that_waits_counts_once_and_a_try_stays_one():
+    """It is asked for in each step. One that pays first, and later does not, counts then."""
+    choice = LoadChoice(speed(8192))
+
+    def asked(its: Front, load_s: float) -> int:
+        choice.step()
+        return choice.blocks(dataclasses.replace(its, load_seconds=front(32, load_s).load_seconds))
+
+    its = front(32, 0.9)
+    assert [asked(its, it) for it in (0.9, 1.1, 1.1)] == [32, 0, 0]
+    assert choice.declined_prompts == 1
+    tried = next(its for its in (front(32, 1.1) for _ in range(100)) if asked(its, 1.1) == 32)
+    declined = choice.declined_prompts
+    assert [asked(tried, 1.1) for _ in range(5)] == [32] * 5
+    assert choice.declined_prompts == declined
+
+
 def test_prompts_of_one_step_are_computed_one_after_the_other():
     """Each alone would be computed sooner; behind the first of them all others are loaded."""
     choice = LoadChoice(speed(8192))
@@ -181,12 +198,11 @@ def test_what_costs_little_is_tried_soon(load_s, declines):
 def test_a_try_costs_a_part_of_the_prompts_own_computing(caplog):
     """Seven prompts whose loads are ahead would be computed in seven seconds, this one in one."""
     choice = LoadChoice(speed(8192))
-    behind = dataclasses.replace(front(32, 10.0), spared_s=7.0)
     chosen = []
     with caplog.at_level(logging.INFO, logger="kvrail"):
         for _ in range(2 * DECLINES + 1):
             choice.step()
-            chosen.append(choice.blocks(behind))
+            chosen.append(choice.blocks(dataclasses.replace(front(32, 10.0), spared_s=7.0)))
     assert chosen == [*[0] * (2 * DECLINES), 32]
     assert "32 of 32 blocks are computed, in 1000 ms" in caplog.text
 

@@ -171,7 +171,7 @@ pub(super) fn measured_bytes_per_second(mode: ModeName, options: &UringOptions) 
     moved(fits.then(|| reads_per_second(&mut device, LARGE, RATE_SPAN))??)
 }
 
-/// Bytes a second of so many large reads.
+/// Bytes a second at this rate of large reads.
 fn moved(reads_per_second: f64) -> Option<u64> {
     let each_ns = Duration::try_from_secs_f64(1.0 / reads_per_second).ok()?.as_nanos().max(1);
     u64::try_from(u128::from(LARGE.length) * 1_000_000_000 / each_ns).ok()

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Prefer = Literal["latency", "throughput"]
@@ -102,6 +102,15 @@ def _before(part: tuple[int, int]) -> float:
     return (end * end - first * first) / 2
 
 
+@dataclass
+class Weighed:
+    """What became of a prompt whose loads take longer than computing it. It counts once, however
+    often it is asked for while it waits, and a try stays one."""
+
+    tries: bool | None = None
+    """Whether it is loaded all the same; none where no load was declined yet."""
+
+
 @dataclass(frozen=True)
 class Front:
     """Blocks of a prompt that are in the store, from the first on that the engine lacks."""
@@ -121,8 +130,8 @@ class Front:
     delays: Callable[[int], float] = lambda _: 0.0
     """Seconds by which other requests are later, all together, if the first of them are loaded and
     the others computed."""
-    again: bool = False
-    """Whether it was asked for before: a prompt counts once, however long it waits."""
+    weighed: Weighed = field(default_factory=Weighed)
+    """Of its prompt."""
 
 
 class LoadChoice:
@@ -169,13 +178,12 @@ class LoadChoice:
                 return count
             times[some] = seconds + front.delays(some)
         best = min(times, key=lambda some: (times[some], -some))
-        if front.again:
-            return best
-        if best < count:
-            best = self._declined(front, best, times[count] - times[best])
-        else:
+        if best == count:
             self._in_a_row = 0
-        return best
+            return count
+        if front.weighed.tries is None:
+            front.weighed.tries = self._tries(front, best, times[count] - times[best])
+        return count if front.weighed.tries else best
 
     def spared_seconds(self, front: Front, count: int) -> float:
         """Seconds in which the engine would compute this number of the blocks."""
@@ -242,8 +250,8 @@ class LoadChoice:
         behind = front.spared_s * (1 - count / len(front.ends))
         return max(load * self._correction, ahead) + rest + behind
 
-    def _declined(self, front: Front, best: int, loss: float) -> int:
-        """The same, but for one in many.
+    def _tries(self, front: Front, best: int, loss: float) -> bool:
+        """Whether all is loaded although it takes longer: of one prompt in many. Counts the others.
 
         :param loss: seconds that loading all takes longer than the best.
         """
@@ -252,7 +260,7 @@ class LoadChoice:
         self._in_a_row += 1
         if self._in_a_row * computed > DECLINES * min(loss, LOSS_MOST * computed):
             self._in_a_row = 0
-            return count
+            return True
         self.declined_prompts += 1
         self.declined_blocks += count - best
         # At 1, 2, 4, 8...: a line for each prompt would be as many lines as requests.
@@ -266,7 +274,7 @@ class LoadChoice:
                 1000 * (self._seconds(front, count) or 0.0),
                 self.declined_prompts,
             )
-        return best
+        return False
 
 
 def _lengths(count: int) -> list[int]:

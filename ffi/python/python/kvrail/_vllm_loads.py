@@ -8,7 +8,7 @@ from typing import Any
 
 import kvrail
 from kvrail._chains import Prompt
-from kvrail._load_choice import Front, LoadChoice, Speed
+from kvrail._load_choice import Front, LoadChoice, Speed, Weighed
 
 STEPS = 64
 """Steps that may be under way at once; vLLM has two."""
@@ -168,8 +168,9 @@ class Loads:
         state = _Chosen(front, ahead_s, self._step, self._each_s)
         front = replace(front, waiting=self._choice.waiting(self._known(request.req_id)))
         delays = self._choice.delays(front, state.own_s, self._computes)
-        again = request.get_state(_Counted) is not None
-        more: dict[str, Any] = {"spared_s": spared_s, "delays": delays, "again": again}
+        weighed: Weighed = request.get_state(Weighed) or Weighed()
+        request.set_state(weighed)
+        more: dict[str, Any] = {"spared_s": spared_s, "delays": delays, "weighed": weighed}
         behind = replace(front, load_seconds=state.seconds, **more)
         count, chosen = len(front.ends), self._choice.blocks(behind)
         left = front.total - (front.ends[chosen - 1] if chosen else front.first)

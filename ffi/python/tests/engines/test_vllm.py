@@ -22,7 +22,10 @@ from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # noqa: E402
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
 
 CHUNK = 1 << 20
-PLACED = hasattr(ReqContext, "set_offload_key_position")
+of_prompts = pytest.mark.skipif(
+    not hasattr(ReqContext, "set_offload_key_position"),
+    reason="vLLM 0.30 names no chunks of a prompt, so none waits for its turn",
+)
 HAS_BACKPRESSURE = hasattr(SecondaryTierManager, "bp_detector")
 
 Make = Callable[..., Tiers]
@@ -398,6 +401,11 @@ class Waiting:
         time.sleep(0.003)
         return bool(self._waiting or self._running)
 
+    def end(self) -> None:
+        """Steps until all have ended."""
+        while self.go_on():
+            assert self.steps < 2000, "a request waits for ever"
+
     def _found(self, keys: list[Any], request: ReqContext) -> int | None:
         """Chunks before the first that is not there; none where some are still to come."""
         found = []
@@ -428,29 +436,28 @@ def waiting(tiers: Tiers, monkeypatch: Any, count: int, chunks: int) -> tuple[Wa
     return Waiting(tiers, prompts), loads
 
 
+@of_prompts
 @pytest.mark.parametrize("rows", [32, 64])
 def test_prompts_that_wait_together_come_one_after_the_other(make, monkeypatch, rows):
     """The primary tier has room for one of them, or for two. All at once would push each other out,
     be read again and again, and count as misses."""
     tiers = make({"prefer": "throughput"}, chunks=rows)
     requests, loads = waiting(tiers, monkeypatch, 6, 24)
-    while requests.go_on():
-        assert requests.steps < 2000, "a request waits for ever"
+    requests.end()
     assert requests.hits == [24] * 6
     assert sum(loads) <= 1.25 * 6 * 24, "four times as many, all at once"
 
 
-@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+@of_prompts
 def test_of_a_prompt_longer_than_the_primary_tier_the_front_comes(make, monkeypatch):
     """The tail would push it out."""
     tiers = make({"prefer": "throughput"}, chunks=16)
     requests, loads = waiting(tiers, monkeypatch, 3, 24)
-    while requests.go_on():
-        assert requests.steps < 2000, "a request waits for ever"
+    requests.end()
     assert requests.hits == [16] * 3 and sum(loads) <= 1.25 * 3 * 16
 
 
-@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+@of_prompts
 def test_chunks_behind_those_that_the_gpu_has_are_loaded_of_a_long_prompt(make, monkeypatch):
     tiers = make({"prefer": "throughput"}, chunks=16)
     waiting(tiers, monkeypatch, 1, 40)
@@ -466,7 +473,7 @@ def test_chunks_behind_those_that_the_gpu_has_are_loaded_of_a_long_prompt(make, 
     until("all have come", has_come, 20)
 
 
-@pytest.mark.skipif(not PLACED, reason="vLLM 0.30 names no chunks of a prompt")
+@of_prompts
 def test_chunks_that_are_looked_up_from_the_last_one_come_where_that_is_missing(make, monkeypatch):
     """As of a group of layers with a window."""
     tiers = make({"prefer": "throughput"}, chunks=32)
@@ -482,6 +489,7 @@ def test_chunks_that_are_looked_up_from_the_last_one_come_where_that_is_missing(
     until("they have come", have_come, 10)
 
 
+@of_prompts
 def test_of_prompts_that_wait_few_chunks_are_looked_up(make, monkeypatch):
     """Each of all chunks would cost vLLM 3 us, in every step."""
     tiers = make({"prefer": "throughput"}, chunks=32)
@@ -495,8 +503,7 @@ def test_of_prompts_that_wait_few_chunks_are_looked_up(make, monkeypatch):
     monkeypatch.setattr(tiers.tier, "lookup", counted)
     requests.go_on()
     assert looked[0] <= 24 + 5 * 2
-    while requests.go_on():
-        assert requests.steps < 2000, "a request waits for ever"
+    requests.end()
     assert requests.hits == [24] * 6
 
 
